@@ -1,11 +1,11 @@
-// Prints how much memory a training needs, without a GPU and without allocating it, and suggests
+// Prints how much memory training needs, without a GPU and without allocating it, and suggests
 // options that fit a GPU.
 //
 //   plan_memory --model llama3_8b --precision fp8-delayed --batch 1 --seq-len 8192
 //   plan_memory --model hf:FOLDER --lora 16
 //   plan_memory --model llama3_8b --all
 //
-// Exit codes: 0 done, 1 an error while running, 2 bad input.
+// Exit codes: 0 success, 1 runtime error, 2 invalid input.
 #include <common/flags.hpp>
 #include <plan_memory/options.hpp>
 #include <plan_memory/plan.hpp>
@@ -26,7 +26,7 @@ const char* kind_name(std::size_t kind) {
   return octavo::name_of(static_cast<octavo::MemoryKind>(kind));
 }
 
-/// Width of a kind's column: its name, and numbers up to a TiB.
+/// Width of the column of a memory kind: its name, and numbers up to a TiB.
 std::size_t column_width(std::size_t kind) {
   return std::max(std::string_view(kind_name(kind)).size(), std::string_view("1000.000").size());
 }
@@ -37,19 +37,19 @@ void print_head(const Options& options, const octavo::ModelFacts& facts) {
              options.micro_batches == 1 ? "" : "es", options.batch, options.sequence_length,
              options.batch * options.sequence_length * options.micro_batches * options.groups());
   if (options.lora != 0) {
-    fmt::print("nothing is trained but adapters of rank {}, beside {}\n", options.lora,
+    fmt::print("only adapters of rank {} are trained, on {}\n", options.lora,
                programs::joined(request_of(options).session.model.lora.target_names()));
   }
-  if (options.offload == "optimizer") fmt::print("the optimizer's state in the host's memory\n");
+  if (options.offload == "optimizer") fmt::print("the optimizer state is in host memory\n");
   if (options.gather == "fp8" && options.groups() > 1) {
-    fmt::print("weights travel in FP8 where they are multiplied with so, by one scale\n");
+    fmt::print("weights that FP8 GEMMs use with one scale per tensor are gathered in FP8\n");
   }
   if (options.reduce != "stored") {
     fmt::print("gradients {}\n",
-               options.reduce == "fp32" ? "are summed and kept in FP32" : "travel in E4M3");
+               options.reduce == "fp32" ? "are summed and kept in FP32" : "are reduced in E4M3");
   }
   if (options.world == 1) return;
-  fmt::print("each of {} ranks that train together, ", options.world);
+  fmt::print("each of {} ranks, ", options.world);
   if (options.tensor_parallel > 1) {
     fmt::print("of which {} share each layer, ", options.tensor_parallel);
   }
@@ -67,13 +67,14 @@ void print_plan(const Options& options, const octavo::MemoryPlan& plan, const ch
     line(kind_name(kind), plan.by_kind[kind]);
   }
   line("peak", plan.peak);
-  if (plan.host > 0) line("host, beside", plan.host);
+  if (plan.host > 0) line("host, additional", plan.host);
   fmt::print(
-      "\nAll is allocated once; the kinds are those at the peak, and what is never in use at once "
-      "shares memory.\nEvaluation and generation run inside of the training's memory.\n");
+      "\nAll memory is allocated once. The kinds are those at the peak; memory that is never in "
+      "use at the same time is shared.\nEvaluation and generation need no additional memory.\n");
 }
 
-/// ": 125.3 GiB on each, and leaves 13.0 GiB; predicted for an H200: 1696 tokens/s a GPU".
+/// Returns a text such as ": 125.3 GiB on each, and leaves 13.0 GiB; predicted for an H200: 1696
+/// tokens/s a GPU".
 std::string figures_text(const Planner& planner, const Options& options, double card) {
   const octavo::MemoryPlan plan = planner.plan(options);
   std::string text = fmt::format(": {:.1f} GiB{}, and leaves {:.1f} GiB", gib(plan.peak),
@@ -85,7 +86,7 @@ std::string figures_text(const Planner& planner, const Options& options, double 
   return text;
 }
 
-/// What to change where a card of this size does not hold it.
+/// Prints what to change if the plan does not fit a card of this size.
 void print_changes(const Planner& planner, const Options& options, double card) {
   const auto print = [&](const char* what, const Options& other) {
     fmt::print("  {}{}{}\n", what, planner.difference(options, other),
@@ -94,24 +95,24 @@ void print_changes(const Planner& planner, const Options& options, double card) 
   if (const auto fitting = planner.suggest(options, card)) return print("would fit with", *fitting);
   const Options least = planner.least(options);
   const std::string changes = planner.difference(options, least);
-  fmt::print("  nothing here fits: it needs {:.1f} GiB{}{}\n", gib(planner.plan(least).peak),
-             changes.empty() ? "" : " even with", changes);
+  fmt::print("  no combination fits: the smallest needs {:.1f} GiB{}{}\n",
+             gib(planner.plan(least).peak), changes.empty() ? "" : " even with", changes);
   if (const auto more = planner.on_more_cards(options, card)) {
     return print("several would hold it, with", *more);
   }
   const Planner other = planner.free_of_flags();
   if (const auto fitting = other.suggest(options, card)) {
-    return print("it would fit with other flags than those given:", *fitting);
+    return print("it would fit with other values of the flags that were set:", *fitting);
   }
   if (const auto more = other.on_more_cards(options, card)) {
-    return print("several would hold it with other flags than those given:", *more);
+    return print("several would hold it with other values of the flags that were set:", *more);
   }
   fmt::print(
-      "  more GPUs would not help: activations and workspace, which each has for itself, are too "
-      "large; make the batch or the sequence shorter\n");
+      "  more GPUs would not help: activations and workspace, which each GPU needs, are too large; "
+      "use a smaller batch or shorter sequences\n");
 }
 
-/// What a card of this size holds, and what to change where that is nothing.
+/// Prints whether the plan fits a card of this size, and what to change if it does not.
 void print_card(const Planner& planner, const Options& asked, double card) {
   const Options options = planner.resolved(asked, card);
   const double left = planner.left(card, options);
@@ -139,7 +140,7 @@ void print_one(const Planner& planner, const Options& asked) {
   print_plan(options, plan, state_remark(asked));
   if (asked.device != "cuda") return;
   for (const double card : asked.card_memory) print_card(planner, asked, card);
-  fmt::print("\nOf each GPU {:g} GiB are left to CUDA itself.\n", cuda_gib(options));
+  fmt::print("\n{:g} GiB of each GPU are reserved for CUDA.\n", cuda_gib(options));
   if (!is_predictable(options)) return;
   if (fits_one(options, plan)) {
     print_prediction(options, planner.time(options, plan));
@@ -148,7 +149,7 @@ void print_one(const Planner& planner, const Options& asked) {
   }
 }
 
-/// Which of the cards the plan fits, such as "80 141".
+/// Returns the sizes of the cards that the plan fits, such as "80 141".
 std::string fitting(const Options& options, const octavo::MemoryPlan& plan) {
   std::string cards;
   for (const double card : options.card_memory) {
@@ -158,7 +159,7 @@ std::string fitting(const Options& options, const octavo::MemoryPlan& plan) {
   return cards.empty() ? "none" : cards;
 }
 
-/// @param width  of the column of precisions
+/// @param width  width of the column of precisions
 void print_all_head(const Options& options, std::size_t width) {
   fmt::print("GiB\n\n{:<{}} | {:<9} | {:<6} | {:<6} | {:<7} | {:<9}", "precision", width,
              "recompute", "copies", "master", "moments", "offload");
@@ -188,9 +189,9 @@ void print_all_line(const Planner& planner, const Options& options, std::size_t 
   fmt::print("\n");
 }
 
-/// One line for each choice, except those that the command line names. A line says why its
-/// precision does not support the shape.
-/// @throws ConfigError  if none does
+/// Prints one line for each combination of choices, with flags that were set fixed. If a precision
+/// does not support the shape, its line gives the reason.
+/// @throws ConfigError  if no precision supports the shape
 void print_all(const CLI::App& app, const Options& asked, const Shape& shape) {
   std::exception_ptr refusal;
   bool any = false;
@@ -237,7 +238,7 @@ void run(const CLI::App& app, const Options& options) {
 
 int main(int argc, char** argv) {
   CLI::App app(
-      "Prints how much memory a training needs, without a GPU, and suggests options that fit.",
+      "Prints how much memory training needs, without a GPU, and suggests options that fit.",
       "plan_memory");
   planner::Options options;
   planner::declare(app, options);

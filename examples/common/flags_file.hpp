@@ -1,4 +1,4 @@
-// A configuration file: TOML whose keys are the flags' names.
+// A configuration file: TOML whose keys are the names of flags.
 #pragma once
 
 #include <common/flags.hpp>
@@ -21,17 +21,17 @@
 
 namespace programs {
 
-/// Reads and writes the values of an app's flags as TOML. Each value is checked as the flag checks
-/// it, so that an error can name the file and the line.
+/// Reads and writes the values of an app's flags as TOML. Validates each value with the flag's
+/// validators, so that an error can name the file and the line.
 class FlagsFile : public CLI::Config {
  public:
   explicit FlagsFile(CLI::App& app) : app_(app) {}
 
-  /// @throws ConfigError  for what is no TOML, a section, an unknown key, or a value that the flag
-  ///                      does not take
+  /// @throws ConfigError  for invalid TOML, a section, an unknown key, or a value that the flag
+  ///                      does not accept
   std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
     std::vector<CLI::ConfigItem> values;
-    // As a whole: toml++ goes back in a stream, which a pipe cannot.
+    // As a whole: toml++ seeks in streams, which a pipe does not support.
     std::string text;
     std::array<char, 4096> piece;
     while (text.size() <= octavo::most_file_bytes) {
@@ -41,7 +41,7 @@ class FlagsFile : public CLI::Config {
     }
     octavo::require<octavo::ConfigError>(text.size() <= octavo::most_file_bytes, path(),
                                          " must have at most ", octavo::most_file_bytes,
-                                         " bytes, but has more; name a TOML file");
+                                         " bytes, but has more; pass a TOML file");
     octavo::detail::require_text<octavo::ConfigError>(path(), text);
     require_shallow(text);
     try {
@@ -61,19 +61,19 @@ class FlagsFile : public CLI::Config {
     return values;
   }
 
-  /// The configuration file, if it gives `key` this value; else "".
+  /// Returns the configuration file if it sets `key` to this value, otherwise "".
   [[nodiscard]] std::string file_with(const std::string& key, const std::string& value) const {
     return place_of(key, value).empty() ? "" : path();
   }
 
-  /// "c.toml:3: ", if the configuration file gives `key` this value there; else "".
+  /// Returns "c.toml:3: " if the configuration file sets `key` to this value there, otherwise "".
   [[nodiscard]] std::string place_of(const std::string& key, const std::string& value) const {
     const auto found = read_.find({key, value});
     return found == read_.end() ? "" : found->second;
   }
 
-  /// One line for each flag, in the order of their declaration; none for one that takes a value,
-  /// was not given and has no default.
+  /// Writes one line for each flag, in the order of declaration. Omits flags that were not set and
+  /// have neither a default nor the type of a switch.
   std::string to_config(const CLI::App* app, bool default_also, bool, std::string) const override {
     std::string text;
     for (const CLI::Option* option : app->get_options()) {
@@ -87,7 +87,7 @@ class FlagsFile : public CLI::Config {
   }
 
  private:
-  /// Throws if a key may have more dots than toml++, which recurses for each of them, can read.
+  /// Throws if a key has too many dots: toml++ recurses for each of them.
   void require_shallow(std::string_view text) const {
     constexpr int most_dots = 256;
     int line = 1;
@@ -102,7 +102,7 @@ class FlagsFile : public CLI::Config {
     }
   }
 
-  /// Whether toml++ has met the end of a line or of the file in a text.
+  /// Whether toml++ reached the end of a line or of the file inside a string.
   static bool is_unended_text(std::string_view description) {
     const auto says = [&](std::string_view words) {
       return description.find(words) != std::string_view::npos;
@@ -112,7 +112,7 @@ class FlagsFile : public CLI::Config {
 
   enum class Kind { flag, whole, number, text };
 
-  /// By the name that CLI11 gives the type of the flag's value.
+  /// Determines the kind from the name that CLI11 gives to the type of the flag's value.
   static Kind kind_of(const CLI::Option& option) {
     if (option.get_items_expected_max() == 0) return Kind::flag;
     const std::string name = option.get_type_name();
@@ -132,9 +132,9 @@ class FlagsFile : public CLI::Config {
     return text.substr(begin, text.find_last_not_of(blanks) + 1 - begin);
   }
 
-  /// Throws if the line at which `text` is no TOML gives a flag a text without quotes, of which
-  /// toml++ says what it began to read by its first letter.
-  /// @throws ConfigError  with the line as it ought to be
+  /// Throws if the invalid line sets a text flag to an unquoted word. toml++ reports only what it
+  /// tried to read after the first letter.
+  /// @throws ConfigError  with the corrected line
   void require_quotes(const std::string& text, const toml::source_region& source) const {
     std::istringstream lines(text);
     std::string line;
@@ -146,13 +146,14 @@ class FlagsFile : public CLI::Config {
     if (value.empty() || value.find_first_of("\"'[{=") != std::string::npos) return;
     const CLI::Option* option = app_.get_option_no_throw("--" + key);
     if (option == nullptr || kind_of(*option) != Kind::text) return;
-    throw octavo::ConfigError(octavo::message(place(source), key, ": words stand in quotes; write ",
+    throw octavo::ConfigError(octavo::message(place(source), key, ": words must be quoted; write ",
                                               key, " = ", quoted(value)));
   }
 
   [[nodiscard]] CLI::ConfigItem item(const std::string& key, const toml::node& node) const {
     octavo::require<octavo::ConfigError>(!node.is_table() && !node.is_array_of_tables(),
-                                         place(node.source()), "there is a section [", key,
+                                         place(node.source()),
+                                         "the file must not contain sections, but contains [", key,
                                          "]; write the keys without sections");
     CLI::Option* option = app_.get_option_no_throw("--" + key);
     const std::string bare = without_dashes(key);
@@ -168,9 +169,9 @@ class FlagsFile : public CLI::Config {
       octavo::require<octavo::ConfigError>(option->get_items_expected_max() > 1,
                                            place(node.source()), key,
                                            " is an array; write one value");
-      octavo::require<octavo::ConfigError>(!array->empty(), place(node.source()), key,
-                                           " is an empty array; name at least one, or leave it "
-                                           "out");
+      octavo::require<octavo::ConfigError>(
+          !array->empty(), place(node.source()), key,
+          " is an empty array; add at least one value, or leave it out");
       for (const toml::node& element : *array) {
         result.inputs.push_back(checked_value(*option, key, element));
       }
@@ -180,7 +181,7 @@ class FlagsFile : public CLI::Config {
     return result;
   }
 
-  /// The value as the command line would have it.
+  /// Returns the value as it would be on the command line.
   [[nodiscard]] std::string checked_value(CLI::Option& option, const std::string& key,
                                           const toml::node& node) const {
     std::string value = value_of(kind_of(option), key, node);
@@ -214,7 +215,7 @@ class FlagsFile : public CLI::Config {
     if (kind == Kind::text && text) return *text;
     if (kind == Kind::number && node.is_number()) return fmt::format("{}", number);
     if (kind == Kind::whole && whole) return std::to_string(*whole);
-    // 1e3 is a whole number, too; what is none is left to the flag's check.
+    // 1e3 is also a whole number; the flag's validators reject other numbers.
     if (kind == Kind::whole && node.is_number()) return fmt::format("{:.17g}", number);
     constexpr std::array wanted{"true or false", "a whole number without quotes",
                                 "a number without quotes", "a text in quotes"};
@@ -262,7 +263,7 @@ class FlagsFile : public CLI::Config {
     return quoted(option.as<std::string>());
   }
 
-  /// A TOML string.
+  /// Returns a TOML string.
   static std::string quoted(const std::string& value) {
     std::string text = "\"";
     for (const char character : value) {
@@ -278,7 +279,7 @@ class FlagsFile : public CLI::Config {
   }
 
   CLI::App& app_;
-  /// Places of keys and their values. By `from_config`, which CLI11 wants const.
+  /// Places of keys and values. Mutable because CLI11 declares `from_config` const.
   mutable std::map<std::pair<std::string, std::string>, std::string> read_;
 };
 

@@ -1,4 +1,4 @@
-// What is said of every block of a model, once for those that are alike.
+// Folds lines about identical blocks of a model into one.
 #pragma once
 
 #include <algorithm>
@@ -13,10 +13,10 @@ namespace programs {
 
 namespace detail {
 
-/// A line about "blocks.NUMBER.NAME", or about something else.
+/// A line about "blocks.NUMBER.NAME", or any other line.
 struct BlockLine {
-  std::string before, behind;  ///< all but the number, with one space where there were several
-  std::vector<int> numbers;    ///< empty: of no block
+  std::string before, behind;  ///< all except the number, with repeated spaces collapsed
+  std::vector<int> numbers;    ///< empty if the line is not about a block
   [[nodiscard]] std::string key() const { return before + '\n' + behind; }
 };
 
@@ -35,7 +35,7 @@ inline BlockLine block_line(const std::string& line) {
   return result;
 }
 
-/// Such as "0-3,6".
+/// Returns a text such as "0-3,6".
 inline std::string ranges_text(const std::vector<int>& numbers) {
   std::string text;
   for (std::size_t i = 0; i < numbers.size();) {
@@ -50,8 +50,8 @@ inline std::string ranges_text(const std::vector<int>& numbers) {
 
 }  // namespace detail
 
-/// Lines of cells between bars, such as a manifest's, in aligned columns: those that differ in the
-/// number of a block alone are one, "blocks.0-31.qkv forward | ...".
+/// Aligns the columns of lines whose cells are separated by bars, such as a manifest's. Lines that
+/// differ only in the number of a block become one, "blocks.0-31.qkv forward | ...".
 inline std::string folded(const std::string& lines) {
   std::vector<detail::BlockLine> kept;
   std::map<std::string, std::size_t> places;
@@ -66,7 +66,7 @@ inline std::string folded(const std::string& lines) {
       numbers.insert(numbers.end(), one.numbers.begin(), one.numbers.end());
     }
   }
-  // Columns are as wide as those of all lines that begin alike.
+  // Lines with the same first cell share column widths.
   std::vector<std::vector<std::string>> rows;
   std::map<std::string, std::vector<std::size_t>> widths;
   for (const detail::BlockLine& line : kept) {

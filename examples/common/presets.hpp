@@ -1,4 +1,4 @@
-// The presets of the library, by name.
+// The library's presets by name.
 #pragma once
 
 #include <octavo/models/model_description.hpp>
@@ -9,7 +9,7 @@
 
 namespace programs {
 
-/// A name, and what stands behind it.
+/// A name and the shape of its model.
 struct NamedShape {
   std::string name;
   octavo::ModelDescription shape;

@@ -1,4 +1,4 @@
-// How long a run will still take.
+// Estimates the remaining time of a run.
 #pragma once
 
 #include <algorithm>
@@ -24,8 +24,8 @@ inline std::string duration_text(double seconds) {
   return text;
 }
 
-/// Seconds a step, smoothed: all steps weigh alike at first, later the last 50 or so count. The
-/// first step is forgotten once there is a second, because it also gets everything ready.
+/// Smoothed seconds per step: all steps have the same weight at first; later, about the last 50
+/// count. The first step is dropped after the second, because it includes preparation.
 class StepTime {
  public:
   void add(double seconds) {
@@ -34,7 +34,7 @@ class StepTime {
     mean_ += weight * (seconds - mean_);
   }
 
-  /// Seconds that `steps` more will take.
+  /// Returns the seconds that `steps` more steps will take.
   [[nodiscard]] double left(double steps) const { return mean_ * steps; }
 
  private:

@@ -1,5 +1,4 @@
-// Text that comes from files and models, made safe to show: UTF-8, control characters, HTML,
-// numbers.
+// Formats text from files and models for display: UTF-8, control characters, HTML, numbers.
 #pragma once
 
 #include <cmath>
@@ -17,8 +16,8 @@ namespace programs {
 
 inline constexpr char32_t replacement_character = 0xFFFD;
 
-/// Decodes the code point at `position` and moves `position` behind it.
-/// A malformed byte yields U+FFFD and is skipped alone, so decoding always ends.
+/// Decodes the code point at `position` and moves `position` past it. A malformed byte yields
+/// U+FFFD and is skipped alone, so decoding always ends.
 inline char32_t next_code_point(std::string_view text, std::size_t& position) {
   const auto byte = [&](std::size_t at) { return static_cast<unsigned char>(text[at]); };
   const unsigned char first = byte(position++);
@@ -38,7 +37,8 @@ inline char32_t next_code_point(std::string_view text, std::size_t& position) {
   return code;
 }
 
-/// A word as a shell takes it: in quotes, unless it has only what names of files mostly have.
+/// Returns a word for a shell: quoted, unless it contains only characters that are common in file
+/// names.
 inline std::string shell_word(const std::string& word) {
   constexpr std::string_view plain =
       "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-+=./:,@%";
@@ -48,7 +48,7 @@ inline std::string shell_word(const std::string& word) {
   return quoted + '\'';
 }
 
-/// Prints to standard error. What that cannot take is lost: no work ends for a message.
+/// Prints to standard error. Ignores errors, because a message must not end the program.
 template <class... Arguments>
 void tell(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
   try {
@@ -57,7 +57,7 @@ void tell(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
   }
 }
 
-/// A hash as files and messages have it.
+/// Returns a hash as files and messages show it.
 inline std::string hash_text(std::uint64_t hash) { return fmt::format("{:016x}", hash); }
 
 inline void append_utf8(std::string& out, char32_t code) {
@@ -81,7 +81,8 @@ inline void append_utf8(std::string& out, char32_t code) {
   }
 }
 
-/// Control characters, and the format characters that hide or reorder the text around them.
+/// Whether a code point is a control character, or a format character that hides or reorders the
+/// text around it.
 inline bool is_invisible(char32_t code) {
   const auto within = [code](char32_t first, char32_t last) {
     return code >= first && code <= last;
@@ -92,10 +93,10 @@ inline bool is_invisible(char32_t code) {
 
 enum class LineBreaks { mark, mark_and_keep, keep };
 
-/// Valid UTF-8 without any invisible character: line feed becomes ↵, tab ⇥, the others \x1B or
-/// \u202E. With LineBreaks::mark_and_keep the line also ends where it ended in the text; with
-/// LineBreaks::keep line feeds and tabs stay what they are.
-/// @param limit  code points of `text` to show at most; what is cut off is replaced by …
+/// Returns valid UTF-8 without invisible characters: line feed becomes ↵, tab ⇥, the others \x1B or
+/// \u202E. LineBreaks::mark_and_keep also keeps the line break after the mark; LineBreaks::keep
+/// keeps line feeds and tabs unchanged.
+/// @param limit  maximum number of code points of `text` to show; … replaces the rest
 inline std::string visible(std::string_view text, LineBreaks line_breaks = LineBreaks::mark,
                            std::size_t limit = std::string_view::npos) {
   std::string out;
@@ -125,7 +126,7 @@ inline std::size_t code_points(std::string_view text) {
   return count;
 }
 
-/// Text for element content and for quoted attributes.
+/// Escapes text for element content and quoted attributes.
 inline std::string html(std::string_view text) {
   std::string out;
   for (const char c : text) {
@@ -152,7 +153,7 @@ inline std::string html(std::string_view text) {
   return out;
 }
 
-/// 1234567 as 1,234,567.
+/// Formats 1234567 as 1,234,567.
 inline std::string grouped(std::uint64_t value) {
   std::string digits = std::to_string(value);
   for (std::size_t at = digits.size(); at > 3;) digits.insert(at -= 3, 1, ',');
@@ -164,12 +165,12 @@ inline std::string counted(std::uint64_t count, const std::string& noun) {
   return grouped(count) + ' ' + noun + (count == 1 ? "" : "s");
 }
 
-/// Up to three significant digits, for quantities whose size is not known beforehand.
+/// Formats up to three significant digits, for quantities of unknown magnitude.
 inline std::string compact(double value) {
   return std::isfinite(value) ? fmt::format("{:.3g}", value) : "not finite";
 }
 
-/// A share in [0, 1] as a percentage; a share that rounds to zero but is not zero says so.
+/// Formats a fraction in [0, 1] as a percentage; a positive one that rounds to zero is "< 0.01 %".
 inline std::string percentage(double share) {
   if (!std::isfinite(share)) return "not finite";
   if (share > 0 && share < 0.00005) return "< 0.01 %";

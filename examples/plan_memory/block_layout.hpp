@@ -1,4 +1,5 @@
-// The memory of a block of any shape: takes what octavo::PreNormBlock takes, in the same order.
+// The memory of a block of any shape. Allocates the same as octavo::PreNormBlock, in the same
+// order.
 #pragma once
 
 #include <octavo/octavo.hpp>
@@ -10,18 +11,18 @@
 
 namespace planner {
 
-/// A linear layer with its parameters, as octavo::Projection.
+/// A linear layer with its parameters, like octavo::Projection.
 template <class P, octavo::Device D>
 class ProjectionLayout {
  public:
-  /// Layers of every size have these types of memory.
+  /// The memory types do not depend on the layer's size.
   using Layer = octavo::Linear<P, 128, 128, octavo::StorageOf<P>, D>;
   using T = typename Layer::T;
   using Parameter = octavo::Parameter<T, T, D>;
   using Base = typename Layer::Base;
   static constexpr bool multiplies_quantized = octavo::QuantizedPrecision<Base>;
 
-  /// Enters the layer in the manifest and the scaling table.
+  /// Adds the layer to the manifest and the scaling table.
   /// @throws ConfigError  if the precision does not support the sizes
   void declare_layer(const std::string& name, octavo::LayerRegistry<D> registry, Index in,
                      Index out, const octavo::LinearUse& use) {
@@ -144,7 +145,7 @@ class BlockLayout {
   using Down = ProjectionLayout<typename P::DownPrecision, D>;
   using Run = octavo::FlatParameters<T, T, D>;
 
-  /// Takes weights and their quantised copies.
+  /// Allocates weights and their quantised copies.
   void take(octavo::Arena<D>& arena, const BlockSizes& sizes, const std::string& name,
             const octavo::LayerRegistry<D>& registry, octavo::Recompute recompute,
             const Run* lender) {
@@ -161,7 +162,7 @@ class BlockLayout {
     run_.take_gradients(arena, each_parameter(), lender);
   }
 
-  /// Takes what blocks share.
+  /// Allocates memory that blocks share.
   static void take_shared(octavo::Arena<D>& arena, const BlockSizes& sizes, Index tokens,
                           octavo::Recompute recompute) {
     typename Qkv::Layer::InputMemory().take_transient(arena, tokens, sizes.hidden);
@@ -182,7 +183,7 @@ class BlockLayout {
         });
   }
 
-  /// Takes what the block keeps for the backward.
+  /// Allocates the activations that the block saves for the backward.
   static void take_saved(octavo::Arena<D>& arena, const BlockSizes& sizes, Index tokens,
                          octavo::Recompute recompute) {
     take_saved_where(arena, sizes, tokens,
@@ -260,7 +261,7 @@ class BlockLayout {
     down_.set_part(octavo::ParameterPart::columns(degree, registry.place, sizes.hidden));
   }
 
-  /// Takes what `wanted` names by the first policy that drops it.
+  /// Allocates the activations in `wanted`, according to the first policy that drops each.
   template <class Wanted>
   static void take_saved_where(octavo::Arena<D>& arena, const BlockSizes& sizes, Index tokens,
                                const Wanted& wanted) {
@@ -296,7 +297,7 @@ class BlockLayout {
     (void)arena.template take<T>(kind, tokens / sizes.degree * sizes.hidden);
   }
 
-  /// What the backward of one half of the block takes.
+  /// Allocates the memory for the backward of one half of the block.
   /// @tparam First, Last  its two linear layers
   template <class First, class Last>
   static void take_scratch(octavo::Arena<D>& arena, Index tokens, Index first_out, Index last_in,

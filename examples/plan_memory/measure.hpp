@@ -1,4 +1,4 @@
-// The library's plan of every choice that a request has.
+// The library's memory plan for every choice in a request.
 #pragma once
 
 #include <octavo/attention/cuda/workspace.hpp>
@@ -12,7 +12,7 @@ namespace planner {
 
 namespace detail {
 
-/// What the ranks of a request do together.
+/// Applies the ranks' settings of a request: sharding and communication formats.
 template <class Kind>
 typename Kind::OfRanks ranks_of(const Request& request) {
   using namespace octavo;
@@ -27,7 +27,7 @@ typename Kind::OfRanks ranks_of(const Request& request) {
   return with_reduce.template operator()<ReduceIn<>>();
 }
 
-/// The optimizer of a request.
+/// Selects the optimizer of a request.
 template <class Kind>
 typename Kind::OfOptimizer optimizer_of(const Request& request) {
   using namespace octavo;
@@ -58,7 +58,7 @@ octavo::BatchShape run_shape(const Shape& shape, const Request& request) {
   return run_shape_of<P, D>(shape, request.session.batch, request.tensor_parallel);
 }
 
-/// As octavo::plan_memory.
+/// The same as octavo::plan_memory.
 template <class P, octavo::Device D>
 octavo::MemoryPlan memory(const Shape& shape, const Request& request) {
   using T = octavo::StorageOf<P>;
@@ -88,7 +88,7 @@ std::vector<octavo::GemmEntry> gemms(const Shape& shape, const Request& request)
 
 }  // namespace detail
 
-/// The plans of every precision that the device has.
+/// Returns the plans of every precision that the device supports.
 template <octavo::Device D>
 std::vector<PrecisionPlans> plans_on() {
   std::vector<PrecisionPlans> all;

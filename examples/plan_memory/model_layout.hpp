@@ -1,4 +1,4 @@
-// The memory of a decoder of any shape: takes what octavo::Decoder takes, in the same order.
+// The memory of a decoder of any shape. Allocates the same as octavo::Decoder, in the same order.
 #pragma once
 
 #include <octavo/octavo.hpp>
@@ -17,7 +17,7 @@ namespace planner {
 
 namespace detail {
 
-/// How many blocks at the beginning and at the end of a model have precisions that differ.
+/// Number of blocks at the beginning and at the end of a model whose precisions differ.
 template <class P>
 struct Edges {
   static constexpr int first = 0;
@@ -33,11 +33,11 @@ struct Edges<octavo::Layerwise<Parts...>> {
 template <class P>
 struct Edges<octavo::Lora<P>> : Edges<P> {};
 
-/// Blocks of the least model that has one between its edges.
+/// Number of blocks of the smallest model that has a block between its edges.
 template <class P>
 inline constexpr int least_depth = Edges<P>::first + Edges<P>::last + 1;
 
-/// Blocks of one precision, of which a model of the least depth has those from `Begin` to `End`.
+/// Blocks of one precision: those from `Begin` to `End` of the smallest model.
 template <class BlockType, int Begin, int End>
 struct SegmentLayout {
   using Block = BlockType;
@@ -46,8 +46,8 @@ struct SegmentLayout {
   std::vector<Block> blocks{};
 };
 
-/// The segments of a model of the least depth, which has a block between its edges: in a deeper
-/// model the blocks between the edges are more.
+/// The segments of the smallest model, which has one block between its edges; deeper models have
+/// more blocks there.
 template <class P, class T, octavo::Device D, int Begin = 0, class... Done>
 constexpr auto segments_of() {
   constexpr int depth = least_depth<P>;
@@ -62,7 +62,7 @@ constexpr auto segments_of() {
 
 }  // namespace detail
 
-/// The least batch shape that runs a batch of this one.
+/// Returns the smallest batch shape that can run this batch.
 template <class P, octavo::Device D>
 octavo::BatchShape run_shape_of(const Shape& shape, octavo::BatchShape batch, Index degree) {
   const Index needed = std::lcm(Index{octavo::model_quantises<P> ? 16 : 1}, degree);
@@ -70,15 +70,15 @@ octavo::BatchShape run_shape_of(const Shape& shape, octavo::BatchShape batch, In
   return octavo::detail::decoder_run_shape<D>(batch, needed, longest);
 }
 
-/// @tparam P  as octavo::Decoder has it
+/// @tparam P  as in octavo::Decoder
 template <class P, octavo::Device D>
 class ModelLayout {
  public:
   using T = octavo::StorageOf<P>;
   static constexpr bool is_frozen = octavo::is_lora<P>;
 
-  /// @param degree  ranks that share each layer
-  /// @throws ConfigError  as octavo::Decoder, and if the precision does not support the shape
+  /// @param degree  tensor-parallel degree
+  /// @throws ConfigError  like octavo::Decoder, and if the precision does not support the shape
   ModelLayout(octavo::Arena<D>& arena, const Shape& shape, Index degree, octavo::BatchShape batch,
               octavo::ModelOptions options, const octavo::DeviceLimits<D>& limits)
       : shape_(shape),
@@ -152,10 +152,10 @@ class ModelLayout {
   }
 
   void divide_rows(octavo::Arena<D>& arena) {
-    octavo::require<octavo::ConfigError>(
-        batch_.rows() % sizes_.degree == 0, "the batch has ", batch_.sequences, " x ",
-        batch_.tokens, " tokens, but the ", sizes_.degree,
-        " ranks that share each layer have as many each; choose a multiple of them");
+    octavo::require<octavo::ConfigError>(batch_.rows() % sizes_.degree == 0, "the batch has ",
+                                         batch_.sequences, " x ", batch_.tokens,
+                                         " tokens, which must be a multiple of the ", sizes_.degree,
+                                         " ranks that share each layer");
     options_.head_chunk = octavo::round_up(options_.head_chunk, sizes_.degree);
     group_.take(arena, batch_.rows() * sizes_.hidden * static_cast<Index>(sizeof(T)));
     auto part = octavo::ParameterPart::rows(static_cast<int>(sizes_.degree), options_.tensor_place,
@@ -263,7 +263,7 @@ class ModelLayout {
     }
   }
 
-  /// As octavo::LanguageModelHead, or octavo::ParallelHead if ranks share the layers.
+  /// Same as octavo::LanguageModelHead, or octavo::ParallelHead with tensor parallelism.
   void take_head_scratch(octavo::Arena<D>& arena) {
     const Index chunk = options_.head_chunk;
     const Index degree = sizes_.degree;
@@ -285,7 +285,8 @@ class ModelLayout {
     (void)arena.template take<octavo::LogitSum>(activations, (degree + 1) * chunk);
   }
 
-  /// What a block saved is dead when the block before it, or the embedding, makes its gradients.
+  /// Activations that a block saved are dead when the block before it, or the embedding, computes
+  /// its gradients.
   void take_saved_and_gradients(octavo::Arena<D>& arena) {
     const auto take_embeddings = [&] { embedding_run_.take_gradients(arena, each_of_embedding()); };
     std::function<void()> take_previous = [] {};
@@ -323,7 +324,7 @@ class ModelLayout {
 
   Shape shape_;
   BlockSizes sizes_;
-  Index vocabulary_rows_;  ///< of the embedding and the head, of this rank
+  Index vocabulary_rows_;  ///< rows of the embedding and the head on this rank
   octavo::BatchShape batch_;
   octavo::ModelOptions options_;
   octavo::TensorParallelGroup<D> group_;

@@ -1,4 +1,4 @@
-// The memory plan of a model of any shape, as the program asks for it.
+// The memory plan of a model of any shape.
 #pragma once
 
 #include <octavo/octavo.hpp>
@@ -9,7 +9,7 @@
 
 namespace planner {
 
-/// What a plan depends on in addition to the model and its precision.
+/// Settings of a plan other than the model and its precision.
 struct Request {
   octavo::SessionOptions session;
   std::string device;
@@ -17,18 +17,18 @@ struct Request {
   std::string moments;
   std::string gather;
   std::string reduce;
-  Index tensor_parallel = 1;  ///< ranks that share each layer
-  bool has_adapters = false;  ///< and nothing else is trained: see octavo::Lora
+  Index tensor_parallel = 1;  ///< tensor-parallel degree
+  bool has_adapters = false;  ///< only adapters are trained, see octavo::Lora
   octavo::DeviceLimits<octavo::Cpu> cpu;
   octavo::DeviceLimits<octavo::Cuda> cuda;
 };
 
-/// The plans of one precision on one device.
+/// Plans of one precision on one device.
 struct PrecisionPlans {
   std::string precision;
   bool has_adapters = false;
   octavo::MemoryPlan (*memory)(const Shape&, const Request&);
-  /// The GEMMs of a micro-batch, as the model's manifest has them.
+  /// Returns the GEMMs of a micro-batch, as in the model's manifest.
   std::vector<octavo::GemmEntry> (*gemms)(const Shape&, const Request&);
   /// See octavo::TrainingSession.
   octavo::BatchShape (*run_shape)(const Shape&, const Request&);
@@ -37,7 +37,7 @@ struct PrecisionPlans {
 std::vector<PrecisionPlans> plans_on_cpu();
 std::vector<PrecisionPlans> plans_on_cuda();
 
-/// The plans of one model in one precision.
+/// Plans of one model in one precision.
 class Plan {
  public:
   Plan(Shape shape, std::string precision)
@@ -47,7 +47,7 @@ class Plan {
   [[nodiscard]] const std::string& precision() const { return precision_; }
   [[nodiscard]] octavo::ModelFacts facts() const { return shape_.facts(); }
 
-  /// @throws ConfigError  if no session can have these options
+  /// @throws ConfigError  if these options are not supported
   [[nodiscard]] octavo::MemoryPlan memory(const Request& request) const {
     return plans(request).memory(shape_, request);
   }
@@ -66,8 +66,8 @@ class Plan {
       if (plans.precision == precision_ && plans.has_adapters == request.has_adapters) return plans;
     }
     throw octavo::ConfigError(
-        "no GPU that this library serves multiplies these blocks: choose --precision "
-        "fp8-blockwise, or --device cpu");
+        "no GPU that Octavo supports multiplies these blocks: choose --precision fp8-blockwise, or "
+        "--device cpu");
   }
 
   Shape shape_;

@@ -1,4 +1,4 @@
-// What a step should take on H200 cards: work over the rates that were measured there.
+// Predicts the time of a step on H200s: work divided by measured rates.
 #pragma once
 
 #include <plan_memory/options.hpp>
@@ -10,52 +10,52 @@
 
 namespace planner {
 
-/// What one H200 does inside of a step, about the medians of
-/// `benchmarks/results/step_parts-h200.md`. What exchanges cost that the host's links carry is
-/// about what two cards had in `benchmarks/results/ranks-h200.md`; what links between hosts carry
-/// is assumed: no step of several hosts has been measured.
+/// Rates of one H200 inside a step, about the medians of `benchmarks/results/step_parts-h200.md`.
+/// Communication over the host's links is from about two cards in
+/// `benchmarks/results/ranks-h200.md`. Rates between hosts are assumptions: no step across hosts
+/// was measured.
 struct Rates {
-  double bf16_products = 685e12;        ///< operations a second
-  double fp8_products = 1260e12;        ///< scales of tensors
-  double fp8_row_products = 1170e12;    ///< scales of rows
-  double fp8_block_products = 1150e12;  ///< scales of blocks, forward and dgrad
-  double fp8_block_wgrad = 940e12;      ///< scales of blocks, the weights' gradients
-  double attention_forward = 560e12;    ///< causal operations a second
+  double bf16_products = 685e12;        ///< operations per second
+  double fp8_products = 1260e12;        ///< one scale per tensor
+  double fp8_row_products = 1170e12;    ///< one scale per row
+  double fp8_block_products = 1150e12;  ///< one scale per block, forward and dgrad
+  double fp8_block_wgrad = 940e12;      ///< one scale per block, weight gradients
+  double attention_forward = 560e12;    ///< causal operations per second
   double attention_backward = 480e12;
-  double memory = 4.1e12;          ///< bytes a second, read and written
-  double between_kernels = 1.015;  ///< what is not in any part
-  /// Seconds for an element that goes into or comes out of a linear layer: norms, RoPE,
-  /// activations, casts.
+  double memory = 4.1e12;          ///< bytes per second, read and written
+  double between_kernels = 1.015;  ///< factor for gaps between kernels
+  /// Seconds per element of a linear layer's input or output, for norms, RoPE, activations and
+  /// casts.
   double bf16_passes = 1.28e-12;
-  double fp8_passes = 1.65e-12;            ///< casts in the pass that makes the values
+  double fp8_passes = 1.65e-12;            ///< cast fused with the producer
   double current_scale_passes = 2.25e-12;  ///< the amax comes first
-  double node_link = 290e9;                ///< bytes a second of each card to all others of a host
-  double network = 45e9;    ///< and of each card to other hosts, of a 400 Gbit/s port
-  double host_link = 45e9;  ///< and to and from its host's memory at once, in each direction
+  double node_link = 290e9;                ///< bytes per second from each card to all others of a
+                                           ///< host
+  double network = 45e9;    ///< from each card to other hosts, with one 400 Gbit/s port
+  double host_link = 45e9;  ///< to and from host memory at the same time, per direction
   int cards_of_a_node = 8;
-  /// The part of an exchange's time that it adds to the step, beside all of which stages run.
+  /// Fraction of the communication time that it adds to the step, although it overlaps with stages.
   double beside_gathers = 0.19;
   double beside_reductions = 0.39;
 };
 
-/// Seconds of a step on each of the cards, by what takes them.
+/// Seconds of a step on each card, by kind of work.
 struct Prediction {
   double products = 0;
   double attention = 0;
   double passes = 0;
   double optimizer = 0;
-  double rows = 0;           ///< exchanges between layers, which all else waits for
-  double communication = 0;  ///< that is exposed, or slows down what it is beside
+  double rows = 0;           ///< exposed communication between layers (tensor parallelism)
+  double communication = 0;  ///< exposed, or slows down overlapping work
 
   [[nodiscard]] double step() const {
     return products + attention + passes + optimizer + rows + communication;
   }
 };
 
-/// How often the ranks that share the layers of a decoder gather or sum the rows of a micro-batch:
-/// before and after each half of a block, forward and backward, and for the embedding and the head.
-/// Normalised rows that are made again are gathered again, and a block's first half that is run
-/// again is summed again.
+/// Returns how often tensor-parallel ranks gather or sum the rows of a micro-batch: before and
+/// after each half of a block, forward and backward, and for the embedding and the head. Recomputed
+/// norms are gathered again, and the recomputed first half of a block is summed again.
 inline octavo::Index row_exchanges(octavo::Index layers, octavo::Recompute recompute) {
   octavo::Index of_block = 8;
   if (recompute != octavo::Recompute::none) of_block += 2;
@@ -63,14 +63,14 @@ inline octavo::Index row_exchanges(octavo::Index layers, octavo::Recompute recom
   return 4 + layers * of_block;
 }
 
-/// What each rank sends in one of them, and receives.
+/// Returns the bytes that each rank sends and receives in one such exchange.
 inline double row_exchange_bytes(octavo::Index tokens, octavo::Index hidden, int degree,
                                  std::size_t element) {
   return static_cast<double>(tokens * hidden) * static_cast<double>(element) * (degree - 1) /
          degree;
 }
 
-/// The rate of one product.
+/// Returns the rate of one GEMM.
 inline double rate_of(const octavo::GemmEntry& gemm, const Rates& rates) {
   using octavo::GemmScales;
   if (!gemm.expected.is_fp8()) return rates.bf16_products;
@@ -80,10 +80,10 @@ inline double rate_of(const octavo::GemmEntry& gemm, const Rates& rates) {
                                                         : rates.fp8_block_products;
 }
 
-/// Bytes that a micro-batch's casts of a weight move for one of its products, where copies are made
-/// again for each: it is read in BF16, twice where its scale is made of it, and written in FP8. FP8
-/// values that ranks gather are there, but to be cast from a shard, once a step or, with ZeRO-3,
-/// for each gather, and transposed.
+/// Returns the bytes that the casts of a weight for one of its GEMMs move in a micro-batch, if
+/// copies are remade: the weight is read in BF16, twice if its scale is computed from it, and
+/// written in FP8. FP8 values that ranks gather are available already, but must be cast from a
+/// shard (once a step, or with ZeRO-3 for each gather) and transposed.
 inline double remade_bytes(const octavo::GemmEntry& gemm, const Options& options) {
   const bool reads_weight = gemm.pass != octavo::GemmPass::weight_gradient;
   if (options.weight_copies == "kept" || !gemm.expected.is_fp8() || !reads_weight) return 0;
@@ -104,16 +104,17 @@ inline double remade_bytes(const octavo::GemmEntry& gemm, const Options& options
   return times * elements * ((is_current ? 2 : 1) * read + sizeof(octavo::E4M3));
 }
 
-/// What the ranks that share a step send, and make of it.
+/// Communication of the ranks in a step, and the work that it causes.
 struct Exchanges {
   double gathered = 0;    ///< bytes of weights that each rank sends in a step
-  double reduced = 0;     ///< and of gradients
-  double reductions = 1;  ///< of all gradients
-  double packing = 0;     ///< seconds of casts of gradients that travel in FP8
-  double summing = 0;     ///< and of sums over ranks
+  double reduced = 0;     ///< bytes of gradients
+  double reductions = 1;  ///< number of reductions of all gradients
+  double packing = 0;     ///< seconds for casting gradients that are sent in FP8
+  double summing = 0;     ///< seconds for sums over ranks
 };
 
-/// Weights of blocks that can travel in FP8: multiplied with by one scale.
+/// Returns the number of weights of blocks that can be gathered in FP8: used with one scale per
+/// tensor.
 inline double cast_parameters(const std::vector<octavo::GemmEntry>& gemms) {
   double parameters = 0;
   for (const octavo::GemmEntry& gemm : gemms) {
@@ -124,8 +125,8 @@ inline double cast_parameters(const std::vector<octavo::GemmEntry>& gemms) {
   return parameters;
 }
 
-/// @param parameters  of a rank's share of the model
-/// @param cast        of them, those that can travel in FP8
+/// @param parameters  parameters of a rank's share of the model
+/// @param cast        how many of them can be gathered in FP8
 inline Exchanges exchanges_of(const Options& options, double parameters, double cast,
                               const Rates& rates) {
   constexpr double stored = sizeof(octavo::Bf16);
@@ -133,7 +134,8 @@ inline Exchanges exchanges_of(const Options& options, double parameters, double 
   const auto micro_batches = static_cast<double>(options.micro_batches);
   const double to_others = (ranks - 1) / ranks;
   Exchanges result;
-  // With ZeRO-3 for each forward and backward, but codes that are kept stay for the step.
+  // With ZeRO-3, once for each forward and backward, but FP8 codes that are kept are gathered once
+  // a step.
   const double times = options.zero == 3 ? 2 * micro_batches : 1;
   const double times_of_codes = options.weight_copies == "kept" ? 1 : times;
   if (options.gather != "fp8") cast = 0;
@@ -146,7 +148,7 @@ inline Exchanges exchanges_of(const Options& options, double parameters, double 
   const double sum = options.reduce == "fp32" ? sizeof(float) : stored;
   result.reduced = result.reductions * to_others * sent * parameters;
   if (packs) result.packing = result.reductions * parameters * rates.fp8_passes;
-  // The parts of all ranks are read, sums written, and from the second reduction on added to.
+  // Reads the parts of all ranks, writes sums, and accumulates from the second reduction on.
   result.summing = parameters *
                    (result.reductions * sent + (2 * result.reductions - 1) * sum / ranks) /
                    rates.memory;
@@ -154,13 +156,13 @@ inline Exchanges exchanges_of(const Options& options, double parameters, double 
 }
 
 /// @param of      the model
-/// @param gemms   that its manifest announces, those of a rank
-/// @param memory  which says what the optimizer moves
+/// @param gemms   GEMMs of a rank, from the model's manifest
+/// @param memory  the plan, with the bytes that the optimizer moves
 inline Prediction predict(const Options& options, const Plan& of,
                           const std::vector<octavo::GemmEntry>& gemms,
                           const octavo::MemoryPlan& memory, const Rates& rates = {}) {
   const double degree = options.tensor_parallel;
-  const octavo::BatchShape run = of.run_shape(request_of(options));  // filled up
+  const octavo::BatchShape run = of.run_shape(request_of(options));  // padded
   const auto sequence = static_cast<double>(run.tokens);
   const auto tokens = static_cast<double>(run.rows());
   const auto micro_batches = static_cast<double>(options.micro_batches);
@@ -185,17 +187,17 @@ inline Prediction predict(const Options& options, const Plan& of,
   for (double* part : {&result.products, &result.attention, &result.passes}) {
     *part *= micro_batches * rates.between_kernels;
   }
-  // State and weights are read and written, gradients read twice; casts of weights are written.
+  // State and weights are read and written, gradients are read twice; casts of weights are written.
   const double parameters = 2 * static_cast<double>(of.facts().parameters) / degree;
   const double ranks = options.groups();
-  const double of_sums = options.reduce == "fp32" ? 2 : 1;  // of a gradient's bytes
+  const double of_sums = options.reduce == "fp32" ? 2 : 1;  // multiple of a gradient's bytes
   const auto host = static_cast<double>(memory.host);
   const double update =
       (2 * (static_cast<double>(memory.bytes(octavo::MemoryKind::optimizer)) + host) +
        (2 + 2 * of_sums) * parameters / ranks +
        static_cast<double>(memory.bytes(octavo::MemoryKind::quantized_weights)) + parameters) /
       rates.memory;
-  // What lives in the host's memory passes both ways at once, under which the rest is hidden.
+  // Transfers to and from host memory happen at the same time and overlap with the update.
   result.optimizer = std::max(update, host / rates.host_link);
   const double group_link =
       options.tensor_parallel <= rates.cards_of_a_node ? rates.node_link : rates.network;
@@ -221,14 +223,14 @@ inline Prediction predict(const Options& options, const Plan& of,
   return result;
 }
 
-/// Tokens of a step that fall to each GPU.
+/// Returns the tokens of a step per GPU.
 inline double tokens_a_gpu(const Options& options) {
   return static_cast<double>(options.batch) *
          static_cast<double>(options.sequence_length * options.micro_batches) /
          options.tensor_parallel;
 }
 
-/// Whether steps of this kind were measured: neither those in FP32 nor those with adapters were.
+/// Whether steps of this kind were measured; those in FP32 or with adapters were not.
 inline bool is_predictable(const Options& options) {
   return options.precision != "fp32" && options.lora == 0;
 }
@@ -236,9 +238,9 @@ inline bool is_predictable(const Options& options) {
 inline void print_prediction(const Options& options, const Prediction& time) {
   const auto ms = [](double seconds) { return 1000 * seconds; };
   fmt::print(
-      "\nPREDICTION for {}: {:.0f} ms a step, {:.0f} tokens/s a GPU\n"
-      "  products {:.0f} ms, attention {:.0f}, norms, activations and casts {:.0f}, optimizer "
-      "{:.0f}, {}communication {:.0f}\n",
+      "\nPREDICTION for {}: {:.0f} ms a step, {:.0f} tokens/s a GPU\n  products {:.0f} ms, "
+      "attention {:.0f}, norms, activations and casts {:.0f}, optimizer {:.0f}, {}communication "
+      "{:.0f}\n",
       options.world == 1 ? std::string("an H200") : fmt::format("{} H200", options.world),
       ms(time.step()), tokens_a_gpu(options) / time.step(), ms(time.products), ms(time.attention),
       ms(time.passes), ms(time.optimizer),

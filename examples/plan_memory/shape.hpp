@@ -11,20 +11,21 @@ namespace planner {
 
 using octavo::Index;
 
-/// A model that memory is planned for.
+/// The model to plan memory for.
 struct Shape {
   std::string name;
   octavo::ModelDescription model{};
 
   [[nodiscard]] bool is_gpt2() const { return model.family == octavo::ModelFamily::gpt2; }
 
-  /// Columns of fused queries, keys and values.
+  /// Returns the columns of the fused queries, keys and values.
   [[nodiscard]] Index qkv_columns() const {
     return (model.heads + 2 * model.kv_heads) * model.head_dim;
   }
   [[nodiscard]] Index attention_columns() const { return model.heads * model.head_dim; }
 
-  /// Ranks can share each layer if their number divides this; 1: they cannot.
+  /// Returns the largest supported tensor-parallel degree; its divisors are also supported. 1 means
+  /// that the layers cannot be shared.
   [[nodiscard]] Index shared_by() const {
     return is_gpt2() ? 1 : std::gcd(std::gcd(model.heads, model.kv_heads), model.ffn);
   }
@@ -32,7 +33,7 @@ struct Shape {
   [[nodiscard]] octavo::ModelFacts facts() const;
 };
 
-/// The sizes of a block; if ranks share the layers, those of one rank.
+/// Sizes of a block, those of one rank with tensor parallelism.
 struct BlockSizes {
   BlockSizes(const Shape& shape, Index ranks)
       : hidden(shape.model.hidden),
@@ -47,9 +48,9 @@ struct BlockSizes {
   [[nodiscard]] octavo::HeadLayout head_layout() const { return {heads, kv_heads, head_dim}; }
   [[nodiscard]] Index qkv_columns() const { return head_layout().columns(); }
   [[nodiscard]] Index attention_columns() const { return heads * head_dim; }
-  /// Columns of the MLP's first projection: gate and up, or up alone.
+  /// Returns the columns of the MLP's first projection: gate and up, or only up.
   [[nodiscard]] Index wide_columns() const { return (is_gpt2 ? 1 : 2) * ffn; }
-  /// FP32 values that a norm keeps for the backward, for each token.
+  /// Returns the FP32 values per token that a norm saves for the backward.
   [[nodiscard]] Index statistics() const { return is_gpt2 ? 2 : 1; }
 
   Index hidden;
@@ -59,7 +60,7 @@ struct BlockSizes {
   Index head_dim;
   bool is_gpt2;  ///< LayerNorm, GELU and biases instead of RMSNorm and SwiGLU
   bool qk_norm;
-  Index degree;  ///< ranks that share the block
+  Index degree;  ///< tensor-parallel degree
 };
 
 inline octavo::ModelFacts Shape::facts() const {
@@ -87,7 +88,7 @@ inline octavo::ModelFacts Shape::facts() const {
   return facts;
 }
 
-/// @throws ConfigError  if no model of the library has this shape
+/// @throws ConfigError  if the library has no model of this shape
 inline void require_possible(const Shape& shape) {
   using octavo::ConfigError;
   using octavo::require;
@@ -95,12 +96,12 @@ inline void require_possible(const Shape& shape) {
   require<ConfigError>(std::min({model.layers, model.hidden, model.ffn, model.heads, model.kv_heads,
                                  model.head_dim, model.vocabulary}) > 0,
                        shape.name, ": every size of the model must be at least 1");
-  // Sizes whose products stay far below what 64 bits can count.
+  // These limits keep products of sizes far below 2^64.
   require<ConfigError>(
       std::max({model.hidden, model.ffn, model.vocabulary, model.heads * model.head_dim,
                 model.kv_heads * model.head_dim}) < (Index{1} << 24) &&
           model.layers <= 4096,
-      shape.name, ": a size of the model is too large to be planned");
+      shape.name, ": a size of the model is too large for planning");
   require<ConfigError>(model.heads % model.kv_heads == 0, shape.name,
                        ": the number of heads must be a multiple of the ", model.kv_heads,
                        " KV heads, but is ", model.heads);

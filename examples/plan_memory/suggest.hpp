@@ -1,4 +1,4 @@
-// What the optimizer's state is on a card, and what to change so that a training fits it.
+// Chooses the format of the optimizer state for a card, and options with which training fits it.
 #pragma once
 
 #include <plan_memory/options.hpp>
@@ -14,34 +14,34 @@
 
 namespace planner {
 
-/// GiB of a GPU that a plan cannot have: what CUDA and its libraries take, 0.6 with one rank
-/// and 2.1 with four, and up to 0.6 by which the memory is smaller than it is called: an H200 of
-/// 141 GiB has 140.4. Measured on H200s, with cuDNN.
+/// GiB of a GPU that are not available to a plan. CUDA and its libraries take 0.6 with one rank and
+/// 2.1 with four, and the memory is up to 0.6 smaller than its nominal size: an H200 of 141 GiB has
+/// 140.4. Measured on H200s, with cuDNN.
 inline double cuda_gib(const Options& options) { return options.world == 1 ? 1.25 : 2.75; }
 inline constexpr double bytes_in_gib = 1 << 30;
 
-/// GiB of a card that the plan leaves, below 0 if it does not fit.
+/// Returns the GiB of a card that the plan leaves free, negative if it does not fit.
 inline double left_on(double card, const Options& options, const octavo::MemoryPlan& plan) {
   return card - cuda_gib(options) - static_cast<double>(plan.peak) / bytes_in_gib;
 }
 
-/// Whether there is a Hopper GPU, the only kind that Octavo runs on, with so many GiB: those have
-/// 64 to 144.
+/// Whether a Hopper GPU, the only kind that Octavo runs on, has this many GiB: those have 64 to
+/// 144.
 inline bool is_of_hopper(double card) { return card >= 60 && card <= 150; }
 
-/// Whether a plan fits one of the GPUs that are asked for.
+/// Whether a plan fits one of the GPUs in --card-memory.
 inline bool fits_one(const Options& options, const octavo::MemoryPlan& plan) {
   return std::ranges::any_of(options.card_memory,
                              [&](double card) { return left_on(card, options, plan) >= 0; });
 }
 
-/// The plans of one model in one precision.
+/// Plans of one model in one precision.
 class Planner {
  public:
-  /// @param app  says which flags the command line names: these are kept
+  /// @param app  the command line, whose flags stay fixed
   Planner(const CLI::App& app, Plan plan) : app_(&app), plan_(std::move(plan)) {}
 
-  /// One for which the command line names nothing.
+  /// Returns a planner without fixed flags.
   [[nodiscard]] Planner free_of_flags() const { return Planner(plan_); }
 
   [[nodiscard]] octavo::ModelFacts facts() const { return plan_.facts(); }
@@ -54,7 +54,7 @@ class Planner {
     return octavo::run_shape_note(options.sequence_length, plan_.run_shape(request_of(options)));
   }
 
-  /// GiB of a card that these options leave, below 0 if they do not fit.
+  /// Returns the GiB of a card that these options leave free, negative if they do not fit.
   [[nodiscard]] double left(double card, const Options& options) const {
     return left_on(card, options, plan(options));
   }
@@ -64,15 +64,15 @@ class Planner {
     return predict(options, plan_, plan_.gemms(request_of(options)), memory);
   }
 
-  /// `auto` replaced as the trainer does it: FP32 where the card has memory for it.
+  /// Replaces `auto` as the trainer does: FP32 if it fits the card.
   [[nodiscard]] Options resolved(const Options& options, double card) const {
     Options wide = with_state(options, "fp32", "fp32");
     if (options.device != "cuda" || left(card, wide) >= 0) return wide;
     return with_state(options, "bf16", "bf16");
   }
 
-  /// Every choice of state, where it lives, weight copies and recomputation. What the command line
-  /// names stays.
+  /// Returns every combination of optimizer state, offloading, weight copies and recomputation.
+  /// Flags that were set stay fixed.
   [[nodiscard]] std::vector<Options> all_choices(const Options& options) const {
     std::vector<Options> result;
     std::vector<std::string> seen;
@@ -92,8 +92,8 @@ class Planner {
     return result;
   }
 
-  /// Every choice of weight copies and recomputation, the fastest first. What the command line
-  /// names stays.
+  /// Returns every combination of weight copies and recomputation, the fastest first. Flags that
+  /// were set stay fixed.
   [[nodiscard]] std::vector<Options> choices(const Options& options) const {
     std::vector<Options> result;
     const bool quantized = plan(options).bytes(octavo::MemoryKind::quantized_weights) > 0;
@@ -111,10 +111,10 @@ class Planner {
     return result;
   }
 
-  /// The first choice that fits the card: of those with this batch and state, then with smaller
-  /// state, each also with weights in shards that travel in FP8, which changes no bit; then with
-  /// the batch cut in halves: as twice the micro-batches, or else in a smaller step; then with this
-  /// state in the host's memory.
+  /// Returns the first combination that fits the card. In order: this batch and state; smaller
+  /// state; each also with weight shards gathered in FP8, with bitwise identical results; the batch
+  /// halved repeatedly, with twice the micro-batches, or else in a smaller step; this state in host
+  /// memory.
   [[nodiscard]] std::optional<Options> suggest(const Options& asked, double card) const {
     std::vector<Options> candidates{asked};
     const auto add_smaller = [&](const Options& options) {
@@ -138,7 +138,7 @@ class Planner {
     return std::nullopt;
   }
 
-  /// The choice that needs least.
+  /// Returns the combination that needs the least memory.
   [[nodiscard]] Options least(const Options& options) const {
     std::vector<Options> candidates = smaller_states(with_least_offload(options));
     candidates.push_back(with_least_offload(options));
@@ -151,15 +151,15 @@ class Planner {
     });
   }
 
-  /// The fewest cards that would do, in powers of two, with all that ranks can share, and the first
-  /// choice that fits them, with this state or smaller; nothing where no number is enough.
+  /// Returns the smallest power of two of cards that is enough with ZeRO-3, with the first
+  /// combination that fits them and the same or a smaller state; nothing if no number is enough.
   [[nodiscard]] std::optional<Options> on_more_cards(const Options& options, double card) const {
     const auto shared_by = [&](int world) {
       Options more = options;
       more.zero = 3;
       more.world = world;
-      // Of a model without weights that travel in FP8, or so many ranks that none would be fewer
-      // bytes.
+      // The model has no weights that can be gathered in FP8, or there are too many ranks for this
+      // to save bytes.
       if (!can_run(more)) more.gather = "stored";
       return more;
     };
@@ -181,7 +181,7 @@ class Planner {
     return std::nullopt;
   }
 
-  /// The flags by which `other` differs, as one would write them.
+  /// Returns the flags by which `other` differs, as on the command line.
   [[nodiscard]] std::string difference(const Options& asked, const Options& other) const {
     std::string flags;
     const auto add = [&](const char* flag, const auto& before, const auto& after) {
@@ -207,8 +207,8 @@ class Planner {
     return app_ != nullptr && app_->count(flag) > 0;
   }
 
-  /// Each, and behind it the same with weights that travel in FP8, where ranks hold shards of
-  /// weights that can and the command line says nothing of it.
+  /// Returns each choice, followed by the same with weights gathered in FP8 if ranks hold shards of
+  /// such weights and --gather was not set.
   [[nodiscard]] std::vector<Options> with_fp8_gathers(const std::vector<Options>& all) const {
     std::vector<Options> result;
     for (Options options : all) {
@@ -220,7 +220,7 @@ class Planner {
     return result;
   }
 
-  /// Whether the precision can serve the shape.
+  /// Whether the precision supports the shape.
   [[nodiscard]] bool can_run(const Options& options) const {
     try {
       (void)plan(options);
@@ -230,13 +230,14 @@ class Planner {
     }
   }
 
-  /// With what can live in the host's memory there, unless the command line says otherwise.
+  /// Returns the options with everything offloaded to host memory that the command line does not
+  /// fix.
   [[nodiscard]] Options with_least_offload(Options options) const {
     if (!is_named("--offload")) options.offload = programs::offload_names.back();
     return options;
   }
 
-  /// `auto` replaced.
+  /// Returns the options with `auto` replaced.
   static Options with_state(Options options, const std::string& masters,
                             const std::string& moments) {
     if (options.master_weights == "auto") options.master_weights = masters;
@@ -244,7 +245,7 @@ class Planner {
     return options;
   }
 
-  /// With no more state, the largest first.
+  /// Returns the options with the same or smaller optimizer states, the largest first.
   static std::vector<Options> smaller_states(Options options) {
     std::vector<Options> result;
     options.master_weights = "bf16";
@@ -262,19 +263,19 @@ class Planner {
     return is_named(flag) ? std::vector<std::string>{value} : all;
   }
 
-  const CLI::App* app_ = nullptr;  ///< null: names nothing
+  const CLI::App* app_ = nullptr;  ///< null if no flags are fixed
   Plan plan_;
 };
 
-/// Whether the weights have a format beside which masters are kept, or that they take the place of.
+/// Whether there are master weights, or formats that replace them.
 inline bool has_masters(const Options& options) { return options.precision != "fp32"; }
 
-/// "bf16 master weights"; weights in FP32 are updated themselves.
+/// Returns a text such as "bf16 master weights"; FP32 weights have none.
 inline std::string weights_text(const Options& options) {
   return has_masters(options) ? options.master_weights + " master weights" : "fp32 weights";
 }
 
-/// What `auto` came to on a card.
+/// Returns the state that `auto` chose on a card.
 inline std::string state_text(const Options& asked, const Options& resolved) {
   if (asked.master_weights != "auto" && asked.moments != "auto") return "";
   return fmt::format(" (auto: {}, {} moments)", weights_text(resolved), resolved.moments);

@@ -249,10 +249,10 @@ toml_refused() {
   refused "$1" "finetune_llama: bad.toml:2: $2" --config bad.toml
 }
 for word in bf16 fp8-delayed true.txt 8bit; do
-  toml_refused "a word without quotes: $word" "precision: words stand in quotes; write precision = \"$word\"" "precision = $word"
+  toml_refused "a word without quotes: $word" "precision: words must be quoted; write precision = \"$word\"" "precision = $word"
 done
 toml_refused "a path, a comment and the end of a line of Windows" \
-  'out: words stand in quotes; write out = "my runs\\u\\1"' $'  out=  my runs\\u\\1\t# here\r'
+  'out: words must be quoted; write out = "my runs\\u\\1"' $'  out=  my runs\\u\\1\t# here\r'
 toml_refused "a number that is none" "Error while parsing" 'steps = 3O'
 toml_refused "an array without quotes" "Error while parsing" 'chats = [a.jsonl, b.jsonl]'
 toml_refused "half of the quotes" "Error while parsing" 'precision = bf16"'

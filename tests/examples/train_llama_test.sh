@@ -780,15 +780,15 @@ toml_refused() {
 toml_refused "a key with dashes" "write the key without dashes: steps" '--steps = 3'
 toml_refused "unknown key" "unknown option 'warm-up'; did you mean 'warmup'" 'warm-up = 3'
 toml_refused "a key of no file" "unknown option 'help'" 'help = true'
-toml_refused "unknown dotted key" "there is a section [training]" 'training.steps = 3'
-toml_refused "a section in the configuration" "there is a section [training]" '[training]
+toml_refused "unknown dotted key" "the file must not contain sections, but contains [training]" 'training.steps = 3'
+toml_refused "a section in the configuration" "the file must not contain sections, but contains [training]" '[training]
 steps = 3'
 toml_refused "batch 0 in the configuration" "batch: '0' is not a whole number from 1" 'batch = 0'
 toml_refused "half a step" "steps: '1.5' is not a whole number" 'steps = 1.5'
 toml_refused "NaN in the configuration" "learning-rate" 'learning-rate = nan'
 toml_refused "a number in quotes" "steps is a text; write a whole number without quotes" \
   'steps = "3"'
-toml_refused "a text without quotes" 'model: words stand in quotes; write model = "llama_tiny"' 'model = llama_tiny'
+toml_refused "a text without quotes" 'model: words must be quoted; write model = "llama_tiny"' 'model = llama_tiny'
 for text in 'model = "llama_tiny' "model = 'llama_tiny" 'validation-data = ["text.txt]'; do
   toml_refused "a quote that is missing: $text" "Error while parsing " "$text"
   err_is_one_line_with "; is a quote missing at the line's end?"
@@ -811,7 +811,7 @@ done
 refused "the command line over a wrong word" "train_llama: --device: 'gpu' is none of" --config bad.toml \
   --device gpu
 printf 'data = []\n' >bad.toml
-refused "no text in the configuration" "bad.toml:1: data is an empty array; name at least one" \
+refused "no text in the configuration" "bad.toml:1: data is an empty array; add at least one value" \
   --config bad.toml
 cat >full.toml <<'TOML'
 # Everything that TOML has for these values.
