@@ -149,7 +149,7 @@ TEST(JsonReader, AgreesWithTheOracleOnDamagedTexts) {
   EXPECT_GT(refused, 5000);
 }
 
-constexpr const char* damaged = "; it is damaged, or no JSON: get it again";
+constexpr const char* damaged = "; it is damaged, or not JSON: get it again";
 
 /// The error of reading a text with `way`.
 template <class Way>
@@ -176,9 +176,9 @@ TEST(JsonReader, SaysWhichValueOfWhichKeysIsNotAsExpected) {
     });
   };
   const std::string place = "here: at byte 16, in a[1].b: ";
-  EXPECT_EQ(natural("8"), place + "8 is no whole number from 0 to 7; take another");
+  EXPECT_EQ(natural("8"), place + "8 is not a whole number from 0 to 7; take another");
   EXPECT_EQ(natural("[8, \"\"]"),
-            place + "a whole number from 0 to 7 is expected, and not [8, \"\"]; take another");
+            place + "a whole number from 0 to 7 is expected, but got [8, \"\"]; take another");
   EXPECT_EQ(natural("[8, x]"), "here: at byte 20: a value is expected" + std::string(damaged));
   EXPECT_EQ(natural("x"), "here: at byte 16: a value is expected" + std::string(damaged));
 }
@@ -193,7 +193,7 @@ TEST(JsonReader, SaysWhatIsExpected) {
       {[](JsonReader& json) { (void)json.boolean(); }, "true or false"}};
   for (const auto& [way, what] : ways) {
     EXPECT_EQ(refusal(" null", way),
-              "here: at byte 1: " + what + " is expected, and not null; take another");
+              "here: at byte 1: " + what + " is expected, but got null; take another");
     EXPECT_EQ(refusal(" nul", way), "here: at byte 1: a value is expected" + std::string(damaged));
   }
   EXPECT_EQ(refusal("1e999", [](JsonReader& json) { (void)json.number(); }),
@@ -221,7 +221,7 @@ TEST(JsonReader, ShowsTheBeginOfLongValues) {
 
 TEST(JsonReader, RefusesTheSameKeyTwice) {
   EXPECT_NE(error_of(R"({"a":1,"b":2,"\u0061":3})")
-                .find("at byte 13: the key a stands there twice; correct it, or take another file"),
+                .find("at byte 13: the key a appears twice; correct it, or take another file"),
             std::string::npos);
   EXPECT_TRUE(accepts(R"([{"a":1},{"a":1}])"));
 }

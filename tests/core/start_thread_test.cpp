@@ -44,10 +44,9 @@ TEST(StartThread, ARefusalNamesThePurpose) {
     said = error.what();
   }
   is_refused = false;
-  EXPECT_EQ(
-      said,
-      "cannot start a thread for a test: Resource temporarily unavailable; raise the limit of "
-      "processes (ulimit -u) or of the job");
+  EXPECT_EQ(said,
+            "cannot start a thread for a test: Resource temporarily unavailable; raise the process "
+            "limit (ulimit -u), or that of the job");
 }
 
 }  // namespace start_thread_test

@@ -204,7 +204,7 @@ TEST_F(ChatFiles, ThatAreNoneNameTheirLine) {
   EXPECT_TRUE(has(bad(R"({"messages": [{"role": "user"}]})"), "a message has no content"));
   EXPECT_TRUE(has(bad(R"({"messages": [{"content": "x"}]})"), "a message has no role"));
   EXPECT_TRUE(has(bad(R"({"messages": [{"role": "user", "content": null}]})"),
-                  "in messages[0].content: a string is expected, and not null; correct the line"));
+                  "in messages[0].content: a string is expected, but got null; correct the line"));
   EXPECT_TRUE(has(bad(R"({"messages": [], "conversations": []})"), "both"));
   EXPECT_TRUE(has(bad(R"({"messages": []} x)"), "goes on"));
   EXPECT_TRUE(has(refusal<IoError>(" \n"), "bad.jsonl: has no chat"));

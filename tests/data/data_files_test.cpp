@@ -207,16 +207,16 @@ TEST_F(DataFiles, WhatIsNoJsonLineIsNamedWithItsPlace) {
     refused<IoError>({.train = {write("a.jsonl", first + line)}}, part);
   };
   const std::string at = "a.jsonl: line 2: at byte ";
-  refuse("text", at + "0: a value is expected; it is damaged, or no JSON");
-  refuse("[]", at + "0: an object is expected, and not []; correct the line");
+  refuse("text", at + "0: a value is expected; it is damaged, or not JSON");
+  refuse("[]", at + "0: an object is expected, but got []; correct the line");
   refuse("{\"a\": 1}", "a.jsonl: line 2: the object has no \"text\"");
   refuse("{\"a\": {\"text\": \"b\"}}", "a.jsonl: line 2: the object has no \"text\"");
-  refuse("{\"text\": 1}", at + "9, in text: a string is expected, and not 1; correct the line");
-  refuse("{\"text\": \"a\", \"text\": \"b\"}", "stands there twice");
+  refuse("{\"text\": 1}", at + "9, in text: a string is expected, but got 1; correct the line");
+  refuse("{\"text\": \"a\", \"text\": \"b\"}", "appears twice");
   refuse("{\"text\": \"a", at + "9: the string does not end");
   refuse("{\"text\": \"a\nb\"}", at + "9: the string does not end");
-  refuse("{\"text\": \"a\"} {}", at + "14: the text goes on after its value");
-  refuse("{\"text\": \"gr\xfc\xdf\"}", at + "12: the bytes are no valid UTF-8");
+  refuse("{\"text\": \"a\"} {}", at + "14: the text continues after its value");
+  refuse("{\"text\": \"gr\xfc\xdf\"}", at + "12: the bytes are not valid UTF-8");
   refuse("{\"a\": [1,], \"text\": \"a\"}", at + "9: a value is expected");
   refuse("{\"a\": " + std::string(100000, '[') + "}", "nested more than");
 }

@@ -387,8 +387,9 @@ TEST_F(Files, ContradictionsOfJsonAreNamed) {
   EXPECT_TRUE(has(json_error([](json& all) { all["model"]["vocab"].erase("A"); }), "no token"));
   EXPECT_TRUE(has(json_error([](json& all) { all["model"]["vocab"]["A"] = 5; }), "twice"));
   EXPECT_TRUE(has(json_error([](json& all) { all["model"]["vocab"]["A"] = 100'000; }), "beyond"));
-  EXPECT_TRUE(has(json_error([](json& all) { all["model"]["vocab"]["A"] = 1.5; }),
-                  "in model.vocab.A: 1.5 is no whole number from 0 to 1073741823; take another"));
+  EXPECT_TRUE(
+      has(json_error([](json& all) { all["model"]["vocab"]["A"] = 1.5; }),
+          "in model.vocab.A: 1.5 is not a whole number from 0 to 1073741823; take another"));
   EXPECT_TRUE(has(json_error([](json& all) { all["added_tokens"][0]["id"] = 7; }), "another one"));
   const auto merges = [this](const json& value) {
     return json_error([&](json& all) { all["model"]["merges"][3] = value; });

@@ -105,13 +105,13 @@ TEST_F(Safetensors, RefusesLengthsThatTheFileHasNot) {
 }
 
 TEST_F(Safetensors, RefusesHeadersThatAreNoJson) {
-  expect_refused(safetensors_bytes("{\"\xff\":1}"), "at byte 10: the bytes are no valid UTF-8");
+  expect_refused(safetensors_bytes("{\"\xff\":1}"), "at byte 10: the bytes are not valid UTF-8");
   expect_refused(safetensors_bytes(R"({"a":{"dtype":"U8","sha)"), "the string does not end");
   expect_refused(safetensors_bytes("[]"), "at byte 8: an object is expected");
-  expect_refused(safetensors_bytes("{} x"), "goes on after its value");
+  expect_refused(safetensors_bytes("{} x"), "continues after its value");
   expect_refused(safetensors_bytes("{\"a\":" + std::string(100'000, '[')), "nested more than 32");
   expect_refused(safetensors_bytes(R"({"__metadata__":{"a":1}})"),
-                 "in __metadata__.a: a string is expected, and not 1; take another file");
+                 "in __metadata__.a: a string is expected, but got 1; take another file");
   expect_refused(safetensors_bytes(R"({"__metadata__":{"a":{}}})"), "a string is expected");
 }
 
@@ -123,10 +123,9 @@ TEST_F(Safetensors, RefusesEntriesThatSayTooMuchOrTooLittle) {
   refused(R"("dtype":"U8","data_offsets":[0,2])", "tensor t lacks");
   refused(R"("shape":[2],"data_offsets":[0,2])", "tensor t lacks");
   refused(R"("dtype":"U8","shape":[2],"data_offsets":[0,2],"x":1)", "tensor t has x");
-  refused(R"("dtype":"U8","dtype":"U8","shape":[2],"data_offsets":[0,2])",
-          "dtype stands there twice");
-  refused(R"("dtype":"U8","shape":[-1],"data_offsets":[0,2])", "-1 is no whole number");
-  refused(R"("dtype":"U8","shape":[1.5],"data_offsets":[0,2])", "1.5 is no whole number");
+  refused(R"("dtype":"U8","dtype":"U8","shape":[2],"data_offsets":[0,2])", "dtype appears twice");
+  refused(R"("dtype":"U8","shape":[-1],"data_offsets":[0,2])", "-1 is not a whole number");
+  refused(R"("dtype":"U8","shape":[1.5],"data_offsets":[0,2])", "1.5 is not a whole number");
   refused(R"("dtype":"U8","shape":[4294967296,4294967296],"data_offsets":[0,2])",
           "tensor t has a shape of more elements than can be counted");
   refused(R"("dtype":"U8","shape":[2],"data_offsets":[0,1,2])", "no begin and end");
@@ -156,7 +155,7 @@ TEST_F(Safetensors, RefusesHolesOverlapsAndWrongEnds) {
 TEST_F(Safetensors, RefusesTheSameTensorTwice) {
   const std::string entry = R"({"dtype":"U8","shape":[0],"data_offsets":[0,0]})";
   expect_refused(safetensors_bytes("{\"t\":" + entry + ",\"t\":" + entry + "}"),
-                 "the key t stands there twice");
+                 "the key t appears twice");
 }
 
 TEST_F(Safetensors, NamesAFileThatIsNotThere) {

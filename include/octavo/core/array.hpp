@@ -8,8 +8,8 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// What `std::array` is, but its elements can be read in kernels too: nvcc lets them call the
-/// members of `std::array` only with --expt-relaxed-constexpr, which no user should have to pass.
+/// A `std::array` whose elements kernels can also read: nvcc lets kernels call the members of
+/// `std::array` only with --expt-relaxed-constexpr, which users should not have to pass.
 template <class T, std::size_t Size>
 struct Array {
   T elements[Size];

@@ -1,5 +1,5 @@
 /// @file
-/// Which GPUs the `Cuda` device serves. Needs no CUDA.
+/// Which GPUs the `Cuda` device supports. Needs no CUDA.
 #pragma once
 
 #include <octavo/core/error.hpp>
@@ -8,16 +8,16 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// Compute capability, times ten, of the GPUs that the kernels are made for: Hopper's, whose tensor
-/// cores' instructions and FP8 block scales no older and no newer GPU has.
+/// Compute capability, times ten, of the GPUs that the kernels are written for (Hopper). No older
+/// or newer GPU has Hopper's tensor-core instructions and FP8 block scales.
 inline constexpr int served_cuda_capability = 90;
 
 /// Whether the kernels run on GPUs of this compute capability.
 /// @param capability  ten times the major number, plus the minor one
 constexpr bool capability_served(int capability) { return capability == served_cuda_capability; }
 
-/// Why the kernels do not run on GPUs of this compute capability, such as "Octavo's kernels are
-/// made for 9.0 alone (H100, H200): it is too old"; empty where they do.
+/// Returns why the kernels do not run on GPUs of this compute capability, such as "Octavo's kernels
+/// are made for 9.0 alone (H100, H200): it is too old"; empty if they do.
 inline std::string why_not_served(int capability) {
   if (capability_served(capability)) return {};
   return message("Octavo's kernels are made for ", served_cuda_capability / 10, ".",
@@ -25,7 +25,7 @@ inline std::string why_not_served(int capability) {
                  capability < served_cuda_capability ? "old" : "new");
 }
 
-/// Throws ConfigError, in one line, unless the kernels run on the GPU.
+/// Throws a ConfigError with a message of one line unless the kernels run on the GPU.
 /// @param gpu         its index, as CUDA counts
 /// @param name        such as "NVIDIA H100 80GB HBM3"
 /// @param capability  see capability_served

@@ -10,8 +10,9 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// A name that can be part of a template argument: at most 31 characters, in words of eight. They
-/// are no array, because nvcc writes template arguments back as source, and cannot write arrays.
+/// A name that can be part of a template argument: at most 31 characters, in words of eight. The
+/// words are separate members, because nvcc writes template arguments back as source and cannot
+/// write arrays.
 struct ConfigName {
   std::uint64_t word0 = 0;
   std::uint64_t word1 = 0;
@@ -24,7 +25,8 @@ struct ConfigName {
   template <std::size_t N>
   constexpr ConfigName(const char (&name)[N])  // NOLINT: a literal is a name
       : word0(word(name, 0)), word1(word(name, 8)), word2(word(name, 16)), word3(word(name, 24)) {
-    static_assert(N <= 32, "ConfigName: a preset's name has at most 31 characters; shorten it");
+    static_assert(N <= 32,
+                  "ConfigName: a preset's name must have at most 31 characters; shorten it");
   }
 
   [[nodiscard]] std::string text() const {

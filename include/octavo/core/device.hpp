@@ -12,7 +12,7 @@ namespace octavo OCTAVO_ABI {
 /// Sizes and positions of elements.
 using Index = std::int64_t;
 
-/// The host's processors; emulates every format bit for bit and is the oracle for `Cuda`.
+/// The host's processors. Emulates every format bit for bit, and is the oracle for `Cuda`.
 struct Cpu {
   static constexpr const char* name = "cpu";
 };
@@ -26,29 +26,29 @@ struct Cuda {
 template <class D>
 concept Device = std::same_as<D, Cpu> || std::same_as<D, Cuda>;
 
-/// What memory plans need to know of a device; no device has to be there. Specialised for each
-/// device; a context converts to it.
+/// Properties of a device that memory plans need; the device itself need not exist. Specialised for
+/// each device; a context converts to it.
 template <Device D>
 struct DeviceLimits;
 
-/// Says what to include for a device that is not there.
+/// Reports which header to include for a device whose header is missing.
 template <Device D>
 struct DeviceNotIncluded {
   static_assert(!std::same_as<D, Cuda>,
-                "the Cuda device is not included: include <octavo/cuda.cuh>, in a file that nvcc "
+                "the Cuda device is not included; include <octavo/cuda.cuh>, in a file that nvcc "
                 "compiles (NAME.cu)");
 };
 
 namespace detail {
 
-/// A base of every context: an unqualified call with a context finds the bodies of operations,
-/// which stand in this namespace, because of it.
+/// A base of every context. It lets an unqualified call with a context find the bodies of
+/// operations, which are in this namespace.
 struct FindsBodies {};
 
 }  // namespace detail
 
-/// What a launching function needs of its device: threads or a stream, and the workspace that
-/// kernels and GEMMs may use while they run. Specialised for each device.
+/// The resources that a launching function needs from its device: threads or a stream, and the
+/// workspace that kernels and GEMMs may use while they run. Specialised for each device.
 template <Device D>
 class Context : DeviceNotIncluded<D> {};
 

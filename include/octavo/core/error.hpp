@@ -1,6 +1,6 @@
 /// @file
-/// The typed exceptions that the library throws. Each message says what is wrong, with the
-/// offending value, and what to do about it.
+/// The typed exceptions that the library throws. Each message states what is wrong, the offending
+/// value, and what to do about it.
 #pragma once
 
 #include <octavo/core/version.hpp>
@@ -20,7 +20,7 @@ namespace octavo OCTAVO_ABI {
 
 namespace detail {
 
-/// Returns a text with "\0" in place of each NUL character, at which `what()` would end.
+/// Returns the text with "\0" in place of each NUL character, at which `what()` would end.
 inline std::string without_nul(std::string text) {
   for (std::size_t at = 0; (at = text.find('\0', at)) != std::string::npos;)
     text.replace(at, 1, "\\0");
@@ -41,8 +41,8 @@ class ShapeError : public Error {
   using Error::Error;
 };
 
-/// The program calls the library in a way that cannot work, whatever its user sets: a mistake in
-/// the program.
+/// The program calls the library in a way that can never work, whatever its user sets: a bug in the
+/// program.
 class UsageError : public Error {
  public:
   using Error::Error;
@@ -54,12 +54,12 @@ class ConfigError : public Error {
   using Error::Error;
 };
 
-/// A saved state is of another session than the one that is to go on with it.
+/// A saved state belongs to a different session than the one that resumes from it.
 class StateMismatchError : public ConfigError {
  public:
   /// @param subject  what differs: "model", "recipe", "optimizer" or "tensor_parallel" of a
   ///                 checkpoint, else the name of a StateEntry, such as "session.lora"
-  /// @param saved    what it is in the saved state; empty: there is none
+  /// @param saved    its value in the saved state; empty: it has none
   StateMismatchError(const std::string& what, std::string subject, std::string saved)
       : ConfigError(what), subject_(std::move(subject)), saved_(std::move(saved)) {}
 
@@ -71,43 +71,44 @@ class StateMismatchError : public ConfigError {
   std::string saved_;
 };
 
-/// A file cannot be read or written, or its content is not what it should be.
+/// A file cannot be read or written, or its content is not as expected.
 class IoError : public Error {
  public:
   using Error::Error;
 };
 
-/// What ran is not what the manifest of GEMMs announced.
+/// The GEMMs that ran are not the ones that the manifest announced.
 class ManifestError : public Error {
  public:
   using Error::Error;
 };
 
-/// A device, `Cpu` or `Cuda`, has less memory left than is asked of it.
+/// A device, `Cpu` or `Cuda`, has less free memory than an allocation needs.
 class MemoryError : public Error {
  public:
   using Error::Error;
 };
 
-/// A call of the CUDA runtime failed, or one of cuDNN where the machine is at fault.
+/// A call of the CUDA runtime failed, or a call of cuDNN if the machine is at fault.
 class CudaError : public Error {
  public:
   explicit CudaError(const std::string& what, int status = 0) : Error(what), status_(status) {}
 
-  /// The `cudaError_t`, such as `cudaErrorIllegalAddress`; 0: a library's error, not the runtime's.
+  /// The `cudaError_t`, such as `cudaErrorIllegalAddress`; 0 if the error comes from a library
+  /// other than the runtime.
   [[nodiscard]] int status() const { return status_; }
 
  private:
   int status_;
 };
 
-/// A cuBLASLt call failed, or no algorithm serves the GEMM.
+/// A cuBLASLt call failed, or no algorithm supports the GEMM.
 class CublasError : public Error {
  public:
   using Error::Error;
 };
 
-/// Ranks that train one model do not answer each other, or differ where they must be alike.
+/// Ranks that train one model do not respond to each other, or differ in what must be equal.
 class CommError : public Error {
  public:
   using Error::Error;
@@ -115,11 +116,11 @@ class CommError : public Error {
 
 namespace detail {
 
-/// A part of a message: text, a number, or a character. Not templates of what the parts are, so
-/// that a check costs a call and no code of its own.
+/// A part of a message: text, a number, or a character. Not a template over the types of the parts,
+/// so that a check costs one call and no extra code.
 class MessagePart {
  public:
-  // Implicit, so that a message is a list of what it says.
+  // Implicit, so that a message is a list of its parts.
   MessagePart(std::string_view text) : text_(text) {}
   MessagePart(const std::string& text) : text_(text) {}
   MessagePart(const char* text) : text_(text) {}
@@ -154,7 +155,7 @@ class MessagePart {
  private:
   enum class Kind : unsigned char { text, letter, real, whole, natural };
 
-  /// Six significant digits, as a stream has it.
+  /// Writes six significant digits, as a stream does.
   void append_real(std::string& message) const {
     std::array<char, 32> digits{};
     const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), real_,
@@ -178,22 +179,23 @@ class MessagePart {
 
 }  // namespace detail
 
-/// Joins text, characters and numbers to one message: `message("batch is ", 0, "; give at least
-/// 1")`.
+/// Joins text, characters and numbers into one message: `message("batch must be at least 1, but is
+/// ", 0)`.
 template <class... Parts>
 [[nodiscard]] std::string message(const Parts&... parts) {
   const std::array<detail::MessagePart, sizeof...(Parts)> all{detail::MessagePart(parts)...};
   return detail::join(all);
 }
 
-/// The fewest digits that are read as the same number again; of a message's numbers six are enough.
+/// Returns the fewest digits that parse to the same number again. In messages six digits are
+/// enough.
 template <std::floating_point T>
 [[nodiscard]] std::string shortest_text(T value) {
   std::array<char, 32> digits{};
   return {digits.data(), std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr};
 }
 
-/// A number with so many digits behind the point, at most 100.
+/// Returns the number with this many digits after the decimal point, at most 100.
 [[nodiscard]] inline std::string fixed_text(double value, int digits) {
   std::array<char, 512> text{};
   return {text.data(), std::to_chars(text.data(), text.data() + text.size(), value,
@@ -201,20 +203,20 @@ template <std::floating_point T>
                            .ptr};
 }
 
-/// Bytes as they are read best: "512 bytes", "1.5 KiB", "11.6 MiB", "15.0 GiB".
-/// @param digits  behind the point
+/// Returns a number of bytes in a readable unit: "512 bytes", "1.5 KiB", "11.6 MiB", "15.0 GiB".
+/// @param digits  after the decimal point
 [[nodiscard]] inline std::string size_text(std::uint64_t bytes, int digits = 1) {
   constexpr std::array units{" KiB", " MiB", " GiB"};
   if (bytes < 1024) return std::to_string(bytes) + (bytes == 1 ? " byte" : " bytes");
   double value = static_cast<double>(bytes) / 1024;
   std::size_t unit = 0;
-  double most = 1024 - 0.5;  // what is rounded to 1024 is 1 of the next unit
+  double most = 1024 - 0.5;  // a value that rounds to 1024 becomes 1 of the next unit
   for (int i = 0; i < digits; ++i) most = 1024 - (1024 - most) / 10;
   for (; value >= most && unit + 1 < units.size(); ++unit) value /= 1024;
   return fixed_text(value, digits) + units[unit];
 }
 
-/// Two numbers of bytes, with as many digits as they need to be told apart.
+/// Returns two numbers of bytes, with as many digits as they need to differ.
 [[nodiscard]] inline std::array<std::string, 2> size_texts(std::uint64_t one, std::uint64_t other) {
   int digits = 1;
   while (digits < 12 && one != other && size_text(one, digits) == size_text(other, digits)) {

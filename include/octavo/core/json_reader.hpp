@@ -18,7 +18,7 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// Reads a JSON text from its begin to its end, value by value, without a copy of it:
+/// Reads a JSON text from beginning to end, value by value, without copying it:
 ///
 ///     JsonReader json(text, "config.json");
 ///     json.object([&](const std::string& key) {
@@ -26,27 +26,26 @@ namespace octavo OCTAVO_ABI {
 ///     });
 ///     json.end();
 ///
-/// Whatever the text is, it ends with an IoError that names its place and the byte, or with values
-/// that the text has: no key twice in an object, valid UTF-8, a bounded depth. An error says that
-/// the text is no JSON; or that it has another value than is asked for, under which keys, and what
-/// to do.
-/// Source: RFC 8259.
+/// Every text either yields its values or causes an IoError that names its place and the byte. Keys
+/// of an object are unique, strings are valid UTF-8, and the depth is bounded. An error reports
+/// that the text is not JSON, or that a value is not of the expected kind, under which keys, and
+/// what to do. Source: RFC 8259.
 class JsonReader {
  public:
   enum class Kind { object, array, string, number, boolean, null };
 
-  /// Objects and arrays in each other, at most.
+  /// Maximum depth of nested objects and arrays.
   static constexpr int deepest = 32;
 
-  /// @param text    outlives the reader
-  /// @param place   where it is from, such as a file's path
+  /// @param text    must outlive the reader
+  /// @param place   where the text is from, such as a file's path
   /// @param offset  of its first byte there
-  /// @param advice  what to do about JSON that has another value than is asked for
+  /// @param advice  what to do about a JSON value that is not of the expected kind
   JsonReader(std::string_view text, std::string place, std::size_t offset = 0,
              std::string_view advice = "correct it, or take another file")
       : text_(text), place_(std::move(place)), offset_(offset), advice_(advice) {}
 
-  /// What comes next.
+  /// Returns the kind of the next value.
   [[nodiscard]] Kind peek() {
     switch (next()) {
       case '{':
@@ -75,7 +74,7 @@ class JsonReader {
       const std::size_t begin = at_;
       const std::string key = string();
       if (!keys.insert(key).second) {
-        fail_content(begin, message("the key ", excerpt(key), " stands there twice"));
+        fail_content(begin, message("the key ", excerpt(key), " appears twice"));
       }
       if (next() != ':') fail_syntax(at_, "a ':' is missing");
       ++at_;
@@ -108,21 +107,21 @@ class JsonReader {
       if (at_ > plain) continue;
       const std::size_t length = utf8_length(text_.substr(at_));
       if (at_ >= text_.size()) fail_syntax(begin, "the string does not end");
-      if (length == 0) fail_syntax(at_, "the bytes are no valid UTF-8");
+      if (length == 0) fail_syntax(at_, "the bytes are not valid UTF-8");
       if (byte() == '\\') {
         append_escaped(value);
       } else if (length > 1) {
         value += text_.substr(at_, length);
         at_ += length;
       } else {
-        fail_syntax(at_, "a control character stands in a string");
+        fail_syntax(at_, "a string contains a control character");
       }
     }
     ++at_;
     return value;
   }
 
-  /// A whole number from 0 to `most`.
+  /// Reads a whole number from 0 to `most`.
   [[nodiscard]] std::int64_t natural(std::int64_t most = std::numeric_limits<std::int64_t>::max()) {
     if (peek() != Kind::number) fail_type(message("a whole number from 0 to ", most));
     const std::string_view digits = number_text();
@@ -131,7 +130,7 @@ class JsonReader {
     if (error != std::errc{} || end != digits.data() + digits.size() || digits.front() == '-' ||
         value > most) {
       fail_content(at_ - digits.size(),
-                   message(excerpt(digits), " is no whole number from 0 to ", most));
+                   message(excerpt(digits), " is not a whole number from 0 to ", most));
     }
     return value;
   }
@@ -155,7 +154,7 @@ class JsonReader {
   /// Reads a `null`, if one comes next.
   [[nodiscard]] bool null() { return takes("null"); }
 
-  /// Reads a value, whatever it is.
+  /// Skips a value of any kind.
   void skip() {
     switch (peek()) {
       case Kind::object:
@@ -173,16 +172,17 @@ class JsonReader {
     }
   }
 
-  /// Nothing but space may follow.
+  /// Requires that only white space follows.
   void end() {
     space();
-    if (at_ != text_.size()) fail_syntax(at_, "the text goes on after its value");
+    if (at_ != text_.size()) fail_syntax(at_, "the text continues after its value");
   }
 
-  /// @throws IoError  that says what is wrong with the value that was read last
+  /// Refuses the value that was read last.
+  /// @throws IoError  with `what` and the value's place
   [[noreturn]] void fail(const std::string& what) const { fail_content(at_, what); }
 
-  /// As much of a text as fits a message.
+  /// Returns as much of a text as fits in a message.
   static std::string excerpt(std::string_view text) {
     constexpr std::size_t most = 60;
     if (text.size() <= most) return std::string(text);
@@ -192,31 +192,32 @@ class JsonReader {
   }
 
  private:
-  /// Where a value stands in an object or array.
+  /// The position of a value in an object or array.
   struct Step {
     const std::string* key = nullptr;  ///< of the member that is being read
-    std::size_t elements = 0;          ///< with the one that is being read
+    std::size_t elements = 0;          ///< read so far, including the current one
   };
 
   [[noreturn]] void fail_syntax(std::size_t at, const std::string& what) const {
     throw IoError(message(place_, ": at byte ", offset_ + at, ": ", what,
-                          "; it is damaged, or no JSON: get it again"));
+                          "; it is damaged, or not JSON: get it again"));
   }
   [[noreturn]] void fail_content(std::size_t at, const std::string& what) const {
     const std::string path = this->path();
     throw IoError(message(place_, ": at byte ", offset_ + at, path.empty() ? "" : ", in ", path,
                           ": ", what, "; ", advice_));
   }
-  /// What comes next is no `wanted`; if it is no JSON either, then that is the error.
+  /// Reports that the next value is not `wanted`; if it is not JSON either, reports that error
+  /// instead.
   [[noreturn]] void fail_type(const std::string& wanted) {
     next();
     const std::size_t begin = at_;
     skip();
-    fail_content(begin, message(wanted, " is expected, and not ",
+    fail_content(begin, message(wanted, " is expected, but got ",
                                 excerpt(text_.substr(begin, at_ - begin))));
   }
 
-  /// Such as "messages[2].role"; empty for the whole text.
+  /// Returns the path to the current value, such as "messages[2].role"; empty for the whole text.
   [[nodiscard]] std::string path() const {
     std::string path;
     for (int i = 0; i < depth_; ++i) {
@@ -228,7 +229,7 @@ class JsonReader {
     return path;
   }
 
-  /// Of ASCII, and stands for itself in a string.
+  /// Whether the character is ASCII and represents itself in a string.
   static bool is_plain(char letter) {
     const auto code = static_cast<unsigned char>(letter);
     return code >= 0x20 && code < 0x80 && letter != '"' && letter != '\\';
@@ -237,7 +238,7 @@ class JsonReader {
   void space() {
     while (byte() == ' ' || byte() == '\t' || byte() == '\n' || byte() == '\r') ++at_;
   }
-  /// The byte that the next value, or what stands between values, begins with.
+  /// Returns the first byte of the next value or delimiter.
   char next() {
     space();
     if (at_ == text_.size()) fail_syntax(at_, "the text ends early");
@@ -295,7 +296,7 @@ class JsonReader {
     return text_.substr(begin, at_ - begin);
   }
 
-  /// Four hexadecimal digits.
+  /// Reads four hexadecimal digits.
   std::uint32_t code_unit() {
     std::uint32_t code = 0;
     const std::string_view four = text_.substr(std::min(at_, text_.size()), 4);
@@ -316,7 +317,7 @@ class JsonReader {
       value += meanings[found];
       return;
     }
-    if (byte() != 'u') fail_syntax(begin, "no such escape");
+    if (byte() != 'u') fail_syntax(begin, "unknown escape sequence");
     ++at_;
     std::uint32_t code = code_unit();
     if (code >= 0xd800 && code < 0xdc00 && text_.substr(at_).starts_with("\\u")) {
@@ -350,7 +351,7 @@ class JsonReader {
   std::string_view advice_;
   std::size_t at_ = 0;
   int depth_ = 0;
-  std::array<Step, deepest> path_;  ///< of these the first `depth_`
+  std::array<Step, deepest> path_;  ///< the first `depth_` are in use
 };
 
 }  // namespace octavo

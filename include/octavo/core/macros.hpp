@@ -15,8 +15,8 @@
 #define OCTAVO_HOST_DEVICE
 #endif
 
-/// Marks a name that the next minor version removes; compilers warn of its use and print `advice`,
-/// such as "use FlatParameters". See docs/stability.md.
+/// Marks a name that the next minor version removes. Compilers warn about its use and print
+/// `advice`, such as "use FlatParameters". See docs/stability.md.
 #if defined(OCTAVO_NO_DEPRECATION_WARNINGS)
 #define OCTAVO_DEPRECATED(advice)
 #else

@@ -8,9 +8,9 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// e^x with a relative error below 2^-22. Clamped: 0 below −87.3, about 3e38 above 88; NaN stays.
-/// Free of branches and table look-ups, unlike std::exp.
-/// Source: Cody and Waite's range reduction; coefficients as in the Cephes library's expf.
+/// Computes e^x with a relative error below 2^-22. Clamped: 0 below −87.3, about 3e38 above 88; NaN
+/// stays NaN. Unlike std::exp, it has no branches and no look-up tables. Source: Cody and Waite's
+/// range reduction; coefficients as in the Cephes library's expf.
 inline float fast_exp(float x) {
   const float clamped = x > 88.0f ? 88.0f : x;
   // Adding 1.5 · 2^23 leaves the nearest integer in the lower mantissa bits.

@@ -1,6 +1,6 @@
 /// @file
-/// Counter-based random numbers: a number is a pure function of seed, stream and position, so it
-/// does not depend on the order or the number of threads that draw it.
+/// Counter-based random numbers. A number is a pure function of seed, stream and position, so it
+/// depends neither on the order of the draws nor on the number of threads.
 #pragma once
 
 #include <octavo/core/array.hpp>
@@ -11,7 +11,8 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// Names one sequence of random numbers: a seed, and what draws from it.
+/// Identifies one sequence of random numbers: a seed, and the purpose that the numbers are drawn
+/// for.
 struct RandomStream {
   std::uint64_t seed = 0;
   std::uint64_t stream = 0;
@@ -19,7 +20,7 @@ struct RandomStream {
 
 namespace detail {
 
-/// All 64 bits of a product. nvcc would take the constants of `philox` for 64-bit factors.
+/// Returns all 64 bits of a product. nvcc would treat the constants of `philox` as 64-bit factors.
 OCTAVO_HOST_DEVICE constexpr std::uint64_t wide_product(std::uint32_t a, std::uint32_t b) {
 #if defined(__CUDA_ARCH__)
   if (!__builtin_is_constant_evaluated()) {
@@ -33,8 +34,8 @@ OCTAVO_HOST_DEVICE constexpr std::uint64_t wide_product(std::uint32_t a, std::ui
 
 }  // namespace detail
 
-/// Four random words for `position` of `stream`.
-/// Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011 (Philox4x32-10).
+/// Returns four random words for `position` of `stream`. Source: Salmon et al., "Parallel random
+/// numbers: as easy as 1, 2, 3", SC 2011 (Philox4x32-10).
 OCTAVO_HOST_DEVICE constexpr Array<std::uint32_t, 4> philox(RandomStream stream,
                                                             std::uint64_t position) {
   std::uint32_t c0 = static_cast<std::uint32_t>(position);
@@ -56,18 +57,18 @@ OCTAVO_HOST_DEVICE constexpr Array<std::uint32_t, 4> philox(RandomStream stream,
   return {c0, c1, c2, c3};
 }
 
-/// One random word for `position`.
+/// Returns one random word for `position`.
 OCTAVO_HOST_DEVICE constexpr std::uint32_t random_word(RandomStream stream,
                                                        std::uint64_t position) {
   return philox(stream, position)[0];
 }
 
-/// Uniform in [0, 1) with 24 random bits.
+/// Maps a random word to a uniform number in [0, 1) with 24 random bits.
 OCTAVO_HOST_DEVICE constexpr float uniform(std::uint32_t word) {
   return static_cast<float>(word >> 8) * 0x1p-24f;
 }
 
-/// Standard normal number for `position`, by Box and Muller's transform.
+/// Returns a standard normal number for `position`, by the Box–Muller transform.
 OCTAVO_HOST_DEVICE inline float normal(RandomStream stream, std::uint64_t position) {
   const auto words = philox(stream, position);
   const double radius = std::sqrt(-2.0 * std::log((static_cast<double>(words[0]) + 0.5) * 0x1p-32));

@@ -1,5 +1,5 @@
 /// @file
-/// Work that is enqueued again and again in the same shape.
+/// Work that is enqueued repeatedly in the same shape.
 #pragma once
 
 #include <octavo/core/context.hpp>
@@ -8,17 +8,17 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// How often a body was called as it is, how often while it was recorded, and how often its record
-/// was launched.
+/// How often a body was called directly, how often it was called while being recorded, and how
+/// often its recording was launched.
 struct ReplayCounts {
   std::uint64_t runs = 0;
   std::uint64_t recordings = 0;
   std::uint64_t launches = 0;
 };
 
-/// Runs a body of launches. Where a device can record them, the first call runs the body, the
-/// second records it, and later calls launch the record without the host's work. A call that throws
-/// counts for nothing: the next one starts where it did. Specialised for each device.
+/// Runs a body of launches. On a device that can record them, the first call runs the body, the
+/// second records it, and later calls launch the recording without work of the host. A call that
+/// throws does not count: the next call starts at the same point. Specialised for each device.
 template <Device D>
 class Replay : DeviceNotIncluded<D> {};
 
@@ -30,7 +30,8 @@ class Replay<Cpu> {
   void run(const Context<Cpu>&, const Body& body) {
     run_once(body);
   }
-  /// Runs a body as it is, such as one that does more than others; the next call of `run` goes on.
+  /// Runs a body directly, such as one that does more than the others; the next call of `run`
+  /// continues as before.
   template <class Body>
   void run_once(const Body& body) {
     body();

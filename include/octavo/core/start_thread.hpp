@@ -13,14 +13,14 @@ namespace octavo OCTAVO_ABI::detail {
 
 /// Starts a thread.
 /// @param purpose  of the thread, for the message, such as "writing a checkpoint"
-/// @throws Error  naming the purpose, if the system refuses another thread
+/// @throws Error  with the purpose, if the system refuses to create another thread
 template <class Body>
 [[nodiscard]] std::thread start_thread(std::string_view purpose, Body body) {
   try {
     return std::thread(std::move(body));
   } catch (const std::system_error& error) {
     throw Error(message("cannot start a thread for ", purpose, ": ", error.code().message(),
-                        "; raise the limit of processes (ulimit -u) or of the job"));
+                        "; raise the process limit (ulimit -u), or that of the job"));
   }
 }
 

@@ -22,10 +22,10 @@ namespace octavo OCTAVO_ABI {
 
 namespace detail {
 
-/// What a loop looks like to the calling thread.
+/// The state of a loop as seen by the calling thread.
 struct LoopPlace {
-  int thread = 0;          ///< among the loop's threads; the caller's is 0
-  bool is_inside = false;  ///< whether the thread runs an iteration now
+  int thread = 0;          ///< index among the loop's threads; the caller's is 0
+  bool is_inside = false;  ///< whether the thread is running an iteration
 };
 inline LoopPlace& loop_place() {
   thread_local LoopPlace place;
@@ -44,7 +44,7 @@ class InLoop {
   LoopPlace before_ = loop_place();
 };
 
-/// Tells the processor that the thread spins.
+/// Signals to the processor that the thread is spinning.
 inline void pause_spinning() {
 #if defined(__x86_64__) || defined(__i386__)
   __builtin_ia32_pause();
@@ -53,8 +53,8 @@ inline void pause_spinning() {
 #endif
 }
 
-/// Waits until `value` differs from `old`: spins for a moment, in which the next loop of a step
-/// usually begins, then sleeps in the kernel.
+/// Waits until `value` differs from `old`. Spins briefly, because the next loop of a step usually
+/// starts soon, then sleeps in the kernel.
 inline void wait_for_change(const std::atomic<std::uint32_t>& value, std::uint32_t old) {
   using Clock = std::chrono::steady_clock;
   constexpr std::chrono::microseconds moment(200);
@@ -68,7 +68,7 @@ inline void wait_for_change(const std::atomic<std::uint32_t>& value, std::uint32
   value.wait(old, std::memory_order_acquire);
 }
 
-/// How many times this process is the child of a fork since the library's first pool was made.
+/// How many forks lie between the process that created the library's first pool and this process.
 inline std::atomic<unsigned>& fork_count() {
   static std::atomic<unsigned> count{0};
   static const int is_registered =
@@ -80,12 +80,12 @@ inline std::atomic<unsigned>& fork_count() {
 }  // namespace detail
 
 /// Threads that share the iterations of one loop at a time with the thread that calls `run`. They
-/// start with the first loop, and sleep between loops. A thread takes some iterations at a time, so
-/// one that the system does not schedule keeps few of them. After a fork the child starts threads
-/// of its own.
+/// start with the first loop, and sleep between loops. A thread takes a few iterations at a time,
+/// so a thread that the system does not schedule delays only a few. After a fork the child starts
+/// new threads.
 class ThreadPool {
  public:
-  /// @param threads  of each loop, the calling one included; at least 1
+  /// @param threads  threads for each loop, including the calling thread; at least 1
   explicit ThreadPool(int threads) : threads_(threads) {}
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
@@ -94,8 +94,8 @@ class ThreadPool {
   [[nodiscard]] int threads() const { return threads_; }
 
   /// Calls `body(i)` for 0 ≤ i < count on the pool's threads, and returns when all calls have
-  /// ended. For one caller at a time.
-  /// @throws  what a call threw, the first of several; the other calls are made all the same
+  /// ended. Supports one caller at a time.
+  /// @throws  the first exception that a call threw; all other calls are still made
   /// @throws Error  if the system refuses to start a thread
   template <class Body>
   void run(Index count, const Body& body) {
@@ -123,7 +123,7 @@ class ThreadPool {
   }
 
  private:
-  /// Parts of a loop for each thread: the smaller they are, the less a thread keeps from the others
+  /// Parts of a loop for each thread: the smaller the parts, the fewer iterations wait for a thread
   /// that is not scheduled.
   static constexpr Index parts_per_thread = 8;
 
@@ -134,7 +134,7 @@ class ThreadPool {
     Index parts = 0;
   };
 
-  /// The started threads, and what they share.
+  /// The started threads, and the state that they share.
   struct Team {
     explicit Team(int threads) {
       try {
@@ -166,8 +166,8 @@ class ThreadPool {
       }
     }
 
-    /// Takes parts of the loop under way until none is left. A part can be taken only while the
-    /// loop waits for it, so `loop` cannot change meanwhile.
+    /// Takes parts of the current loop until none is left. A part can be taken only while the loop
+    /// waits for it, so `loop` cannot change meanwhile.
     void take_parts(int thread) {
       constexpr std::uint64_t count_bits = 0xffffffffu;
       std::uint64_t now = left.load(std::memory_order_acquire);
@@ -194,7 +194,8 @@ class ThreadPool {
     }
 
     Loop loop;
-    /// The loop's number in the upper half, and how many of its parts nobody has taken.
+    /// The loop's number in the upper half, and the number of parts that no thread has taken in the
+    /// lower half.
     alignas(64) std::atomic<std::uint64_t> left{0};
     alignas(64) std::atomic<std::uint32_t> done{0};   ///< parts of the loop that have ended
     alignas(64) std::atomic<std::uint32_t> loops{0};  ///< the number of the newest loop
@@ -220,7 +221,7 @@ class ThreadPool {
   }
 
   int threads_;
-  unsigned forks_ = 0;  ///< when the team was started
+  unsigned forks_ = 0;  ///< the fork count when the team was started
   std::unique_ptr<Team> team_;
 };
 

@@ -1,5 +1,5 @@
 /// @file
-/// What a step spends its time on: stages, work on lanes, and operations between ranks.
+/// How a step spends its time: stages, work on lanes, and operations between ranks.
 #pragma once
 
 #include <octavo/core/context.hpp>
@@ -13,13 +13,13 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// What a span of time is.
+/// The kind of a span of time.
 enum class SpanKind {
   step,           ///< a whole step
   phase,          ///< of stages: the forward or the backward of a micro-batch
   compute,        ///< a stage
-  communication,  ///< an operation between ranks, with what packs and sums up for it
-  copy,           ///< between the host's memory and the device's
+  communication,  ///< an operation between ranks, including its packing and summing
+  copy,           ///< between host and device memory
 };
 
 [[nodiscard]] constexpr const char* name_of(SpanKind kind) {
@@ -33,29 +33,31 @@ struct TimelineSpan {
   const char* track = "";  ///< "stages", "lane", "to device", "to host" or "host": one after the
                            ///< other, or one in another
   std::string name;        ///< such as "forward blocks.3"
-  double begin = 0;        ///< µs since the timeline began
-  double end = 0;          ///< likewise
+  double begin = 0;        ///< µs since the timeline started
+  double end = 0;          ///< µs since the timeline started
 };
 
 namespace detail {
 
-/// Microseconds of the host's clock, which all processes of a host share.
+/// Returns the microseconds of the host's clock, which all processes of a host share.
 [[nodiscard]] inline double host_microseconds() {
   std::timespec now{};
-  ::clock_gettime(CLOCK_MONOTONIC, &now);  // <chrono> takes a tenth of octavo.hpp's time to compile
+  ::clock_gettime(CLOCK_MONOTONIC, &now);  // including <chrono> takes a tenth of octavo.hpp's
+                                           // compile time
   return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) * 1e-3;
 }
 
-/// When a context has come to a place in its work. Specialised for each device: `begin_sync` before
-/// the first mark of a step; `mark` where the work enqueued so far ends, `host_mark` now;
-/// `microseconds_sync` of a mark, on the host's clock. Ranges are for profilers.
+/// Reports when a context has reached a point in its work. Specialised for each device.
+/// `begin_sync` is called before the first mark of a step. `mark` marks the end of the work
+/// enqueued so far, `host_mark` the present time. `microseconds_sync` returns the time of a mark on
+/// the host's clock. Ranges are for profilers.
 template <Device D>
 class TimelineClock : DeviceNotIncluded<D> {
  public:
   struct Mark {};
 };
 
-/// The `Cpu` device has done what it was given.
+/// The `Cpu` device has finished all work that it was given.
 template <>
 class TimelineClock<Cpu> {
  public:
@@ -72,15 +74,16 @@ class TimelineClock<Cpu> {
 
 }  // namespace detail
 
-/// Times the steps between `begin` and `end`. Whatever of a step takes time reports to it; while it
-/// is off, which it is at first, that costs a comparison each.
+/// Times the steps between `begin` and `end`. Every part of a step that takes time reports to it.
+/// It is off at first; while it is off, each report costs one comparison.
 ///
-/// On the `Cuda` device spans begin and end with events on the streams that run the work, so a step
-/// that is timed is enqueued by the host: one that is launched from its record has no events.
+/// On the `Cuda` device spans begin and end with events on the streams that run the work. The host
+/// therefore enqueues a timed step itself: a step that is launched from its recording has no
+/// events.
 template <Device D>
 class Timeline {
  public:
-  /// Ends a span where it is left.
+  /// Ends a span when it goes out of scope.
   class Scope {
    public:
     Scope(Timeline* timeline, std::size_t span, const Context<D>* context)
@@ -92,31 +95,32 @@ class Timeline {
     }
 
    private:
-    Timeline* timeline_;  ///< null: it was off
+    Timeline* timeline_;  ///< null if it was off
     std::size_t span_;
     const Context<D>* context_;
   };
 
-  /// What stages that work on something are called by, such as "blocks.3" of a run of parameters.
+  /// Sets the name of the stages that work on an object, such as "blocks.3" for a buffer of
+  /// parameters.
   void set_name(const void* something, std::string name) { names_[something] = std::move(name); }
 
-  /// Steps are timed from the next one on.
+  /// Starts timing with the next step.
   void begin() {
     is_on_ = true;
     zero_ = detail::host_microseconds();
     spans_.clear();
   }
-  /// Steps are timed no more.
-  /// @return the spans of those that were
+  /// Stops timing.
+  /// @return the spans of the timed steps
   std::vector<TimelineSpan> end() {
     is_on_ = false;
     is_in_step_ = false;
     return std::exchange(spans_, {});
   }
-  /// Whether steps are timed.
+  /// Returns whether steps are timed.
   [[nodiscard]] bool is_on() const { return is_on_; }
 
-  /// A step begins. Waits for the context.
+  /// Starts a step. Waits for the context.
   void begin_step_sync(const Context<D>& context) {
     if (!is_on_) return;
     abandon();
@@ -126,7 +130,7 @@ class Timeline {
     phase_ = stage_ = none;
     step_ = open(SpanKind::step, "stages", "step", &context);
   }
-  /// A step ends, once all of it has run.
+  /// Ends a step, after all its work has run.
   void end_step_sync(const Context<D>& context) {
     if (!is_in_step_) return;
     end_phase(context);
@@ -139,7 +143,7 @@ class Timeline {
     }
   }
 
-  /// A step that threw has no end, and is not in the timeline.
+  /// Discards a step that threw: it has no end, and is not in the timeline.
   void abandon() {
     if (!is_in_step_) return;
     for (const Open& span : open_) {
@@ -149,14 +153,14 @@ class Timeline {
     is_in_step_ = false;
   }
 
-  /// A phase begins with what is enqueued next, and the one before ends.
+  /// Ends the current phase, and starts one with the work that is enqueued next.
   void begin_phase(const char* name, const Context<D>& context) {
     if (!is_in_step_) return;
     end_phase(context);
     phase_ = open(SpanKind::phase, "stages", name, &context);
     phase_name_ = name;
   }
-  /// As begin_phase, but where the phase runs already.
+  /// As begin_phase, unless the phase has already begun.
   void enter_phase(const char* name, const Context<D>& context) {
     if (is_in_step_ && (phase_ == none || phase_name_ != name)) begin_phase(name, context);
   }
@@ -166,8 +170,8 @@ class Timeline {
     if (phase_ != none) close(std::exchange(phase_, none), &context);
   }
 
-  /// A stage begins, and the one before ends.
-  /// @param something  that it works on, or null; see set_name
+  /// Ends the current stage, and starts one.
+  /// @param something  the object that it works on, or null; see set_name
   void begin_stage(const char* name, const void* something, const Context<D>& context) {
     if (!is_in_step_) return;
     end_stage(context);
@@ -177,17 +181,17 @@ class Timeline {
     if (is_in_step_ && stage_ != none) close(std::exchange(stage_, none), &context);
   }
 
-  /// An operation between ranks on a context, and what is enqueued there for it, until the scope
-  /// ends.
+  /// Times an operation between ranks on a context, and the work enqueued there for it, until the
+  /// scope ends.
   [[nodiscard]] Scope communication(const char* track, const char* name, const void* something,
                                     const Context<D>& context) {
     return scope(SpanKind::communication, track, name, something, &context);
   }
-  /// An operation between ranks that the host waits for.
+  /// Times an operation between ranks that the host waits for.
   [[nodiscard]] Scope host_communication(const char* name) {
     return scope(SpanKind::communication, "host", name, nullptr, nullptr);
   }
-  /// A copy between the host's memory and the device's.
+  /// Times a copy between host and device memory.
   [[nodiscard]] Scope copy(const char* track, const char* name, const Context<D>& context) {
     return scope(SpanKind::copy, track, name, nullptr, &context);
   }
@@ -236,13 +240,13 @@ class Timeline {
   std::map<const void*, std::string> names_;
   bool is_on_ = false;
   bool is_in_step_ = false;
-  double zero_ = 0;          ///< of the host's clock, when the timeline began
-  std::vector<Open> open_;   ///< spans of the step that runs, also those that ended
-  std::size_t step_ = none;  ///< in `open_`, as the next two
+  double zero_ = 0;          ///< the host's clock when the timeline started
+  std::vector<Open> open_;   ///< spans of the current step, including those that have ended
+  std::size_t step_ = none;  ///< index in `open_`, as are the next two
   std::size_t phase_ = none;
   std::size_t stage_ = none;
   const char* phase_name_ = "";
-  std::vector<TimelineSpan> spans_;  ///< of the steps before
+  std::vector<TimelineSpan> spans_;  ///< of the earlier steps
 };
 
 }  // namespace octavo

@@ -1,5 +1,5 @@
 /// @file
-/// What a timeline comes to: how long a step takes, and how long it waits for other ranks.
+/// The figures of a timeline: how long a step takes, and how long it waits for other ranks.
 #pragma once
 
 #include <octavo/core/timeline.hpp>
@@ -10,19 +10,21 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// What a timeline comes to.
+/// The figures of a timeline.
 struct TimelineFigures {
   Index steps = 0;
-  double step_milliseconds = 0;     ///< a step, on average
-  double exposed_milliseconds = 0;  ///< a step, in which it communicates and computes nothing
+  double step_milliseconds = 0;     ///< of a step, on average
+  double exposed_milliseconds = 0;  ///< of a step in which the device communicates but does not
+                                    ///< compute, on average
 };
 
-/// Communication that runs beside a stage costs no time; what is left is exposed.
+/// Computes the figures. Communication that overlaps with a stage costs no time; the rest is
+/// exposed.
 [[nodiscard]] inline TimelineFigures figures_of(std::span<const TimelineSpan> spans) {
   struct Change {
     double time;
     SpanKind kind;
-    int by;  ///< 1: one more of them runs; −1: one less
+    int by;  ///< 1: one more of them is active; −1: one less
   };
   std::vector<Change> changes;
   for (const TimelineSpan& span : spans) {

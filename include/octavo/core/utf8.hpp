@@ -10,10 +10,10 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// Number of bytes of the UTF-8 character that `text` begins with; 0 if `text` is empty or begins
-/// with none: a stray or missing continuation byte, an overlong form, a surrogate, or a code point
-/// above U+10FFFF.
-/// Source: The Unicode Standard, table 3-7, "Well-formed UTF-8 byte sequences".
+/// Returns the number of bytes of the UTF-8 character at the start of `text`; 0 if `text` is empty
+/// or does not start with one, because of a stray or missing continuation byte, an overlong form, a
+/// surrogate, or a code point above U+10FFFF. Source: The Unicode Standard, table 3-7, "Well-formed
+/// UTF-8 byte sequences".
 constexpr std::size_t utf8_length(std::string_view text) {
   const auto byte = [text](std::size_t i) {
     return i < text.size() ? static_cast<std::uint8_t>(text[i]) : std::uint8_t{0};

@@ -1,12 +1,12 @@
 /// @file
-/// Refuses to compile kernels for a GPU that they are not made for; every header with kernels
-/// includes it. They use instructions that sm_90a alone has: plain sm_90 lacks them, as every other
-/// GPU does.
+/// Refuses to compile kernels for a GPU that they are not written for; every header with kernels
+/// includes it. They use instructions that only sm_90a has; plain sm_90 and every other GPU lack
+/// them.
 #pragma once
 
 #include <octavo/core/version.hpp>
 
-// Only where code for a GPU is compiled: the host's pass knows no architecture.
+// Checked only when device code is compiled: the host pass has no architecture.
 #if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #error \
     "Octavo's kernels are for sm_90a alone: pass nvcc -gencode=arch=compute_90a,code=sm_90a \

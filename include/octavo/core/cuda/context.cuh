@@ -1,6 +1,6 @@
 /// @file
-/// The execution context of the `Cuda` device. Host code: it needs the CUDA runtime's headers, not
-/// nvcc.
+/// The execution context of the `Cuda` device. Host code: it needs the CUDA runtime's headers, but
+/// not nvcc.
 #pragma once
 
 #include <octavo/core/capability.hpp>
@@ -20,22 +20,22 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// Throws CudaError unless a call of the CUDA runtime succeeded; MemoryError where the GPU's memory
-/// did not suffice.
+/// Throws CudaError unless a call of the CUDA runtime succeeded; MemoryError if the GPU has too
+/// little memory.
 /// @param call    the call's name, such as "cudaStreamCreate"
 /// @param advice  further parts of the message: what to do
 template <class... Parts>
 void check(cudaError_t status, const char* call, const Parts&... advice) {
   if (status == cudaSuccess) return;
-  cudaGetLastError();  // forgets the error, or the check of the next launch would meet it again
+  cudaGetLastError();  // clears the error, or the check of the next launch would report it again
   const std::string what = message(call, " failed: ", cudaGetErrorString(status), " (",
                                    cudaGetErrorName(status), ")", advice...);
   if (status == cudaErrorMemoryAllocation) throw MemoryError(what);
   throw CudaError(what, status);
 }
 
-/// GPUs that this process sees.
-/// @throws CudaError  if it sees none
+/// Returns the number of GPUs that this process can use.
+/// @throws CudaError  if there are none
 [[nodiscard]] inline int visible_gpus() {
   int count = 0;
   check(cudaGetDeviceCount(&count), "cudaGetDeviceCount",
@@ -43,15 +43,14 @@ void check(cudaError_t status, const char* call, const Parts&... advice) {
   return count;
 }
 
-/// A stream of one GPU, and the workspace of the operations on it. All that is launched with one
-/// context runs in the order of the launches. Not copyable, and for one thread at a time:
-/// operations that share a context share its workspace. A thread may use several contexts, of one
-/// GPU or of several, by turns: an operation makes its context's GPU the thread's current one, and
-/// leaves it so.
+/// A stream of one GPU, and the workspace of the operations on it. All work launched with one
+/// context runs in launch order. Not copyable, and for one thread at a time: operations that share
+/// a context share its workspace. A thread may alternate between several contexts, of one GPU or of
+/// several: an operation makes its context's GPU the thread's current one, and leaves it current.
 template <>
 class Context<Cuda> : detail::FindsBodies {
  public:
-  /// Whose blocks of threads run first where those of two contexts wait for room.
+  /// Which context's thread blocks run first when two contexts wait for room.
   enum class Priority { normal, high };
 
   /// @param gpu       index of the GPU, as CUDA counts them
@@ -75,7 +74,7 @@ class Context<Cuda> : detail::FindsBodies {
   ~Context() {
     cudaSetDevice(gpu_);
     states_.clear();
-    // An error of a kernel that ran earlier cannot be thrown here; synchronize() reports it.
+    // An error of an earlier kernel cannot be thrown here; synchronize() reports it.
     cudaStreamDestroy(stream_);
   }
 
@@ -85,15 +84,15 @@ class Context<Cuda> : detail::FindsBodies {
   /// The GPU's compute capability, times ten.
   [[nodiscard]] int capability() const { return capability_; }
 
-  /// The stream to launch on now. Makes its GPU the thread's current one, without which a launch on
-  /// it fails; so ask for it at each launch.
+  /// Returns the stream to launch on. Makes its GPU the thread's current one, without which a
+  /// launch on it fails; so call it for each launch.
   [[nodiscard]] cudaStream_t stream() const {
     make_current();
     return stream_;
   }
 
-  /// Makes the GPU the calling thread's current one, for calls of the CUDA runtime that take no
-  /// stream.
+  /// Makes the GPU the calling thread's current one, for calls of the CUDA runtime without a stream
+  /// parameter.
   void make_current() const {
     int current = -1;
     check(cudaGetDevice(&current), "cudaGetDevice");
@@ -102,30 +101,31 @@ class Context<Cuda> : detail::FindsBodies {
 
   operator DeviceLimits<Cuda>() const { return limits_; }  // NOLINT: a context says all of it
 
-  /// Memory of the GPU that one operation at a time may use; its content does not outlive the
-  /// operation.
+  /// Returns memory of the GPU that one operation at a time may use; its content does not outlive
+  /// the operation.
   [[nodiscard]] std::span<std::byte> workspace() const { return workspace_; }
   void bind_workspace(std::span<std::byte> workspace) { workspace_ = workspace; }
 
   [[nodiscard]] const DeviceLimits<Cuda>& limits() const { return limits_; }
-  /// See DeviceLimits. To be called before a model is laid out and before the first operation.
+  /// See DeviceLimits. Must be called before a model is laid out and before the first operation.
   void set_deterministic(bool deterministic) { limits_.deterministic = deterministic; }
-  /// See DeviceLimits. To be called before a model is laid out and before the first operation.
+  /// See DeviceLimits. Must be called before a model is laid out and before the first operation.
   /// @throws ConfigError  for true in a program that is compiled without cuDNN
   void set_cudnn(bool cudnn) {
-    require<ConfigError>(!cudnn || DeviceLimits<Cuda>().cudnn,
-                         "attention is to run through cuDNN, but this program is compiled without "
-                         "it; configure the build where cuDNN and its frontend are found");
+    require<ConfigError>(
+        !cudnn || DeviceLimits<Cuda>().cudnn,
+        "cuDNN attention needs a program that is compiled with cuDNN, but this one is not; install "
+        "cuDNN and its frontend, and configure the build again");
     limits_.cudnn = cudnn;
   }
 
-  /// Waits until all that was enqueued has run.
+  /// Waits until all enqueued work has run.
   /// @throws CudaError  if any of it failed
   void synchronize() const { check(cudaStreamSynchronize(stream()), "cudaStreamSynchronize"); }
 
-  /// The context's one `State`, made at first use and destroyed with the context: where later
-  /// rooms keep library handles and what they learned about this GPU, which becomes the thread's
-  /// current one.
+  /// Returns the context's only `State`, created at first use and destroyed with the context.
+  /// Higher rooms keep library handles and measurements of this GPU in it. Makes the GPU the
+  /// thread's current one.
   template <class State>
   [[nodiscard]] State& state() const {
     make_current();

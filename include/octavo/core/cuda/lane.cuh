@@ -1,5 +1,5 @@
 /// @file
-/// Work beside a context's own on the `Cuda` device: another stream of its GPU.
+/// Work that overlaps with a context's work on the `Cuda` device, on another stream of its GPU.
 #pragma once
 
 #include <octavo/core/cuda/context.cuh>
@@ -10,10 +10,10 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// See Lane. Its kernels are small beside those of the main context and many of them wait for each
-/// other, so they go first where there is room for one. A recording of the main context's work
-/// takes in what is enqueued on the lane after a `fork`; it must be joined before the recording
-/// ends.
+/// See Lane. The lane's kernels are small compared with the main context's, and many of them wait
+/// for each other, so they have a higher priority. A recording of the main context's work includes
+/// the work that is enqueued on the lane after a `fork`; the lane must be joined before the
+/// recording ends.
 template <>
 class Lane<Cuda> {
  public:
@@ -76,7 +76,7 @@ class Lane<Cuda> {
     check(cudaEventRecord(mark.event_.get(), context.stream()), "cudaEventRecord");
   }
 
-  /// An event may be recorded again while waits for its last record are pending.
+  /// An event may be recorded again while waits for its previous record are pending.
   static void follow(const Context<Cuda>& later, const Context<Cuda>& earlier, cudaEvent_t event) {
     check(cudaEventRecord(event, earlier.stream()), "cudaEventRecord");
     check(cudaStreamWaitEvent(later.stream(), event, 0), "cudaStreamWaitEvent");

@@ -12,12 +12,12 @@ namespace octavo OCTAVO_ABI {
 
 /// Records a body of launches as a CUDA graph. The first call runs the body directly, so that
 /// libraries make their first-use choices outside the recording. Each kernel keeps the priority of
-/// the stream that it was recorded on, so a `Lane` of high priority stays one in a replayed step.
+/// the stream that it was recorded on, so a `Lane` keeps its high priority in a replayed step.
 template <>
 class Replay<Cuda> {
  public:
-  /// @param body  enqueues on the context's stream, with every call the same; what differs between
-  ///              calls it reads from the device. Must not synchronise or allocate
+  /// @param body  enqueues the same work on the context's stream in every call, and reads values
+  ///              that differ between calls from device memory. Must not synchronise or allocate
   /// @throws CudaError  if the recording or the launch fails
   template <class Body>
   void run(const Context<Cuda>& context, const Body& body) {
@@ -61,7 +61,7 @@ class Replay<Cuda> {
       cudaGraph_t broken = nullptr;
       cudaStreamEndCapture(stream, &broken);
       const Graph destroyed(broken);
-      cudaGetLastError();  // the body's error is the one to tell; the next launch has none
+      cudaGetLastError();  // or the next launch would report the body's error again
       throw;
     }
     cudaGraph_t recorded = nullptr;

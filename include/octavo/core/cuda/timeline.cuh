@@ -5,7 +5,7 @@
 #include <octavo/core/cuda/context.cuh>
 #include <octavo/core/timeline.hpp>
 
-// Its headers are a package of their own in some CUDA Toolkits.
+// Some CUDA Toolkits ship its headers as a separate package.
 #if __has_include(<nvtx3/nvToolsExt.h>)
 #include <nvtx3/nvToolsExt.h>
 #define OCTAVO_RANGES 1
@@ -21,12 +21,12 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// Events are set against the first one of a step, which is recorded when the stream has nothing
-/// else to do: so its time is known on the host's clock, to about ten microseconds.
+/// Times of events are relative to the first event of a step. That event is recorded when the
+/// stream is idle, so its time on the host's clock is known to about ten microseconds.
 template <>
 class TimelineClock<Cuda> {
  public:
-  /// An event, or a time of the host's.
+  /// An event, or a time of the host.
   struct Mark {
     cudaEvent_t event = nullptr;
     double microseconds = 0;
@@ -38,8 +38,8 @@ class TimelineClock<Cuda> {
     base_ = mark(context);
     base_.microseconds = host_microseconds();
   }
-  /// Is called where a scope ends, perhaps by an error, so it throws nothing: what does not work
-  /// here is told by the next operation, or by `microseconds_sync`.
+  /// Called at the end of a scope, possibly because of an error, so it throws nothing: the next
+  /// operation or `microseconds_sync` reports a failure.
   [[nodiscard]] Mark mark(const Context<Cuda>& context) noexcept {
     try {
       const cudaStream_t stream = context.stream();
@@ -80,7 +80,7 @@ class TimelineClock<Cuda> {
   };
   using Event = std::unique_ptr<std::remove_pointer_t<cudaEvent_t>, Destroy>;
 
-  std::vector<Event> events_;  ///< of a step; used again in the next
+  std::vector<Event> events_;  ///< of a step; reused in the next
   std::size_t used_ = 0;
   Mark base_;
 };
