@@ -1,9 +1,10 @@
-// Says what this machine can do and whether its results are right: every recipe's matrix products
+// Checks what this machine supports and whether its results are correct: the GEMMs of every recipe
 // and one training step, on the Cpu device against FP64, and on a GPU against the Cpu device.
 //
-//   doctor        doctor --gpu 1
+//   doctor
+//   doctor --gpu 1
 //
-// Exit codes: 0 everything agrees, 1 something does not, 2 bad input.
+// Exit codes: 0 all checks passed, 1 a check failed, 2 invalid input.
 #include <common/flags.hpp>
 #include <doctor/cuda_checks.hpp>
 #include <doctor/machine.hpp>
@@ -41,7 +42,8 @@ void describe_machine(const Context<Cpu>& context) {
   Report::line("machine", "NCCL", nccl_version());
 }
 
-/// An untrained model of 256 tokens is as unsure as a guess: its loss is about ln 256 = 5.55.
+/// An untrained model of 256 tokens predicts no better than a guess: its loss is about ln 256 =
+/// 5.55.
 bool plausible(const octavo::StepResult& step) {
   return !step.skipped && step.loss > 5.0 && step.loss < 6.0 && step.gradient_norm > 0 &&
          std::isfinite(step.gradient_norm);
@@ -53,10 +55,9 @@ std::vector<Reference> check_cpu(Context<Cpu>& context, Report& report) {
     const Findings findings = recipe.examine(context);
     const double worst = worst_error(findings, fp32_sums);
     const octavo::StepResult& step = findings.step;
-    report.check(
-        std::string("cpu ") + recipe.name, worst <= 1 && plausible(step),
-        text_of("products: %.3f of the error that sums may have; step: loss %.4f, norm %.4f", worst,
-                step.loss, step.gradient_norm));
+    report.check(std::string("cpu ") + recipe.name, worst <= 1 && plausible(step),
+                 text_of("products: %.3f of the allowed rounding error; step: loss %.4f, norm %.4f",
+                         worst, step.loss, step.gradient_norm));
     references.push_back({recipe.name, findings});
   }
   return references;
@@ -72,10 +73,10 @@ int run(int gpu, int threads) {
 #else
   (void)gpu;
   Report::line("machine", "GPU",
-               "not looked at: this program has no Cuda device; configure with -DOCTAVO_CUDA=ON "
-               "where nvcc is");
+               "not checked: this program has no Cuda device; configure with -DOCTAVO_CUDA=ON if "
+               "nvcc is installed");
 #endif
-  Report::line("result", report.failures() == 0 ? "everything agrees" : "DISAGREEMENT",
+  Report::line("result", report.failures() == 0 ? "all checks passed" : "DISAGREEMENT",
                octavo::message(report.failures(), " of ", report.checks(), " checks failed"));
   return report.failures() == 0 ? 0 : 1;
 }
@@ -84,13 +85,13 @@ int run(int gpu, int threads) {
 }  // namespace doctor
 
 int main(int argc, char** argv) {
-  CLI::App app("Says what this machine can do, and whether its results are right.", "doctor");
+  CLI::App app("Checks what this machine supports, and whether its results are correct.", "doctor");
   int gpu = 0;
   int threads = 0;
-  app.add_option("--gpu", gpu, "which one, as CUDA counts them")
+  app.add_option("--gpu", gpu, "index of the GPU for the cuda device")
       ->check(programs::not_negative_whole())
       ->capture_default_str();
-  app.add_option("--threads", threads, "threads of the cpu device; 0: all")
+  app.add_option("--threads", threads, "number of CPU threads for the cpu device; 0 uses all")
       ->check(programs::not_negative_whole())
       ->capture_default_str();
   if (const auto code = programs::parse(app, argc, argv)) return *code;

@@ -13,7 +13,7 @@ using octavo::Context;
 using octavo::Cuda;
 using octavo::Index;
 
-/// "13.0" for 13000.
+/// Returns "13.0" for 13000.
 std::string version_text(int version) {
   return octavo::message(version / 1000, ".", version / 10 % 100);
 }
@@ -23,25 +23,25 @@ std::string cudnn_text() {
   const std::size_t version = octavo::detail::CudnnAttention::version();
   return octavo::message("cuDNN ", version / 10000, ".", version / 100 % 100, ".", version % 100);
 #else
-  return "no cuDNN (attention runs in own kernels)";
+  return "no cuDNN (attention uses Octavo's kernels)";
 #endif
 }
 
-/// Prints what each GPU is, and why it is not served if it is not.
+/// Prints each GPU, and why it is not supported if it is not.
 void describe_gpus(int count) {
   for (int gpu = 0; gpu < count; ++gpu) {
     cudaDeviceProp properties{};
     octavo::check(cudaGetDeviceProperties(&properties, gpu), "cudaGetDeviceProperties");
     const std::string reason = octavo::why_not_served(10 * properties.major + properties.minor);
-    Report::line(
-        "machine", octavo::message("GPU ", gpu),
-        octavo::message(properties.name, ", compute capability ", properties.major, ".",
-                        properties.minor, ", ", properties.multiProcessorCount,
-                        " multiprocessors: ", reason.empty() ? "served" : "not served, " + reason));
+    Report::line("machine", octavo::message("GPU ", gpu),
+                 octavo::message(
+                     properties.name, ", compute capability ", properties.major, ".",
+                     properties.minor, ", ", properties.multiProcessorCount,
+                     " multiprocessors: ", reason.empty() ? "served" : "not supported, " + reason));
   }
 }
 
-/// Prints what memory the GPU has, and which libraries it runs with.
+/// Prints the memory of the GPU and the versions of its libraries.
 void describe_libraries() {
   std::size_t free = 0;
   std::size_t total = 0;
@@ -61,16 +61,16 @@ void describe_libraries() {
                                cublas / 100 % 100, ".", cublas % 100, ", ", cudnn_text()));
 }
 
-/// Largest difference of a step's loss.
+/// Maximum relative difference of a step's loss.
 constexpr double loss_tolerance = 1e-3;
 
-/// Largest difference of a step's gradient norm. The devices sum in different orders, and a sum
-/// that lies between two FP8 numbers becomes one or the other, 6 % to 25 % apart: of the gradients
-/// that a whole step makes of such casts less agrees than of its loss.
+/// Maximum relative difference of a step's gradient norm. The devices sum in different orders, and
+/// a sum between two FP8 numbers may round to either, which are 6 % to 25 % apart. The gradients of
+/// a whole step with such casts therefore agree less than its loss.
 template <class P>
 constexpr double norm_tolerance = octavo::QuantizedPrecision<P> ? 1e-2 : 1e-3;
 
-/// Compares a recipe on the GPU with what the `Cpu` device made of it.
+/// Compares a recipe on the GPU with the results of the `Cpu` device.
 /// @param sums  see worst_error
 template <class P>
 void compare(const Reference& reference, double (*sums)(Index), Context<Cuda>& context,
@@ -86,8 +86,8 @@ void compare(const Reference& reference, double (*sums)(Index), Context<Cuda>& c
     report.check(name,
                  same && worst <= 1 && !found.step.skipped && loss <= loss_tolerance &&
                      norm <= norm_tolerance<P>,
-                 text_of("%s operands; products: %.3f of the error that sums may have; "
-                         "step: loss off by %.4f %% (%g %% allowed), norm by %.4f %% (%g %%)",
+                 text_of("%s operands; products: %.3f of the allowed rounding error; step: loss "
+                         "off by %.4f %% (%g %% allowed), norm by %.4f %% (%g %%)",
                          same ? "the Cpu's" : "OTHER", worst, 100 * loss, 100 * loss_tolerance,
                          100 * norm, 100 * norm_tolerance<P>));
   } catch (const octavo::Error& error) {
@@ -95,7 +95,7 @@ void compare(const Reference& reference, double (*sums)(Index), Context<Cuda>& c
   }
 }
 
-/// A point in a stream's time.
+/// A CUDA event.
 class Event {
  public:
   Event() { octavo::check(cudaEventCreate(&event_), "cudaEventCreate"); }
@@ -121,8 +121,8 @@ class Event {
 constexpr Index speed_tokens = 8192;
 constexpr std::array<Index, 4> speed_features{1024, 2048, 4096, 8192};
 
-/// Milliseconds of a linear layer's three products, with the casts of all operands: the median of
-/// several runs.
+/// Returns the milliseconds of a linear layer's three GEMMs and the casts of all operands: the
+/// median of several runs.
 template <class P>
 double milliseconds(Index features, Context<Cuda>& context) {
   constexpr std::size_t warm_up = 3;
@@ -154,7 +154,7 @@ Times measure(Context<Cuda>& context) {
   return times;
 }
 
-/// From where on FP8 is faster at every larger size.
+/// Reports from which size on FP8 is faster at every larger size.
 std::string pays(const Times& times, const Times& bf16) {
   std::size_t first = times.size();
   while (first > 0 && times[first - 1] < bf16[first - 1]) --first;
@@ -172,7 +172,8 @@ void print_speed(const std::string& name, const Times& times, const std::string&
   Report::line("speed", name, text + verdict);
 }
 
-/// Times of the recipes; no check, because other programs may use the GPU too.
+/// Prints the times of the recipes. Not a check, because other programs may use the GPU at the same
+/// time.
 void print_speeds(Context<Cuda>& context) {
   std::string sizes;
   for (const Index features : speed_features)
@@ -189,7 +190,7 @@ void print_speeds(Context<Cuda>& context) {
   print("fp8 blockwise", measure<octavo::Fp8Recipe<octavo::Blockwise>>(context));
 }
 
-/// The recipes that the GPU runs; it has no MXFP8.
+/// Checks the recipes that the GPU supports; it does not support MXFP8.
 void check_recipes(const std::vector<Reference>& references, Context<Cuda>& context,
                    Report& report) {
   for (const Reference& reference : references) {
@@ -207,7 +208,7 @@ void check_recipes(const std::vector<Reference>& references, Context<Cuda>& cont
                                                     report);
     } else {
       Report::line("check", "cuda " + reference.recipe,
-                   "not on this device: choose fp8 blockwise, or the Cpu");
+                   "not supported on this device: choose fp8 blockwise, or the Cpu");
     }
   }
 }
@@ -218,9 +219,9 @@ void check_cuda(int gpu, const std::vector<Reference>& references, Report& repor
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
   if (status != cudaSuccess || count == 0) {
-    cudaGetLastError();  // forgets the error
+    cudaGetLastError();  // clears the error
     report.check("cuda", false,
-                 octavo::message("no GPU answers (", cudaGetErrorString(status),
+                 octavo::message("no GPU is available (", cudaGetErrorString(status),
                                  "); see the driver's version above, nvidia-smi and "
                                  "CUDA_VISIBLE_DEVICES, or build without the Cuda device"));
     return;

@@ -1,14 +1,14 @@
-// The part of the doctor that needs the Cuda device; cuda_checks.cu implements it.
+// The checks that need the Cuda device, implemented in cuda_checks.cu.
 #pragma once
 
 #include <doctor/findings.hpp>
 
 namespace doctor {
 
-/// Says what each GPU is and whether it is served; then, of one, what its libraries are, how it
-/// compares with what the `Cpu` device made of each recipe, and the speed of BF16 and FP8. Where no
-/// GPU answers, none is served, or `gpu` is not, a check fails and says why.
-/// @param references  of each recipe that the `Cpu` device was examined with
+/// Reports each GPU and whether it is supported. For GPU `gpu`, also reports its libraries,
+/// compares it with the results of the `Cpu` device for each recipe, and measures the speed of BF16
+/// and FP8. If no GPU is available or supported, or `gpu` is not, a check fails with the reason.
+/// @param references  results of each recipe on the `Cpu` device
 void check_cuda(int gpu, const std::vector<Reference>& references, Report& report);
 
 }  // namespace doctor

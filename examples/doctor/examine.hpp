@@ -1,4 +1,4 @@
-// How a precision is examined on a device.
+// Examines a precision on a device.
 #pragma once
 
 #include <doctor/layer.hpp>
@@ -7,8 +7,8 @@
 
 namespace doctor {
 
-/// One training step of llama_tiny on made-up tokens. The step before it has a learning rate of 0:
-/// it only sets the delayed scales, and on `Cuda` the second one runs from a graph.
+/// Takes one training step of llama_tiny on synthetic tokens. A step with learning rate 0 comes
+/// first: it only sets the delayed scales, and on `Cuda` the second step runs from a graph.
 template <class P, octavo::Device D>
 octavo::StepResult training_step(octavo::Context<D>& context) {
   constexpr octavo::BatchShape batch{.sequences = 4, .tokens = 32};

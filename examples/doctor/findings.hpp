@@ -1,4 +1,4 @@
-// What a recipe did on a device, and how findings are judged and printed.
+// Results of a recipe on a device, and how they are judged and printed.
 #pragma once
 
 #include <octavo/octavo.hpp>
@@ -24,46 +24,48 @@ struct Matrix {
   friend bool operator==(const Matrix&, const Matrix&) = default;
 };
 
-/// result = a · bᵀ as a device computed it, and the values of the operands that it read.
+/// result = a · bᵀ as computed by a device, and the values of the operands that it read.
 struct Product {
   Matrix a;                   ///< [m, k]
   Matrix b;                   ///< [n, k]
   std::vector<float> result;  ///< [m, n], rounded to BF16
 };
 
-/// The three products of a linear layer in one precision, and one training step of llama_tiny.
+/// The three GEMMs of a linear layer in one precision, and one training step of llama_tiny.
 struct Findings {
   std::array<Product, 3> products;
   octavo::StepResult step;
 };
 
-/// A recipe and what the `Cpu` device made of it.
+/// A recipe and its results on the `Cpu` device.
 struct Reference {
   std::string recipe;
   Findings findings;
 };
 
-/// Looks at precision `P` on device `D`. Each pair is a translation unit of its own.
+/// Examines precision `P` on device `D`. Each pair is a separate translation unit.
 template <class P, class D>
 Findings examine(octavo::Context<D>& context);
 
-/// FP32 sums of `k` terms, relative to the sum of the terms' magnitudes: a rounding for each
-/// addition, each product and the factors that undo scales.
+/// Returns the error bound of FP32 sums of `k` terms, relative to the sum of the terms' magnitudes:
+/// one rounding for each addition, each product and each factor that undoes a scale.
 inline double fp32_sums(Index k) { return static_cast<double>(k + 4) * 0x1p-24; }
 
-/// What the tensor cores lose, whose FP8 accumulators keep 14 bits and take in 32 terms at a time.
+/// Returns the error bound of tensor cores, whose FP8 accumulators keep 14 bits and add 32 terms at
+/// a time.
 inline double fp8_tensor_core_sums(Index k) {
   return static_cast<double>(octavo::ceil_divide(k, 32)) * 0x1p-13;
 }
 
-/// Half of BF16's last place at a number, by which rounding is off at most.
+/// Returns half a unit in the last place of BF16 at a number, the maximum rounding error.
 inline double half_place(double number) {
   return number == 0 ? 0 : std::ldexp(0x1p-8, std::ilogb(number));
 }
 
-/// The largest error of the products against FP64 products of the same operands, as a share of what
-/// their sums may lose. The rounding of a result to BF16 does not count: it would hide the rest.
-/// @param sums  (k) → error of a sum of k terms, relative to the sum of their magnitudes
+/// Returns the largest error of the GEMMs against FP64 products of the same operands, as a fraction
+/// of the error bound of their sums. Excludes the rounding of results to BF16, which would hide
+/// other errors.
+/// @param sums  (k) → error bound of a sum of k terms, relative to the sum of their magnitudes
 template <class Sums>
 double worst_error(const Findings& findings, const Sums& sums) {
   double worst = 0;
@@ -85,7 +87,7 @@ double worst_error(const Findings& findings, const Sums& sums) {
         const double beyond = std::abs(result - sum) - rounding;
         if (beyond <= 0) continue;
         const double share = beyond / (sums(k) * magnitude);
-        // Not a comparison that NaN passes.
+        // The negation also catches NaN.
         if (!(share <= worst)) worst = std::isnan(share) ? INFINITY : share;
       }
     }
@@ -99,10 +101,10 @@ inline bool same_operands(const Findings& x, const Findings& y) {
                     [](const Product& p, const Product& q) { return p.a == q.a && p.b == q.b; });
 }
 
-/// |x - y| relative to |y|.
+/// Returns |x - y| relative to |y|.
 inline double relative_difference(double x, double y) { return std::abs(x - y) / std::abs(y); }
 
-/// Text as printf makes it; nvcc cannot compile the format strings of fmt.
+/// Formats text with printf; nvcc cannot compile the format strings of fmt.
 [[gnu::format(printf, 1, 2)]] inline std::string text_of(const char* format, ...) {
   std::array<char, 1024> text{};
   std::va_list arguments;
@@ -112,7 +114,7 @@ inline double relative_difference(double x, double y) { return std::abs(x - y) /
   return text.data();
 }
 
-/// Prints lines in columns and counts what failed.
+/// Prints lines in columns and counts failures.
 class Report {
  public:
   static void line(const char* kind, const std::string& name, const std::string& text) {

@@ -1,17 +1,17 @@
-// A linear layer's operands and products without a model around them, on any device.
+// Operands and GEMMs of a linear layer without a model, on any device.
 #pragma once
 
 #include <doctor/findings.hpp>
 
 namespace doctor {
 
-/// How the values of a matrix are made.
+/// Magnitudes of the values of a matrix.
 enum class Magnitudes {
-  equal,     ///< of one size everywhere
-  of_blocks  ///< of another size in neighbouring blocks of 128 x 128, whose scales then differ
+  equal,     ///< the same everywhere
+  of_blocks  ///< different in neighbouring blocks of 128 x 128, whose scales then differ
 };
 
-/// The operands of a linear layer in precision `P`, and its three products.
+/// Operands of a linear layer in precision `P`, and its three GEMMs.
 template <class P, octavo::Device D>
 class Layer {
  public:
@@ -37,7 +37,7 @@ class Layer {
     fill(y_gradient_.values, tokens, out, 1e-4f, 3);
   }
 
-  /// Casts all operands; a delayed scale is one of the cast before.
+  /// Casts all operands; a delayed scale is that of the previous cast.
   void quantize() {
     octavo::quantize(x(), context_);
     octavo::quantize(w(), context_);
@@ -65,7 +65,7 @@ class Layer {
     }
   }
 
-  /// What the last `multiply` read and made.
+  /// Returns the operands and results of the last `multiply`.
   [[nodiscard]] std::array<Product, 3> products() {
     if constexpr (quantized) {
       return {
@@ -115,8 +115,8 @@ class Layer {
                      matmul_workspace(out_, in_, tokens_, context_)});
   }
 
-  /// Normal numbers, the same on every device. A run of them repeats, so that large tensors are
-  /// filled soon.
+  /// Fills with normally distributed numbers, the same on every device. A short sequence repeats,
+  /// so that large tensors are filled quickly.
   void fill(Bf16* target, Index rows, Index columns, float deviation, std::uint64_t stream) {
     constexpr Index most = Index{1} << 20;
     const Index count = rows * columns;
@@ -132,8 +132,8 @@ class Layer {
     }
   }
 
-  /// A factor of the element: 2^-6 to 2^6, at least 4 times that of the block below and beside, or
-  /// a quarter, and another where rows and columns of blocks are swapped.
+  /// Returns the factor of an element, 2^-6 to 2^6. It is at least 4 times, or at most a quarter
+  /// of, that of the neighbouring blocks, and differs if rows and columns of blocks are swapped.
   [[nodiscard]] float magnitude(Index row, Index column) const {
     if (magnitudes_ == Magnitudes::equal) return 1.0f;
     const auto block = static_cast<int>((3 * (row / 128) + 5 * (column / 128)) % 7);
@@ -146,7 +146,7 @@ class Layer {
   template <class OperandMemory>
   auto operand(const OperandMemory& memory, Index rows, Index columns, std::size_t number) const {
     octavo::ScalingSlot slot;
-    if constexpr (quantized) slot = scaling_.slot(number);  // the table has those of casts
+    if constexpr (quantized) slot = scaling_.slot(number);  // the table contains those of casts
     return memory.operand(rows, columns, slot, true, {});
   }
 

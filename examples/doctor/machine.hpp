@@ -1,4 +1,4 @@
-// What the machine says of itself without CUDA.
+// Facts about the machine that are available without CUDA.
 #pragma once
 
 #include <dlfcn.h>
@@ -9,7 +9,7 @@
 
 namespace doctor {
 
-/// The version of NVIDIA's driver, such as "580.95.05"; empty: there is none.
+/// Returns the version of NVIDIA's driver, such as "580.95.05", or "" if there is none.
 inline std::string driver_version() {
   std::ifstream file("/proc/driver/nvidia/version");
   for (std::string word; file >> word;) {
@@ -19,10 +19,10 @@ inline std::string driver_version() {
   return {};
 }
 
-/// The version of NCCL where it is installed; only training on several GPUs needs it.
+/// Returns the version of NCCL if it is installed; only training on several GPUs needs it.
 inline std::string nccl_version() {
   void* library = ::dlopen("libnccl.so.2", RTLD_LAZY | RTLD_LOCAL);
-  if (library == nullptr) return "not found (for several GPUs only)";
+  if (library == nullptr) return "not found (needed only for several GPUs)";
   using GetVersion = int(int*);
   const auto get_version = reinterpret_cast<GetVersion*>(::dlsym(library, "ncclGetVersion"));
   int version = 0;

@@ -15,7 +15,7 @@ int main(int argc, char** argv) try {
 
   Context<Cpu> context;
   ModelSession<Model> session({.batch = {.sequences = 4, .tokens = 64}}, context);
-  std::fputs(session.manifest().text().c_str(), stdout);  // every GEMM, with its formats
+  std::fputs(session.manifest().text().c_str(), stdout);  // every GEMM with its formats
 
   for (int step = 1; step <= 50; ++step) {
     stream.next(tokens, targets);

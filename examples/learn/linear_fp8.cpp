@@ -1,5 +1,5 @@
-// One linear layer, forward and backward, in every precision: how far is each from FP32?
-// The layer's precision is a template argument, and the types of all operands follow from it.
+// Runs one linear layer, forward and backward, in every precision, and prints the error against
+// FP32. The layer's precision is a template argument, which determines the types of all operands.
 #include <fmt/format.h>
 #include <octavo/octavo.hpp>
 
@@ -9,14 +9,14 @@ using namespace octavo;
 constexpr int tokens = 256, features = 512;
 using Values = std::vector<double>;
 
-/// Runs the layer `steps` times on the same input; returns y, dx and dw of the last.
+/// Runs the layer `steps` times on the same input; returns y, dx and dw of the last run.
 template <class P>
 std::vector<Values> run(int steps) {
-  using Layer = Linear<P, features, features, float, Cpu>;  // the weight's gradient is FP32
+  using Layer = Linear<P, features, features, float, Cpu>;  // the weight gradient is FP32
   using T = typename Layer::T;                              // between GEMMs: FP32 or BF16
   constexpr auto kind = MemoryKind::activations;
   Context<Cpu> context(1);
-  Arena<Cpu> arena({.peak = 16 << 20}, context);  // a model measures first what it needs
+  Arena<Cpu> arena({.peak = 16 << 20}, context);  // a model first measures how much memory it needs
   Manifest manifest;
   ScalingTable<Cpu> scaling;
   Parameter<T, float, Cpu> weight;
@@ -44,11 +44,11 @@ std::vector<Values> run(int steps) {
     x.values.data()[i] = T(normal({1, 2}, i)), dy.values.data()[i] = T(1e-5f * normal({1, 3}, i));
   for (int step = 0; step < steps; ++step) {
     layer.template quantize_weight<Mode::train>(context);
-    quantize(x, context), quantize(dy, context);  // nothing for FP32 and BF16
+    quantize(x, context), quantize(dy, context);  // does nothing for FP32 and BF16
     layer.forward(x, {}, y, context);
     layer.backward_input(dy, dx, context);
     layer.backward_weight(dy, x, weight.gradient, false, context);
-    scaling.update(context);  // delayed scaling: the scales of the next step
+    scaling.update(context);  // delayed scaling: computes the scales of the next step
   }
   const auto read = [](auto view) {
     Values values;

@@ -1,5 +1,6 @@
-// A kernel of your own that ends in FP8: y = relu(x + bias)², cast and transposed for a GEMM where
-// it is made, beside a copy of as many bytes. Exit code 1: a byte is not the formula's on the host.
+// A custom kernel that ends in FP8: y = relu(x + bias)², cast and transposed for a GEMM in the same
+// kernel, compared with a copy of as many bytes. Exit code 1: a byte differs from the formula on
+// the host.
 #include <octavo/cuda.cuh>
 
 #include <chrono>
@@ -9,13 +10,13 @@ using namespace octavo::kernels;
 
 OCTAVO_HOST_DEVICE inline float squared_relu(float x) { return x > 0 ? x * x : 0; }
 
-/// Makes y, a run of eight neighbours at a time: a TileSource.
+/// Computes y for eight neighbouring elements at a time: a TileSource.
 struct SquaredRelu {
   static constexpr int parts = 1, rounds_in_flight = 8;
   const Bf16 *x, *bias;  // [rows, columns] and [columns]
   Index columns;
   template <bool Vectors>
-  struct Runs {  // of one thread: the same columns of many rows
+  struct Runs {  // state of one thread: the same columns of many rows
     const Bf16* x;
     int stride;
     Run<Bf16> bias;
@@ -44,16 +45,16 @@ float microseconds(const Context<Cuda>& context, const auto& enqueue) {
 
 bool is_right(Index rows, Index columns, const Context<Cuda>& context) {
   const Index count = rows * columns;
-  std::vector<Bf16> x(count + columns);  // the bias stands behind x
+  std::vector<Bf16> x(count + columns);  // the bias follows x
   for (unsigned i = 0; i < x.size(); ++i) x[i] = Bf16((i * 2654435761u >> 8) * 0x1p-21f - 4);
   Arena<Cuda> arena({.peak = 6 * std::size_t(count) + (1 << 20)}, context);
   auto* values = arena.take<Bf16>(MemoryKind::activations, 2 * count + columns);
   auto* cast = arena.take<E4M3>(MemoryKind::activations, 2 * count);
   auto* slot = arena.take<OperandScaling>(MemoryKind::scaling, 1);
-  const float scale = 8;  // in a model, the slot's history says
+  const float scale = 8;  // in a model, the slot's history provides it
   copy_to_device_sync(&slot->scale, &scale, sizeof(scale), context);
   copy_to_device_sync(values, x.data(), 2 * x.size(), context);
-  OperandMemory<Fp8Recipe<Delayed>, OperandKind::input, Cuda> memory;  // not for y itself
+  OperandMemory<Fp8Recipe<Delayed>, OperandKind::input, Cuda> memory;  // y itself is not stored
   memory.row_major = cast, memory.transposed = cast + count;
   const auto y = memory.operand(rows, columns, slot, /*record=*/false, /*copies=*/{});
   const SquaredRelu source{values, values + count, columns};

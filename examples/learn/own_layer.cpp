@@ -1,5 +1,6 @@
-// A layer of your own in a chain of the library's: RMSNorm, Linear, LayerScale. It declares its
-// parameters and shows them to a visitor. Exit code 1: central differences give other gradients.
+// A custom layer in a chain of library layers: RMSNorm, Linear, LayerScale. It declares its
+// parameters and passes them to a visitor. Exit code 1: the gradients differ from central
+// differences.
 #include <fmt/format.h>
 #include <octavo/octavo.hpp>
 
@@ -7,7 +8,8 @@ using namespace octavo;
 constexpr int tokens = 24, hidden = 32, size = tokens * hidden;
 using Matrix = TensorView<float, 2, Cpu>;
 
-/// y[t, c] = x[t, c] · weight[c], which lets a branch start out weak. Touvron et al. 2021.
+/// y[t, c] = x[t, c] · weight[c], which reduces the initial contribution of a branch. Touvron et
+/// al. 2021.
 struct LayerScale {
   LayerScale() { weight.declare("layer_scale.weight", 1, hidden, Initial::normal(0.5f)); }
   void visit(auto&& visitor) { visitor(weight); }
@@ -15,7 +17,7 @@ struct LayerScale {
     const float* w = weight.weight.data();
     parallel_for(size, 1, context, [&](Index i) { y.data()[i] = x.data()[i] * w[i % hidden]; });
   }
-  /// A column is one thread's, so that sums do not depend on the number of threads.
+  /// One thread computes a column, so sums do not depend on the number of threads.
   void backward(Matrix dy, Matrix x, Matrix dx, const Context<Cpu>& context) const {
     parallel_for(hidden, size / hidden, context, [&](Index c) {
       for (Index t = 0; t < tokens; ++t) {
@@ -29,7 +31,7 @@ struct LayerScale {
 
 int main() {
   Context<Cpu> context(1);
-  Arena<Cpu> arena({.peak = 4 << 20}, context);  // a model measures first what it needs
+  Arena<Cpu> arena({.peak = 4 << 20}, context);  // a model first measures how much memory it needs
   constexpr auto kind = MemoryKind::activations;
   fill_zero(arena.take<float>(kind, 0), arena.allocated(), context);
   const auto take = [&] { return Matrix{arena.take<float>(kind, size), {tokens, hidden}}; };
@@ -46,7 +48,7 @@ int main() {
   Manifest manifest;
   norm.declare("norm", 1e-5f), weight.declare("weight", hidden, hidden, Initial::normal(0.2f));
   const auto visit = [&](auto v) { norm.visit(v), v(weight), scale.visit(v); };
-  FlatParameters<float, float, Cpu> run;  // all weights side by side, all gradients too
+  FlatParameters<float, float, Cpu> run;  // all weights contiguous, and all gradients
   run.take_weights(arena, visit), run.take_gradients(arena, visit);
   linear.declare("linear", {nullptr, &manifest});  // FP32 needs no scaling table
   linear.take_weight_copies(arena, weight), visit([&](auto& p) { initialize(p, {1, 0}, context); });
@@ -60,7 +62,7 @@ int main() {
     for (Index i = 0; i < size; ++i) sum += double{y.data()[i]} * double{dy.data()[i]};
     return sum;
   };
-  loss();  // the forward
+  loss();  // forward
   scale.backward(dy, projected, dprojected.values, context);
   linear.backward_weight(dprojected, normalised, weight.gradient, false, context);
   linear.backward_input(dprojected, gradient, context);

@@ -1,16 +1,16 @@
-// A block and a model of your own, trained by the library's session: a Llama whose blocks have an
-// MLP before the attention and one behind it (a "macaron"; Lu et al. 2019, arXiv 1906.02762), with
-// an activation of your own. Exit code 1: it did not learn.
+// A custom block and model, trained by the library's session: a Llama whose blocks have one MLP
+// before the attention and one after it (a "macaron"; Lu et al. 2019, arXiv 1906.02762), with a
+// custom activation. Exit code 1: it did not learn.
 #include <fmt/format.h>
 #include <octavo/octavo.hpp>
 
 using namespace octavo;
 
-/// relu(x)²: So et al. 2021, arXiv 2109.08668. An activation works on the projection's columns.
+/// relu(x)²: So et al. 2021, arXiv 2109.08668. An activation reads the columns of the projection.
 struct SquaredRelu {
   static constexpr const char* projection = "up";  // its name in the manifest
-  static constexpr int inputs = 1;                 // columns of it for each of the result
-  static constexpr bool sums_bias = false;         // the backward makes no gradient of a bias
+  static constexpr int inputs = 1;                 // projection columns per result column
+  static constexpr bool sums_bias = false;         // the backward computes no bias gradient
 
   template <class T, class Y>
   static void forward(TensorView<const T, 2, Cpu> x, const Y& y, const Context<Cpu>& context) {
@@ -18,7 +18,7 @@ struct SquaredRelu {
       const float value = std::max(0.0f, static_cast<float>(x.data()[i]));
       y.values.data()[i] = T(value * value);
     });
-    quantize(y, context);  // the operand of the next linear layer, in that layer's precision
+    quantize(y, context);  // the input of the next linear layer, in that layer's precision
   }
   template <class T, class Gradient, class G>
   static void backward(TensorView<const T, 2, Cpu> dy, TensorView<const T, 2, Cpu> x,
@@ -40,13 +40,13 @@ constexpr LlamaConfig shape{.name = "macaron",
                             .head_dim = 16,
                             .vocabulary = 64};
 
-/// The parts of a Llama, but for the block: T, P and G are formats and precisions of one block.
+/// The parts of a Llama except the block. T, P and G are formats and precisions of one block.
 struct Macaron : LlamaFamily<shape> {
   template <class T, class P, class G, Device D>
   using Mlp = MLP<block_shape, SquaredRelu, T, typename P::GateUpPrecision,
                   typename P::DownPrecision, G, D>;
-  /// y = x + part(norm(x)). Two names: what the norm's ends in, and what the part's layers begin
-  /// with, where two parts have layers of one name.
+  /// y = x + part(norm(x)). The two names are the suffix of the norm's name, and the prefix of the
+  /// names of the part's layers, because two parts have layers with the same name.
   template <ConfigName NormName, ConfigName Prefix, class Part, class T, class G, Device D>
   using Branch = ResidualBranch<NormName, Prefix, Norm<T, G, D>, Part, T, config.hidden, D>;
   template <class T, class P, class G, Device D>

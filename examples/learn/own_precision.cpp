@@ -1,6 +1,6 @@
-// A model with a precision policy of its own: FP8, but BF16 where it hurts.
+// A model with a custom precision policy: FP8, but BF16 for sensitive layers.
 //
-// The policy is a type; the manifest that the model prints before training shows where each GEMM
+// The policy is a type. The manifest that the model prints before training shows where each GEMM
 // runs, and every step is checked against it.
 #include <fmt/format.h>
 #include <octavo/data/data.hpp>
@@ -11,8 +11,8 @@
 
 using namespace octavo;
 
-// A short history that trusts the newest amax, with one bit of head room; the first block and all
-// down projections, whose inputs have outliers, stay in BF16.
+// A short history with the newest amax and one bit of headroom. The first block and all down
+// projections, whose inputs have outliers, stay in BF16.
 using ShortHistory = DelayedScaling<16, AmaxReduction::most_recent, Margin{1}>;
 using Precision =
     Layerwise<First<1, Bf16>, For<LinearRole::down, Bf16>, Fp8Recipe<ShortHistory, Hybrid>>;
@@ -35,7 +35,7 @@ constexpr std::string_view text =
     "And when the snow has gone its way, the rain in spring begins the day. ";
 
 int main() {
-  Context<Cpu> context(1);  // a model this small gains nothing from more threads
+  Context<Cpu> context(1);  // a model this small is not faster with more threads
   constexpr BatchShape batch{.sequences = 4, .tokens = 64};
   ModelSession<Llama<shape, Precision, Cpu>> session({.batch = batch}, context);
   fmt::print("{}\n{}\n", session.precision(), session.manifest().text());

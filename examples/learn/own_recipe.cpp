@@ -1,7 +1,9 @@
-// A recipe of your own: other blocks than the library's, trained beside BF16 and Blockwise.
+// A custom recipe with a block size that the library does not have, compared with BF16 and
+// Blockwise.
 //
-// How scales are found and what they cover is a type. No GPU multiplies blocks of 64, so on Cuda
-// this recipe does not compile; the Cpu device emulates it, to see what it would do to a training.
+// A type determines how scales are computed and which elements share one. No GPU multiplies blocks
+// of 64, so this recipe does not compile for Cuda; the Cpu device emulates it, which shows its
+// effect on training.
 #include <fmt/format.h>
 #include <octavo/data/data.hpp>
 #include <octavo/octavo.hpp>
@@ -12,9 +14,9 @@ using namespace octavo;
 
 struct BlocksOf64 {
   static constexpr const char* name = "blocks of 64";
-  using InputGranularity = PerBlock<1, 64>;    // of inputs and gradients: 64 along the reduced side
+  using InputGranularity = PerBlock<1, 64>;    // of inputs and gradients, along k
   using WeightGranularity = PerBlock<64, 64>;  // of weights
-  static constexpr int shape_multiple = 64;    // of a layer's features
+  static constexpr int shape_multiple = 64;    // required multiple of a layer's features
   static constexpr auto rounding = ScaleRounding::power_of_two;
 };
 
@@ -53,7 +55,7 @@ double train() {
     if (step > steps - 10) recent += loss / 10;
   }
   fmt::print("{:<16} | loss {:.4f}", session.precision(), recent);
-  for (const OperandReport& operand : session.operands()) {  // none in BF16
+  for (const OperandReport& operand : session.operands()) {  // empty in BF16
     if (!operand.name.starts_with("blocks.0.qkv")) continue;
     fmt::print(" | {} {} by {}", operand.name, operand.format, operand.granularity);
   }

@@ -31,7 +31,7 @@ grep -qE "^machine \| octavo +\| [0-9]+\.[0-9]+\.[0-9]+$" out || fail "no versio
 grep -qE "^machine \| processor +\| [0-9]+ threads?, " out || fail "no processor"
 grep -qE "^machine \| NVIDIA driver +\| (none|[0-9.]+)$" out || fail "no driver"
 if [ "$expected" -eq 0 ]; then
-  grep -qE "^result +\| everything agrees +\| 0 of [0-9]+ checks failed$" out || fail "no result"
+  grep -qE "^result +\| all checks passed +\| 0 of [0-9]+ checks failed$" out || fail "no result"
 else
   grep -qE "^result +\| DISAGREEMENT +\| 1 of [0-9]+ checks failed$" out || fail "no result"
 fi
