@@ -11,7 +11,7 @@ case="all checks"
 code=0
 timeout "$run_limit" "$program" >out 2>err || code=$?
 expected=0
-if ! grep -qE "^machine \| GPU +\| not looked at" out && ! grep -qE "^machine \| GPU memory" out; then
+if ! grep -qE "^machine \| GPU +\| not checked" out && ! grep -qE "^machine \| GPU memory" out; then
   expected=1
   grep -qE "^check +\| cuda +\| FAILED, (no GPU answers \(|GPU 0 .* has compute capability)" out ||
     fail "no GPU, and not said"
@@ -48,12 +48,12 @@ grep -qE "^machine \| processor +\| 1 thread, " out || fail "not one thread"
 steps() { sed -n 's/^\(check .*| cpu .*\)| OK.*; step/\1/p' "$1"; }
 [ "$(steps before)" = "$(steps out)" ] || fail "the steps depend on the number of threads"
 
-if ! grep -qE "^machine \| GPU +\| not looked at" before; then
+if ! grep -qE "^machine \| GPU +\| not checked" before; then
   CUDA_VISIBLE_DEVICES='' run "no GPU is to be seen" 1
   grep -qE "^check +\| cuda +\| FAILED, no GPU answers \(" out || fail "no GPU, and not said"
 fi
 
-if grep -qE "^machine \| GPU +\| not looked at" before; then
+if grep -qE "^machine \| GPU +\| not checked" before; then
   run "--gpu where there is no Cuda device" 2 --gpu 0
   err_is_one_line_with "--gpu is for the cuda device, which is not compiled in"
 fi
