@@ -17,7 +17,8 @@ if(PROJECT_IS_TOP_LEVEL)
 endif()
 set(OCTAVO_ARCH "${octavo_arch}" CACHE STRING
   "Processor that our own targets are compiled for, as -march= takes it; empty: the compiler's choice")
-set(OCTAVO_OPTIMISATION "quick" CACHE STRING "Optimisation of the C++ of our own programs and benchmarks, but in Debug builds: quick; quiet, -Og but for models; or flags such as -O3. Tests, plan_memory and compare_runs have their own")
+set(OCTAVO_OPTIMISATION "quick" CACHE STRING "Optimisation of the C++ of our own programs and benchmarks, except in Debug builds: quick; quiet (-Og except for models and prepare_data); or flags such as -O3. Tests, plan_memory and compare_runs have their own")
+option(OCTAVO_WARNINGS "Compile our own targets with warnings; they take a tenth of the time" ON)
 # Compilers warn of different things: errors are for those that scripts/check names.
 option(OCTAVO_WERROR "Warnings in our own targets are errors" OFF)
 option(OCTAVO_TEST_EACH_SOURCE "One test program a source file, as scripts/mutate builds them" OFF)

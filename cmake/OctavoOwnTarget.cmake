@@ -9,8 +9,12 @@
 # -ffast-math.
 
 function(octavo_own_target target)
-  set(flags -Wall -Wextra -Wconversion -Wshadow -fno-math-errno -fno-trapping-math)
-  set(cuda_flags -Xcompiler=-Wall,-Wextra,-fno-math-errno,-fno-trapping-math)
+  set(flags -fno-math-errno -fno-trapping-math)
+  set(cuda_flags -Xcompiler=-fno-math-errno,-fno-trapping-math)
+  if(OCTAVO_WARNINGS)
+    list(APPEND flags -Wall -Wextra -Wconversion -Wshadow)
+    list(APPEND cuda_flags -Xcompiler=-Wall,-Wextra)
+  endif()
   set(optimisation ${OCTAVO_OPTIMISATION})
   if(ARGN)
     set(optimisation ${ARGN})

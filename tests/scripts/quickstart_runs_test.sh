@@ -34,16 +34,16 @@ while (($#)); do
   shift
 done
 mkdir -p "$out" running
+trap "sleep 0.2; echo $precision >>stopped; exit 143" TERM
 echo "$precision with $threads" >>started
 : >running/$$
 ls running | wc -l >>counts
 if [[ $precision == "${FAILS-}" ]]; then sleep 0.3; exit 7; fi
-[[ -z ${FAILS-} ]] || { trap "echo $precision >>stopped; exit 143" TERM; sleep 20 & wait; }
+[[ -z ${FAILS-} ]] || { sleep 20 & wait; }
 sleep 0.3
 for step in 1 2 10 11 20; do echo "step $step | loss $step.5"; done
 echo "evaluation at step 20 | validation loss 2"
 echo "20 steps in 1 s"
-echo "sample of $precision"
 rm running/$$'
 export PATH=$scratch/commands:$PATH
 
@@ -61,7 +61,7 @@ precisions=(bf16 fp8-delayed fp8-tensorwise fp8-rowwise fp8-blockwise fp8-delaye
 [[ $(sort -n counts | tail -n 1) -eq 2 ]] || fail "not two at a time: $(cat counts)"
 for precision in "${precisions[@]}"; do
   grep -qx "evaluation at step 20 | validation loss 2 | $precision" out || fail "no evaluation of $precision"
-  grep -A 3 -x "== $precision ==" out | grep -qx "sample of $precision" || fail "no sample of $precision"
+  grep -qx "20 steps in 1 s | $precision" out || fail "no end of $precision"
 done
 for step in 1 10 20; do
   [[ $(grep -cx "step $step | loss $step.5" out) -eq 7 ]] || fail "step $step is not printed"
@@ -77,5 +77,16 @@ grep -q "^quickstart: training in fp8-delayed stopped with exit code 7; " err ||
 [[ $(cat stopped) == bf16 ]] || fail "the other run is not stopped"
 [[ $(sort started) == "$(printf '%s with 1\n' bf16 fp8-delayed)" ]] || fail "other runs start: $(cat started)"
 grep -q ^compares out && fail "a comparison in spite of the failure"
+
+rm -rf started counts running stopped
+code=0
+FAILS=nothing ./quickstart text.txt >out 2>err &
+for _ in {1..100}; do
+  [[ $(wc -l 2>/dev/null <counts) -eq 2 ]] && break
+  sleep 0.1
+done
+kill -TERM $! && { wait $! || code=$?; }
+[[ $code -eq 143 ]] || fail "exit code $code when it is terminated"
+[[ $(sort stopped) == "$(printf '%s\n' bf16 fp8-delayed)" ]] || fail "runs that are not stopped: $(cat stopped)"
 [[ $failures -eq 0 ]] || exit 1
 echo "quickstart_runs: OK"
