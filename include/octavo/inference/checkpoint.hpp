@@ -1,5 +1,5 @@
 /// @file
-/// An inference's weights from a checkpoint.
+/// Loading the weights of an inference session from a checkpoint.
 #pragma once
 
 #include <octavo/inference/inferring.hpp>
@@ -9,10 +9,10 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// Sets all weights of an inference to those of a checkpoint: of the run's FP32 masters, where it
-/// had such. Every file is held to its checksum before anything is set.
-/// @throws ConfigError  for a checkpoint of another model
-/// @throws IoError      for one that is not whole, naming the file
+/// Sets all weights of an inference session to those of a checkpoint: to the FP32 master weights if
+/// the run had them. Verifies the checksum of every file before it sets any weight.
+/// @throws ConfigError  if the checkpoint is of another model
+/// @throws IoError      naming the file, if the checkpoint is not complete
 inline void load_checkpoint_weights(const std::filesystem::path& path, Inferring& session) {
   const ListedCheckpoint found = detail::look_at_checkpoint(path);
   require<IoError>(found.manifest.has_value(), path.string(),

@@ -1,5 +1,5 @@
 /// @file
-/// Text from a model, one token after another.
+/// Generating text with a model, token by token.
 #pragma once
 
 #include <octavo/core/random.hpp>
@@ -15,30 +15,31 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// How a text goes on.
+/// Options of `generate`.
 struct GenerateOptions {
-  Index tokens = 200;  ///< to draw, at most
+  Index tokens = 200;  ///< maximum number of tokens to generate
   SamplingOptions sampling{};
   std::uint64_t seed = 1;
-  /// Ids below it can be drawn, such as a tokenizer's; 0: all of the model's.
+  /// Only token IDs below it are sampled, such as those of a tokenizer; 0: all of the model's.
   Index vocabulary = 0;
-  /// Tokens that end the text, such as that of an end of text; they are no part of it.
+  /// Tokens that end the text, such as an end-of-text token. They are not part of the text.
   std::vector<std::int32_t> stop_tokens{};
-  std::function<bool()> stop{};  ///< asked before each token; if it says true, the text ends there
-  std::function<void(std::int32_t)> take{};  ///< given each token of the text when it is drawn
+  std::function<bool()> stop{};  ///< called before each token; true ends the text
+  std::function<void(std::int32_t)>
+      take{};  ///< called with each token of the text when it is sampled
 };
 
-/// Goes on with the model's text by a prompt and by tokens that are drawn, until there are enough
-/// or one stops it, or the model has no room for more. The same seed draws the same tokens from the
-/// same logits, whatever was drawn before. All but the last token are then part of the model's
-/// text.
+/// Appends a prompt to the model's text and continues it with sampled tokens, until the maximum
+/// number is reached, a stop token is sampled, `stop` returns true, or the model has no room. The
+/// same seed samples the same tokens from the same logits, whatever was sampled before. Afterwards
+/// the model's text contains all tokens except the last.
 /// @param prompt  at least one token
-/// @return the tokens that were drawn, without the one that stopped it
-/// @throws ConfigError  for an empty prompt or one without room, sampling that means nothing, or a
-///                      vocabulary that is not the model's or a part of it
+/// @return the sampled tokens, without the stop token
+/// @throws ConfigError  for an empty prompt or one without room, invalid sampling options, or a
+///                      vocabulary that is larger than the model's
 inline std::vector<std::int32_t> generate(TextModel& model, std::span<const std::int32_t> prompt,
                                           const GenerateOptions& options) {
-  require<ConfigError>(!prompt.empty(), "the prompt is empty; give at least one token");
+  require<ConfigError>(!prompt.empty(), "the prompt must not be empty; pass at least one token");
   const Index vocabulary = model.facts().vocabulary;
   require<ConfigError>(options.vocabulary >= 0 && options.vocabulary <= vocabulary, "ids below ",
                        options.vocabulary, " are to be drawn, of ", vocabulary, "; give 1 to ",
@@ -63,12 +64,12 @@ inline std::vector<std::int32_t> generate(TextModel& model, std::span<const std:
   return text;
 }
 
-/// The text of a model that is being trained, in its layout and precision of training: nothing is
-/// cached, and the model sees at most one sequence of the last tokens.
+/// The text of a model that is being trained, in the layout and precision of training. Nothing is
+/// cached, and the model sees at most the last `sequence` tokens.
 class TrainingText final : public TextModel {
  public:
   /// @param session   outlives this
-  /// @param sequence  tokens that the model sees at once
+  /// @param sequence  maximum number of tokens that the model sees at once
   TrainingText(TrainingSession& session, Index sequence) : session_(session), sequence_(sequence) {
     session.begin_evaluation();
   }
@@ -94,8 +95,8 @@ class TrainingText final : public TextModel {
   std::vector<std::int32_t> text_;
 };
 
-/// Goes on with `prompt` by a session's weights as they are: see `TrainingText`. Ranks call it
-/// together.
+/// Continues `prompt` with a session's current weights; see `TrainingText`. A collective call: all
+/// ranks call it together.
 [[nodiscard]] inline std::vector<std::int32_t> generate(TrainingSession& session,
                                                         std::span<const std::int32_t> prompt,
                                                         Index sequence,

@@ -1,5 +1,5 @@
 /// @file
-/// An inference's weights from a Hugging Face folder.
+/// Loading the weights of an inference session from a Hugging Face folder.
 #pragma once
 
 #include <octavo/inference/inferring.hpp>
@@ -9,9 +9,9 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// Sets all weights of an inference to those of a Hugging Face folder, which is read a piece at a
-/// time. Nothing is set before config.json and the headers of all files were found right.
-/// @param model  that the inference's is, such as `description_of(llama3_8b)`
+/// Sets all weights of an inference session to those of a Hugging Face folder, which it reads in
+/// pieces. Verifies config.json and the headers of all files before it sets any weight.
+/// @param model  description of the session's model, such as `description_of(llama3_8b)`
 /// @throws UsageError, ConfigError, IoError  as `load_hugging_face` of a TrainingSession
 inline void load_hugging_face(Inferring& session, const ModelDescription& model,
                               const std::filesystem::path& folder) {

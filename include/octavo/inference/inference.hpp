@@ -1,5 +1,5 @@
 /// @file
-/// Inference: text from a model that is not trained.
+/// Inference: generating text with trained models.
 #pragma once
 
 #include <octavo/inference/checkpoint.hpp>

@@ -1,15 +1,15 @@
 /// @file
-/// How much text an inference has memory for.
+/// The amount of text that an inference session has memory for.
 #pragma once
 
 #include <octavo/core/device.hpp>
 
 namespace octavo OCTAVO_ABI {
 
-/// What an inference has memory for.
+/// The amount of text that an inference session has memory for.
 struct InferenceShape {
-  Index longest = 0;  ///< tokens of a text, at most
-  /// Tokens that are worked on together, at most: those of a prompt, a piece after the other.
+  Index longest = 0;  ///< maximum number of tokens of a text
+  /// Maximum number of tokens that are processed together: a prompt is processed in such pieces.
   Index piece = 256;
 };
 

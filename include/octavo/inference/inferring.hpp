@@ -1,5 +1,5 @@
 /// @file
-/// An inference without its model's type.
+/// The interface of inference sessions, without the model's type.
 #pragma once
 
 #include <octavo/core/replay.hpp>
@@ -17,30 +17,30 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// Gives elements of a model's parameters: `values` are those of `weight` from `begin` on. Several
-/// threads call it at a time.
+/// Provides elements of a model's parameters: fills `values` with those of `weight` from `begin`
+/// on. Several threads call it concurrently.
 using ModelWeights =
     std::function<void(const WeightInfo& weight, Index begin, std::span<float> values)>;
 
-/// An inference of some model: what programs that choose model and precision at run time hold.
+/// An inference session of any model, for programs that choose model and precision at run time.
 class Inferring : public TextModel {
  public:
-  /// Every parameter, in the order in which `load_sync` asks for them.
+  /// Returns all parameters, in the order in which `load_sync` requests them.
   [[nodiscard]] virtual std::vector<WeightInfo> weights() const = 0;
-  /// Sets all weights; the text is forgotten. Before, `append` throws UsageError.
-  /// @param source  asked for a piece of a weight at a time by each of several threads
-  /// @throws ConfigError  naming a weight that is not finite once it is rounded to its format;
-  ///                      those before it are set
+  /// Sets all weights and clears the text. Until then, `append` throws UsageError.
+  /// @param source  called by several threads, each for a piece of a weight at a time
+  /// @throws ConfigError  naming a weight that is not finite after rounding to its format; the
+  ///                      weights before it are set
   virtual void load_sync(const ModelWeights& source) = 0;
-  /// Sets all weights to what a training session of the model begins with, likewise.
+  /// Sets all weights to the initial weights of a training session, and clears the text.
   virtual void initialize_sync(std::uint64_t seed) = 0;
 
   [[nodiscard]] virtual std::string precision() const = 0;
   [[nodiscard]] virtual const MemoryPlan& memory() const = 0;
-  /// Bytes that the step by one token reads: weights that multiply, and the cache of a text of
-  /// `length` tokens.
+  /// Returns the number of bytes that the step by one token reads: weights that are multiplied, and
+  /// the cache of a text of `length` tokens.
   [[nodiscard]] virtual std::size_t bytes_of_step(Index length) const = 0;
-  /// How often the step by one token was enqueued, recorded, and launched from its record.
+  /// Returns how often the step by one token was enqueued, recorded, and launched as a graph.
   [[nodiscard]] virtual const ReplayCounts& replays() const = 0;
 };
 

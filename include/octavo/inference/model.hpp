@@ -1,5 +1,5 @@
 /// @file
-/// A decoder that is not trained: weights, and the cache of one text.
+/// A decoder for inference: weights, and the KV cache of one text.
 #pragma once
 
 #include <octavo/inference/inference_shape.hpp>
@@ -13,11 +13,12 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// A decoder of the same parts as a `Decoder`, which only infers: weights as `Inference<Precision>`
-/// keeps them, no gradients, no optimizer, and the keys and values of one text. Lives in an
-/// `Arena`. Not copyable or movable, because its layers point to what it shares.
-/// @tparam Family     as `Decoder` has it, of one rank
-/// @tparam Precision  that the weights are kept for: see `Inference`
+/// A decoder with the layers of a `Decoder`, for inference only. It has weights in the format of
+/// `Inference<Precision>` and the keys and values of one text, but no gradients and no optimizer.
+/// Its memory is in an `Arena`. Not copyable or movable, because its layers point to shared
+/// members.
+/// @tparam Family     as of `Decoder`, for one rank
+/// @tparam Precision  determines the format of the weights: see `Inference`
 template <class Family, class Precision, Device D>
 class InferenceModel {
  public:
@@ -28,8 +29,8 @@ class InferenceModel {
                 "InferenceModel: ranks cannot share the layers of an inference; name a family of "
                 "one rank, such as LlamaFamily<config>");
 
-  /// Lays the model out in the arena. Writes nothing: see `fill_weights`.
-  /// @throws ConfigError  for no tokens, or more than the model has positions for
+  /// Allocates the model in the arena, without initializing it: see `fill_weights`.
+  /// @throws ConfigError  if `shape.longest` is 0, or more than the model's positions
   InferenceModel(Arena<D>& arena, InferenceShape shape, const DeviceLimits<D>& limits)
       : shape_(shape) {
     require<ConfigError>(shape.longest > 0, "the longest text has ", shape.longest,
@@ -52,14 +53,14 @@ class InferenceModel {
   [[nodiscard]] static ModelFacts facts() { return config.facts(); }
   [[nodiscard]] InferenceShape shape() const { return shape_; }
 
-  /// Gives the context the workspace that this model's operations need.
+  /// Reserves the workspace of the context that this model's operations need.
   void bind(Context<D>& context) const {
     context.bind_workspace({workspace_.data(), workspace_.bytes()});
   }
 
-  /// Calls `fill(parameter)` for every parameter, in the order of a `Decoder`'s; then its `weight`
-  /// has memory to write to. What is kept in FP8 is cast once the parameters of a block are there.
-  /// The text that is cached is lost.
+  /// Calls `fill(parameter)` for every parameter, in the order of a `Decoder`; its `weight` then
+  /// has memory to write to. Casts FP8 weights after the parameters of each block were filled.
+  /// Invalidates the cached text.
   template <class Fill>
   void fill_weights(const Fill& fill, const Context<D>& context) {
     const auto fill_staged = [&](Parameter<T, T, D>& parameter) {
@@ -76,7 +77,7 @@ class InferenceModel {
     });
     each_of_head()(fill_staged);
     head_.template quantize_weights<Mode::generate>(context);
-    positions_.initialize_sync(context);  // where weights were staged
+    positions_.initialize_sync(context);  // weights were staged there
   }
 
   /// Calls `visitor(parameter)` for every parameter, in the order of `fill_weights`.
@@ -87,7 +88,7 @@ class InferenceModel {
     each_of_head()(visitor);
   }
 
-  /// Bytes of all weights that a token is multiplied with.
+  /// Returns the size in bytes of all weights that a token is multiplied with.
   [[nodiscard]] std::size_t multiplied_bytes() {
     std::size_t bytes = 0;
     const auto add = [&](const Parameter<T, T, D>& parameter) {
@@ -103,11 +104,11 @@ class InferenceModel {
     return bytes;
   }
 
-  /// Goes on with the text by tokens, at most a piece of them: caches their keys and values.
-  /// @param tokens     [tokens]
-  /// @param positions  [tokens]: of each in the text, one after another, below `shape().longest`;
-  ///                   earlier ones are cached. Read on the device, so a record of this serves all
-  ///                   positions
+  /// Appends tokens to the text and caches their keys and values.
+  /// @param tokens     [tokens], at most `shape().piece`
+  /// @param positions  [tokens]: consecutive positions in the text, below `shape().longest`; all
+  ///                   earlier positions must be cached. Read on the device, so that a recorded
+  ///                   call works for all positions
   /// @note enqueues; does not synchronise
   void extend(TensorView<const std::int32_t, 1, D> tokens,
               TensorView<const std::int32_t, 1, D> positions, const Context<D>& context) {
@@ -126,7 +127,7 @@ class InferenceModel {
     });
   }
 
-  /// The logits of the token behind the last one of the last `extend`, which was by `tokens`.
+  /// Computes the logits of the token after those of the last `extend`, which appended `tokens`.
   /// @return  [1, padded vocabulary], in memory that the next call overwrites
   /// @note enqueues; does not synchronise
   [[nodiscard]] TensorView<T, 2, D> next_logits(Index tokens, const Context<D>& context) {
@@ -226,7 +227,7 @@ class InferenceModel {
     return bytes;
   }
 
-  /// The residual stream before block `layer`; one of two takes the other's place.
+  /// Returns the residual stream before block `layer`: one of two buffers, alternately.
   [[nodiscard]] TensorView<T, 2, D> residual(std::size_t layer, Index rows) const {
     return {residual_[layer % 2], {rows, config.hidden}};
   }

@@ -1,5 +1,5 @@
 /// @file
-/// Drawing a token from logits.
+/// Sampling a token from logits.
 #pragma once
 
 #include <octavo/core/device.hpp>
@@ -20,43 +20,45 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// Which tokens may be drawn, and how likely. Each limit is of what the one before it left.
+/// Options of sampling. Each limit applies to the tokens that the one before it leaves.
 struct SamplingOptions {
   double temperature = 0.8;  ///< logits are divided by it; 0 always takes the likeliest
-  Index top_k = 0;           ///< only the likeliest so many; 0: no limit
-  /// Only the likeliest that together have at least this probability: the fewest, and one at least.
+  Index top_k = 0;           ///< number of likeliest tokens to sample from; 0: no limit
+  /// Samples from the fewest likeliest tokens that together have at least this probability.
   double top_p = 1;
 };
 
 namespace detail {
 
-/// Logits that are worked on side by side, in vectors where the compiler has them. What they sum up
-/// to does not depend on it.
+/// Number of logits that are processed in parallel, in vectors if the compiler has them. Sums do
+/// not depend on the vectors.
 inline constexpr std::size_t logit_lanes = 16;
-/// Logits that have a sum of their own.
+/// Number of logits with a separate sum.
 inline constexpr std::size_t logit_block = 1024;
 
 }  // namespace detail
 
-/// Draws tokens. Of equally likely ones the lowest comes first: with temperature 0, and where a
-/// limit has room for some of them only.
+/// Samples tokens. Of equally likely tokens, the lowest ID comes first: with temperature 0, and if
+/// a limit includes only some of them.
 class Sampler {
  public:
   /// @throws ConfigError  for a temperature that is negative or not finite, a negative `top_k`, or
   ///                      a `top_p` that is not above 0 and at most 1
   explicit Sampler(const SamplingOptions& options) : options_(options) {
     require<ConfigError>(std::isfinite(options.temperature) && options.temperature >= 0,
-                         "the temperature is ", options.temperature, "; give 0 or more");
-    require<ConfigError>(options.top_k >= 0, "top-k is ", options.top_k,
-                         "; give a number of tokens, or 0 for no limit");
-    require<ConfigError>(options.top_p > 0 && options.top_p <= 1, "top-p is ", options.top_p,
-                         "; give a probability above 0, and 1 for no limit");
+                         "the temperature must be finite and at least 0, but is ",
+                         options.temperature);
+    require<ConfigError>(options.top_k >= 0, "top-k must be at least 0, but is ", options.top_k,
+                         "; pass 0 for no limit");
+    require<ConfigError>(options.top_p > 0 && options.top_p <= 1,
+                         "top-p must be above 0 and at most 1, but is ", options.top_p,
+                         "; pass 1 for no limit");
   }
 
-  /// A token, with the probability that the options and softmax(logits / temperature) give it.
+  /// Samples a token with its probability in softmax(logits / temperature) within the limits.
   /// @param logits  at least one
-  /// @param random  from 0 to below 1: it decides
-  /// @throws ConfigError  if one of them is NaN, or all are -Inf, or one is Inf
+  /// @param random  uniform in [0, 1): determines the token
+  /// @throws ConfigError  if a logit is NaN or Inf, or all are -Inf
   [[nodiscard]] std::int32_t draw(std::span<const float> logits, double random) {
     const std::size_t likeliest = find_likeliest(logits);
     if (options_.temperature == 0) return static_cast<std::int32_t>(likeliest);
@@ -69,7 +71,7 @@ class Sampler {
  private:
   struct Candidate {
     std::int32_t token;
-    float weight;  ///< its probability over the likeliest's
+    float weight;  ///< its probability divided by the likeliest token's
   };
   struct Bucket {
     Index count = 0;
@@ -88,15 +90,15 @@ class Sampler {
     for (std::size_t i = begin; i < end; ++i) body(i - begin, i);
   }
 
-  /// The bits of a float, of +0 for -0, as a number that is larger where the float is. That of a
-  /// NaN lies beyond those of infinities.
+  /// Returns an integer that orders floats by value; -0 equals +0. Integers of NaNs lie beyond
+  /// those of infinities.
   static std::int32_t order_of(float value) {
     const auto bits = std::bit_cast<std::int32_t>(value + 0.0f);
     return bits ^ ((bits >> 31) & std::numeric_limits<std::int32_t>::max());
   }
 
-  /// The first of the largest logits. Its block is found first, by integers, of which compilers
-  /// find the largest in vectors however they are to treat NaN: Clang, and GCC 12 with -O3.
+  /// Returns the first of the largest logits. Finds its block first, by integers: compilers
+  /// vectorise their maximum whatever the options about NaN (Clang, and GCC 12 with -O3).
   static std::size_t find_likeliest(std::span<const float> logits) {
     constexpr float infinity = std::numeric_limits<float>::infinity();
     std::int32_t largest = std::numeric_limits<std::int32_t>::min();
@@ -123,7 +125,7 @@ class Sampler {
     return found;
   }
 
-  /// Sets `weights_`, and the sums and the largest of their blocks; returns the sum of all.
+  /// Sets `weights_`, and the sum and the largest weight of each block. Returns the sum of all.
   double weigh(std::span<const float> logits, float largest) {
     weights_.resize(logits.size());
     const auto factor = static_cast<float>(1 / options_.temperature);
@@ -136,7 +138,7 @@ class Sampler {
       const std::size_t end = std::min(begin + detail::logit_block, logits.size());
       for_each_lane(begin, end, [&](std::size_t lane, std::size_t i) {
         const float weight = fast_exp((logits[i] - largest) * factor);
-        // Where the factor is 0 or infinite, these would be NaN.
+        // These would be NaN if the factor is 0 or infinite.
         weights_[i] = logits[i] == largest ? 1.0f : logits[i] == never ? 0.0f : weight;
         sums[lane] += static_cast<double>(weights_[i]);
       });
@@ -149,7 +151,7 @@ class Sampler {
     return total;
   }
 
-  /// `pick` of all tokens: the block is found first.
+  /// Applies `pick` to all tokens; finds the block first.
   [[nodiscard]] std::int32_t pick_of_all(double left) const {
     std::size_t found = 0;
     double left_of_found = std::numeric_limits<double>::infinity();
@@ -169,8 +171,8 @@ class Sampler {
                 });
   }
 
-  /// A weight that none of the likeliest `top_k` falls below, as so many blocks have one of it or
-  /// above: it spares the many that are far below a look at each. 0: none is known.
+  /// Returns a lower bound of the `top_k` likeliest weights: at least `top_k` blocks have a weight
+  /// of this size. Blocks below it need no further search. 0: no bound is known.
   [[nodiscard]] float least_of_top_k() {
     const auto most = static_cast<std::size_t>(options_.top_k);
     if (most == 0 || tops_.size() < most) return 0.0f;
@@ -180,7 +182,7 @@ class Sampler {
     return *last;
   }
 
-  /// Calls `body(i)` for each weight of at least `least`, but for those that are 0.
+  /// Calls `body(i)` for each weight that is not 0 and at least `least`.
   template <class Body>
   void for_each_of(float least, const Body& body) const {
     for (std::size_t block = 0; block < tops_.size(); ++block) {
@@ -193,8 +195,8 @@ class Sampler {
     }
   }
 
-  /// At most the least weight that the limits leave, and not much less: one pass instead of sorting
-  /// all. Weights that agree in their upper bits are taken together.
+  /// Returns a close lower bound of the weights within the limits, in one pass instead of a sort.
+  /// Weights with equal upper bits are counted together.
   float least_weight(double total) {
     constexpr int lower_bits = 19;
     const auto bucket_of = [](float weight) {
@@ -221,7 +223,7 @@ class Sampler {
     return std::bit_cast<float>(last << lower_bits);
   }
 
-  /// Sets `candidates_` to the tokens that the limits leave; returns the sum of their weights.
+  /// Sets `candidates_` to the tokens within the limits. Returns the sum of their weights.
   double limit(double total) {
     candidates_.clear();
     for_each_of(least_weight(total), [&](std::size_t i) {
@@ -242,8 +244,8 @@ class Sampler {
     return sum;
   }
 
-  /// The first candidate at which the weights add up to more than `left`; the last with a weight if
-  /// rounding leaves some.
+  /// Returns the first candidate at which the sum of weights exceeds `left`, or the last candidate
+  /// with a weight if rounding prevents that.
   template <class At>
   static std::int32_t pick(std::size_t count, double left, const At& at) {
     std::int32_t last = 0;
@@ -258,11 +260,11 @@ class Sampler {
   }
 
   SamplingOptions options_;
-  std::vector<float> weights_;       ///< of all tokens: probabilities over the likeliest's
-  std::vector<double> sums_;         ///< of each block of them
-  std::vector<float> tops_;          ///< the largest of each block
-  std::vector<float> largest_tops_;  ///< these, the largest first as far as one asks for them
-  std::vector<Bucket> buckets_;      ///< of tokens that are about as likely
+  std::vector<float> weights_;  ///< of all tokens: probabilities divided by the likeliest token's
+  std::vector<double> sums_;    ///< of each block of weights
+  std::vector<float> tops_;     ///< largest weight of each block
+  std::vector<float> largest_tops_;  ///< `tops_`, partly sorted in descending order
+  std::vector<Bucket> buckets_;      ///< of tokens with similar weights
   std::vector<Candidate> candidates_;
 };
 

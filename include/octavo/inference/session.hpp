@@ -1,5 +1,5 @@
 /// @file
-/// A model that infers, its memory, and one text.
+/// An inference session: a model, its memory, and one text.
 #pragma once
 
 #include <octavo/inference/inferring.hpp>
@@ -16,7 +16,7 @@ namespace octavo OCTAVO_ABI {
 
 namespace detail {
 
-/// What an inference has in its arena.
+/// The content of an inference session's arena.
 template <class Family, class Precision, Device D>
 struct InferenceParts {
   using T = StorageOf<Precision>;
@@ -30,13 +30,13 @@ struct InferenceParts {
 
   InferenceModel<Family, Precision, D> model;
   TensorView<std::int32_t, 1, D> inputs;  ///< [2 · piece]: tokens of a piece, then their positions
-  T* logits;                              ///< [vocabulary], on their way to the host
+  T* logits;                              ///< [vocabulary], pinned host memory
 };
 
 }  // namespace detail
 
-/// The memory that an inference needs, computed without allocating it.
-/// @throws ConfigError  for a shape that none can have
+/// Computes the memory that an inference session needs, without allocating it.
+/// @throws ConfigError  for an invalid shape
 template <class Family, class Precision, Device D>
 [[nodiscard]] MemoryPlan plan_inference(InferenceShape shape, const DeviceLimits<D>& limits) {
   Arena<D> arena;
@@ -44,11 +44,11 @@ template <class Family, class Precision, Device D>
   return arena.plan();
 }
 
-/// The inference of one model: its weights, and a text whose keys and values are cached, so that a
-/// token costs what reading the weights once and the cache costs. All memory is allocated when it
-/// is made. On `Cuda` the step by one token is recorded, and launched as a graph.
+/// An inference session: the weights of one model and a text with its KV cache. A token takes the
+/// time of reading the weights and the cache once. The constructor allocates all memory. On `Cuda`,
+/// the step by one token is recorded and launched as a graph.
 /// @tparam Family     such as `LlamaFamily<llama3_8b>`; see `PresetFamily`
-/// @tparam Precision  as a `Decoder` has it; what it is here, `Inference` says
+/// @tparam Precision  as of a `Decoder`; `Inference` defines its meaning here
 template <class Family, class Precision, Device D>
 class InferenceSession final : public Inferring {
  public:
@@ -56,7 +56,7 @@ class InferenceSession final : public Inferring {
   using T = typename Model::T;
 
   /// @param context  outlives the session
-  /// @throws ConfigError  for a shape that it cannot have
+  /// @throws ConfigError  for an invalid shape
   InferenceSession(InferenceShape shape, Context<D>& context)
       : context_(context),
         arena_(plan_inference<Family, Precision, D>(shape, context), context),
@@ -92,7 +92,7 @@ class InferenceSession final : public Inferring {
     while (tokens.size() > piece) {
       copy_inputs(tokens.first(piece));
       extend(static_cast<Index>(piece));
-      context_.synchronize();  // the next piece is copied to the same place
+      context_.synchronize();  // the next piece is copied to the same memory
       length_ += static_cast<Index>(piece);
       tokens = tokens.subspan(piece);
     }
@@ -173,7 +173,7 @@ class InferenceSession final : public Inferring {
                          FormatTraits<T>::name, ", the weight's format");
   }
 
-  /// Sets every parameter by `set(parameter)`, and forgets the text.
+  /// Sets every parameter by `set(parameter)` and clears the text.
   template <class Set>
   void fill(const Set& set) {
     length_ = 0;
@@ -182,7 +182,7 @@ class InferenceSession final : public Inferring {
     context_.synchronize();
   }
 
-  /// Brings the tokens of a piece, and their positions behind them, to the device.
+  /// Copies the tokens of a piece and then their positions to the device.
   void copy_inputs(std::span<const std::int32_t> tokens) {
     input_.assign(tokens.begin(), tokens.end());
     for (std::size_t i = 0; i < tokens.size(); ++i) {
@@ -205,9 +205,9 @@ class InferenceSession final : public Inferring {
   std::size_t multiplied_bytes_ = 0;
   Staging<D> staging_;
   Replay<D> replay_;
-  std::vector<std::int32_t> input_;  ///< on its way to the device
+  std::vector<std::int32_t> input_;  ///< staging memory for the device
   Index length_ = 0;
-  bool has_weights_ = false;  ///< that were loaded or made; 0 before
+  bool has_weights_ = false;  ///< weights were loaded or initialized
 };
 
 }  // namespace octavo

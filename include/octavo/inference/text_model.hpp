@@ -1,5 +1,5 @@
 /// @file
-/// A model that goes on with a text, without its type.
+/// The interface of models that continue a text.
 #pragma once
 
 #include <octavo/core/error.hpp>
@@ -10,8 +10,8 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// A text in tokens, and a model that says what may follow: what `generate` draws from, and what
-/// programs that choose model and precision at run time hold.
+/// A text in tokens and a model that predicts the next token. `generate` samples from it, and
+/// programs that choose model and precision at run time use it.
 class TextModel {
  public:
   TextModel() = default;
@@ -20,22 +20,22 @@ class TextModel {
   virtual ~TextModel() = default;
 
   [[nodiscard]] virtual const ModelFacts& facts() const = 0;
-  /// Tokens of the text so far.
+  /// Returns the number of tokens of the text so far.
   [[nodiscard]] virtual Index length() const = 0;
-  /// Tokens of a text, at most.
+  /// Returns the maximum number of tokens of a text.
   [[nodiscard]] virtual Index longest() const = 0;
 
-  /// Forgets all but the first tokens of the text.
-  /// @param length  of what is left, at most `length()`
-  /// @throws UsageError  for more
+  /// Removes all tokens of the text except the first `length`.
+  /// @param length  at most `length()`
+  /// @throws UsageError  if it is larger
   virtual void truncate(Index length) = 0;
 
-  /// Adds tokens to the text.
-  /// @param tokens  at least 1, and as many as there is room for
-  /// @param logits  [vocabulary] of the token that follows them, written
-  /// @throws ConfigError  for no tokens, more than the text has room for, or one outside of the
-  ///                      vocabulary; nothing is added
-  /// @throws ShapeError   for another number of logits
+  /// Appends tokens to the text.
+  /// @param tokens  at least 1, at most `longest() - length()`
+  /// @param logits  [vocabulary]: written, the logits of the next token
+  /// @throws ConfigError  if there are no tokens, more tokens than room, or a token outside the
+  ///                      vocabulary; the text does not change
+  /// @throws ShapeError   if the number of logits is wrong
   virtual void append(std::span<const std::int32_t> tokens, std::span<float> logits) = 0;
 };
 
@@ -43,8 +43,8 @@ namespace detail {
 
 /// See TextModel::truncate.
 inline void check_truncated(Index length, Index current) {
-  require<UsageError>(length >= 0 && length <= current, "a text of ", current,
-                      " tokens is to be cut to ", length, "; give 0 to ", current);
+  require<UsageError>(length >= 0 && length <= current, "cannot truncate a text of ", current,
+                      " tokens to ", length, "; pass 0 to ", current);
 }
 
 /// See TextModel::append.
@@ -52,16 +52,17 @@ inline void check_appended(const TextModel& model, std::span<const std::int32_t>
                            std::size_t logits) {
   const auto count = static_cast<Index>(tokens.size());
   const Index vocabulary = model.facts().vocabulary;
-  require<ConfigError>(count > 0, "a text is to go on by no tokens; give at least 1");
-  require<ConfigError>(count <= model.longest() - model.length(), "a text of ", model.length(),
-                       " tokens is to go on by ", count, ", but there is room for ",
-                       model.longest(), "; give fewer, or make room for a longer text");
-  require<ShapeError>(static_cast<Index>(logits) == vocabulary, "there is room for ", logits,
-                      " logits; the model has ", vocabulary);
+  require<ConfigError>(count > 0, "no tokens to append; pass at least one");
+  require<ConfigError>(count <= model.longest() - model.length(), "cannot append ", count,
+                       " tokens to a text of ", model.length(), ": the maximum length is ",
+                       model.longest(),
+                       "; pass fewer, or create the session with a larger `longest`");
+  require<ShapeError>(static_cast<Index>(logits) == vocabulary, "the number of logits must be ",
+                      vocabulary, ", but is ", logits);
   for (const std::int32_t token : tokens) {
     require<ConfigError>(token >= 0 && token < vocabulary, "token ", token,
-                         " lies outside of the vocabulary of ", vocabulary,
-                         "; use the tokenizer that the model was made for");
+                         " is outside the vocabulary of ", vocabulary,
+                         "; use the model's tokenizer");
   }
 }
 

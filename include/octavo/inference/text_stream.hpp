@@ -1,5 +1,5 @@
 /// @file
-/// The text of tokens as they come, in whole characters.
+/// The text of generated tokens, in whole characters.
 #pragma once
 
 #include <octavo/core/utf8.hpp>
@@ -13,17 +13,18 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// Bytes that come piece by piece, such as those of tokens, as valid UTF-8 that goes on: characters
-/// wait until they are whole, and what may be the begin of a text that stops it waits until that is
-/// known. A byte that belongs to no character becomes U+FFFD.
+/// Converts pieces of bytes, such as those of tokens, to valid UTF-8. Incomplete characters wait
+/// for their remaining bytes, and a possible beginning of a stop text waits until it is decided. A
+/// byte that belongs to no character becomes U+FFFD.
 class TextStream {
  public:
-  /// @param stops  texts that end the text and are no part of it; empty ones are passed over
+  /// @param stops  texts that end the text without being part of it; empty ones are ignored
   explicit TextStream(std::vector<std::string> stops = {}) : stops_(std::move(stops)) {
     std::erase(stops_, "");
   }
 
-  /// @return what of the text is certain by now and was not before; nothing once it is stopped
+  /// Adds bytes.
+  /// @return the text that is certain now and was not returned before; nothing after a stop text
   [[nodiscard]] std::string add(std::string_view bytes) {
     if (is_stopped_) return {};
     waiting_ += bytes;
@@ -34,13 +35,14 @@ class TextStream {
     return take(is_stopped_ ? stop : waiting_.size() - begun_stop(), is_stopped_);
   }
 
-  /// @return what waits: no bytes come any more
+  /// Ends the text.
+  /// @return the text that was waiting
   [[nodiscard]] std::string end() { return take(waiting_.size(), true); }
 
   [[nodiscard]] bool is_stopped() const { return is_stopped_; }
 
  private:
-  /// Bytes at the end that a text to stop at begins with.
+  /// Returns the number of bytes at the end that may begin a stop text.
   [[nodiscard]] std::size_t begun_stop() const {
     std::size_t longest = 0;
     for (const std::string& text : stops_) {
@@ -51,7 +53,7 @@ class TextStream {
     return longest;
   }
 
-  /// Whether more bytes may make a character of what `text` begins with.
+  /// Whether `text` begins with an incomplete character.
   static bool may_become_one(std::string_view text) {
     std::string longer(text);
     for (const char next : {'\x80', '\x90', '\xa0', '\xbf'}) {
@@ -64,8 +66,8 @@ class TextStream {
     return false;
   }
 
-  /// Takes the first bytes of what waits, but for a character at the end that is not whole.
-  /// @param all  no more bytes come
+  /// Takes the first waiting bytes, except an incomplete character at the end.
+  /// @param all  takes incomplete characters as well: no more bytes follow
   std::string take(std::size_t count, bool all) {
     constexpr const char* replacement = "\xef\xbf\xbd";
     std::string text;
