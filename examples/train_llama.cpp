@@ -1,11 +1,11 @@
-// The trainers: train_llama trains a Llama on text, finetune_llama on chats, in the precision that
-// is asked for. What they differ in is `trainer::program()`.
+// The trainers: train_llama trains a Llama on text, finetune_llama on chats, in the chosen
+// precision. They differ only in `trainer::program()`.
 //
 //   train_llama --data shakespeare.txt --precision fp8-delayed --steps 500 --out runs/delayed
 //
-// Exit codes: 0 done, 1 an error while running, 2 bad input, 3 too many non-finite steps in a row,
-// 4 the last checkpoint could not be saved, 5 stopped before a spike, 6 a replayed step was not the
-// same again, 128 + n stopped by signal n after finishing the step.
+// Exit codes: 0 success, 1 runtime error, 2 invalid input, 3 too many consecutive non-finite steps,
+// 4 the last checkpoint could not be saved, 5 stopped before a spike, 6 a replayed step differed,
+// 128 + n stopped by signal n after finishing the step.
 #include <octavo/comm/same_on_all_ranks.hpp>
 #include <octavo/io/folder.hpp>
 #include <octavo/train/train.hpp>
@@ -46,7 +46,7 @@ enum ExitCode {
   by_signal = 128
 };
 
-/// What a signal is answered with; on a terminal below the progress line.
+/// Returns the reply to a signal; on a terminal, it starts below the progress line.
 const char* acknowledgement() {
   static const std::string text = octavo::message(
       ::isatty(STDERR_FILENO) != 0 ? "\n" : "", program().name,
@@ -54,21 +54,21 @@ const char* acknowledgement() {
   return text.c_str();
 }
 
-/// Everything that a run is made of, before it writes its first file.
+/// Everything that a run needs before it writes its first file.
 struct Setup {
   std::unique_ptr<RunData> data;
   std::shared_ptr<octavo::TrainingSession> session;
   std::filesystem::path folder;
-  std::filesystem::path resume_from;  ///< empty: the run begins
+  std::filesystem::path resume_from;  ///< empty for a new run
   std::optional<octavo::RunTotals> totals;
-  Report* report = nullptr;  ///< null: what becomes of checkpoints is not reported yet
-  std::unique_ptr<octavo::Checkpoints> checkpoints;  ///< null: the run is not saved
-  std::unique_ptr<octavo::FolderLock> lock;          ///< of the run's folder
+  Report* report = nullptr;                          ///< null until checkpoints are reported
+  std::unique_ptr<octavo::Checkpoints> checkpoints;  ///< null if the run is not saved
+  std::unique_ptr<octavo::FolderLock> lock;          ///< lock of the run's folder
   octavo::CheckpointManifest resumed;
   std::string chosen;  ///< lines of TOML: flags of the command line and of --config
 };
 
-/// Writes what --save-hf and --save-adapters ask for. All ranks call it.
+/// Writes the weights for --save-hf and --save-adapters. All ranks must call it.
 void save_weights(octavo::TrainingSession& session, const Options& options,
                   const Instance& instance, const Ranks& ranks) {
   if (!options.save_adapters.empty()) {
@@ -89,7 +89,7 @@ void save_weights(octavo::TrainingSession& session, const Options& options,
   fmt::print("weights | written to {}\n", programs::visible(options.save_hf));
 }
 
-/// Trains until the end, a signal or too many steps that are not finite; returns the exit code.
+/// Trains until the end, a signal or too many non-finite steps; returns the exit code.
 int train(Setup& setup, Report& report, const Options& options, const Instance& instance,
           const Ranks& ranks) {
   octavo::TrainingSession& session = *setup.session;
@@ -98,17 +98,18 @@ int train(Setup& setup, Report& report, const Options& options, const Instance& 
     return octavo::train(session, *setup.data, run_options(options), report, *setup.totals,
                          setup.checkpoints.get());
   });
-  // At once: what comes behind may fail.
+  // Reported at once, because later calls may fail.
   if (ranks.is_first() && (summary.gave_up || summary.documents != 0)) {
     const std::filesystem::path saved_in = setup.checkpoints == nullptr ? "" : setup.folder;
     programs::tell("{}: {}\n", program().name,
                    summary.gave_up ? why_it_gave_up(summary, report, options)
                                    : why_it_stopped(summary, saved_in, options));
   }
-  // The run that goes on writes them, to folders that are not there yet.
+  // A resumed run writes them, to folders that must be new.
   const bool is_to_go_on = (summary.documents != 0 || summary.signal != 0) &&
                            setup.checkpoints != nullptr && summary.is_saved;
-  std::exception_ptr not_written;  // of which the run's files are told the rest
+  std::exception_ptr not_written;  // error in writing the weights, reported after the files are
+                                   // complete
   try {
     if (!summary.gave_up && !is_to_go_on) save_weights(session, options, instance, ranks);
   } catch (const octavo::CommError&) {
@@ -131,23 +132,24 @@ int train(Setup& setup, Report& report, const Options& options, const Instance& 
   return summary.signal == 0 ? success : by_signal + summary.signal;
 }
 
-/// Throws unless the run's folder is new, or its run goes on or begins again.
+/// Throws unless the run's folder is new, or the run resumes or restarts in it.
 void require_own_out(const Setup& setup, const CLI::App& app, const Options& options) {
   if (goes_on_in_its_folder(setup.resume_from, options) || begins_again(options)) return;
   require_free_out(options, detail::flags_file(app)->file_with("out", options.out));
 }
 
-/// Takes the run's folder for this run alone.
-/// @throws ConfigError  if another run has it, or has been there since it was looked at
-/// @throws IoError      if nothing can be written there, or the run saves and the disk has no locks
+/// Locks the run's folder for this run.
+/// @throws ConfigError  if another run uses it, or used it since it was checked
+/// @throws IoError      if the folder is not writable, or if the run saves checkpoints and the file
+///                      system has no locks
 void take_folder(Setup& setup, const CLI::App& app, const Options& options) {
   setup.folder = make_run_folder(options);
   if (setup.folder.empty()) return;
   try {
     setup.lock = std::make_unique<octavo::FolderLock>(setup.folder);
-  } catch (const octavo::NoLocksError& error) {  // which saves need
+  } catch (const octavo::NoLocksError& error) {  // checkpoints need a lock
     if (options.checkpoint_every != 0) throw;
-    programs::tell("{}: warning: {}; nothing keeps another run from writing there, too\n",
+    programs::tell("{}: warning: {}; nothing prevents another run from also writing there\n",
                    program().name, programs::text_of(error));
   }
   require_own_out(setup, app, options);
@@ -155,10 +157,10 @@ void take_folder(Setup& setup, const CLI::App& app, const Options& options) {
   if (begins && begins_again(options)) set_aside_what_was_not_saved(setup.folder);
 }
 
-/// The data and its batches. Each rank makes them for itself.
+/// Reads the data and creates its batches. Each rank reads them separately.
 void read_data(Setup& setup, const CLI::App& app, Options& options, const Instance& instance,
                const Ranks& ranks) {
-  // Text and session may take minutes.
+  // Reading text and creating the session can take minutes.
   if (ranks.is_first() && options.replay_step != 0) {
     setup.resume_from = checkpoint_to_replay_from(options, program().name);
   } else if (ranks.is_first()) {
@@ -170,13 +172,14 @@ void read_data(Setup& setup, const CLI::App& app, Options& options, const Instan
   setup.data = program().read(options, instance, ranks);
 }
 
-/// Says if adapters stand beside weights that they were not made for, as far as that can be known.
+/// Warns if adapters are used with weights other than those that they were trained with, as far as
+/// this is known.
 void warn_of_base(const Options& options, bool begins) {
   namespace fs = std::filesystem;
   if (options.load_hf.empty()) {
     programs::tell(
-        "{}: warning: without --model hf:FOLDER adapters stand beside the random weights of "
-        "--seed {}\n",
+        "{}: warning: without --model hf:FOLDER, the base model of the adapters has the random "
+        "weights of --seed {}\n",
         program().name, options.seed);
   }
   if (options.load_adapters.empty() || !begins) return;
@@ -187,14 +190,14 @@ void warn_of_base(const Options& options, bool begins) {
     return;
   }
   programs::tell(
-      "{}: warning: {} says that its adapters are for '{}', and --model is '{}'; beside "
-      "other weights, or such that have them in them, they say something else\n",
+      "{}: warning: {} names '{}' as the base model of its adapters, but --model is '{}'; adapters "
+      "do not fit other weights, or weights that already include them\n",
       program().name, programs::visible(options.load_adapters),
       programs::visible(config.base_model),
       programs::visible(options.load_hf.empty() ? options.model : "hf:" + options.load_hf));
 }
 
-/// The session, which ranks make together.
+/// Creates the session. All ranks must call it.
 void make_session(Setup& setup, const CLI::App& app, const Options& options,
                   const Instance& instance, Ranks& ranks) {
   require_replicas(options);
@@ -203,7 +206,7 @@ void make_session(Setup& setup, const CLI::App& app, const Options& options,
   request.options.sharding.ranks = options.ranks;
   setup.session = instance.make(request);
   const bool begins = setup.resume_from.empty();
-  // A checkpoint of adapters has nothing of the model that they stand beside.
+  // A checkpoint of adapters contains nothing of the base model.
   if (!options.load_hf.empty() && (begins || instance.has_adapters)) {
     octavo::load_hugging_face(*setup.session, instance.shape, options.load_hf);
   }
@@ -224,19 +227,19 @@ void make_session(Setup& setup, const CLI::App& app, const Options& options,
   if (ranks.is_first() && options.replay_step == 0) take_folder(setup, app, options);
 }
 
-/// What tells the data that validation losses are of from others.
+/// Returns a text that identifies the validation data, to compare losses.
 std::string validation_of(const RunData& data) {
   return octavo::message("hash ", data.validation_hash());
 }
 
-/// Takes the folder of checkpoints, and goes on from one. All ranks do it together.
-/// @param configuration  of this run
+/// Opens the folder of checkpoints, and resumes from one. All ranks must call it.
+/// @param configuration  configuration of this run
 void make_checkpoints(Setup& setup, const Options& options, const Ranks& ranks,
                       const std::string& configuration) {
   setup.totals.emplace(options.max_skipped);
   const std::filesystem::path folder = setup.folder / detail::checkpoints_name;
   if (options.replay_step != 0) {
-    // It only reads those that are there.
+    // Only reads existing checkpoints.
   } else if (options.checkpoint_every != 0) {
     setup.checkpoints = std::make_unique<octavo::Checkpoints>(
         octavo::CheckpointOptions{folder, options.checkpoint_every, options.keep,
@@ -254,10 +257,10 @@ void make_checkpoints(Setup& setup, const Options& options, const Ranks& ranks,
       octavo::detail::read_manifest(setup.resume_from).recipe.ends_with(octavo::lora_suffix);
   octavo::require<octavo::ConfigError>(
       of_adapters == setup.session->lora().has_value(), setup.resume_from.string(), " has ",
-      of_adapters ? "adapters, and this run none; give --lora, --lora-alpha, --lora-targets and "
-                    "--model as the run that saved it"
-                  : "a whole model, and this run trains adapters; write it with --export-hf, and "
-                    "name that folder with --model hf:");
+      of_adapters ? "adapters, but this run has none; pass --lora, --lora-alpha, --lora-targets "
+                    "and --model of the run that saved it"
+                  : "a whole model, but this run trains adapters; write it with --export-hf, and "
+                    "pass that folder with --model hf:");
   try {
     setup.resumed = octavo::resume(
         setup.resume_from, *setup.session, *setup.data, *setup.totals, setup.checkpoints.get(),
@@ -267,37 +270,35 @@ void make_checkpoints(Setup& setup, const Options& options, const Ranks& ranks,
   }
 }
 
-/// Says what of the data may be another than when the checkpoint was saved.
+/// Warns about data that may have changed since the checkpoint was saved.
 void warn_of_data(const Setup& setup) {
   if (setup.resumed.validation != validation_of(*setup.data)) {
     programs::tell(
-        "{}: warning: validation is on other tokens than in {}, or that does not say on "
-        "which: losses cannot be compared, and --keep-best begins anew\n",
+        "{}: warning: the validation tokens differ from those of {}, or are unknown there: losses "
+        "cannot be compared, and --keep-best starts again\n",
         program().name, programs::visible(setup.resume_from.string()));
   }
   for (const std::filesystem::path& path : setup.data->sampled_files()) {
     struct stat file {};
     if (::stat(path.c_str(), &file) != 0 || file.st_mtime <= setup.resumed.time) continue;
     programs::tell(
-        "{}: warning: {} was written after {}; its size and samples of it are the same, the "
-        "rest is not compared. If its tokens are others, begin another run\n",
+        "{}: warning: {} was written after {}; its size and sampled tokens are the same, but the "
+        "rest was not compared. If its tokens changed, start a new run\n",
         program().name, programs::visible(path.string()),
         programs::visible(setup.resume_from.string()));
   }
 }
 
-/// Runs a part of the set-up. Returns the message of the error in the input, if there is one.
+/// Runs a part of the set-up. Returns the message of an error in the input, or "".
 template <class Part>
 std::optional<std::string> wrong_in(const Setup& setup, const Part& part) {
   try {
     part();
   } catch (const std::bad_alloc&) {
-    return fmt::format(
-        "this machine has not the memory for {}",
-        setup.data == nullptr
-            ? "the text and its batches; give less text, or a smaller --batch, --micro-batches or "
-              "--seq-len"
-            : "the session; see plan_memory for what it takes");
+    return fmt::format("this machine does not have enough memory for {}",
+                       setup.data == nullptr ? "the text and its batches; use less text, or a "
+                                               "smaller --batch, --micro-batches or --seq-len"
+                                             : "the session; plan_memory prints what it needs");
   } catch (const octavo::CommError&) {
     throw;
   } catch (const octavo::Error& error) {
@@ -306,7 +307,7 @@ std::optional<std::string> wrong_in(const Setup& setup, const Part& part) {
   return std::nullopt;
 }
 
-/// @throws CommError  naming ranks that were started with another program, flags or text
+/// @throws CommError  naming the ranks that run another program, or have other flags or text
 void require_same(Ranks& ranks, const std::string& configuration, const Setup& setup,
                   const Options& options) {
   if (ranks.size() == 1) return;
@@ -314,7 +315,7 @@ void require_same(Ranks& ranks, const std::string& configuration, const Setup& s
       {"octavo", octavo::version_string},
       {"model", setup.session->manifest().text()},
       {"optimizer", setup.session->optimizer()},
-      {"weights", digests_of(options.load_hf)},  // each rank reads them for itself
+      {"weights", digests_of(options.load_hf)},  // each rank reads them separately
       {"adapters", digests_of(options.load_adapters)},
       {"data",
        octavo::message(setup.data->training_tokens(), " tokens, hash ", setup.data->hash())}};
@@ -323,15 +324,15 @@ void require_same(Ranks& ranks, const std::string& configuration, const Setup& s
   octavo::require_same_on_all_ranks(ranks, facts);
 }
 
-/// Prints what the run is, and trains.
+/// Prints the run's settings, and trains.
 int run(Setup& setup, const Options& options, const Instance& instance, Ranks& ranks,
         const std::string& configuration) {
   octavo::TrainingSession& session = *setup.session;
-  // From here on an error is one of the run: it may have written files.
+  // From here on, an error is a runtime error: the run may have written files.
   TimelineFile timeline(options, session, ranks);
   using Lines = octavo::MetricsFile::Lines;
   const bool goes_on = goes_on_in_its_folder(setup.resume_from, options);
-  // Of a run that is over nothing is left to be written.
+  // A finished run has nothing left to write.
   const bool is_over = goes_on && setup.totals->steps() >= options.steps &&
                        detail::has_ended(setup.folder / "metrics.jsonl");
   const std::string unrecorded =
@@ -359,20 +360,20 @@ int run(Setup& setup, const Options& options, const Instance& instance, Ranks& r
   }
   if (ranks.size() > 1 && options.reduce != "stored") {
     fmt::print("reduce | {}\n", options.reduce == "fp32" ? "gradients are summed and kept in FP32"
-                                                         : "gradients travel in E4M3");
+                                                         : "gradients are reduced in E4M3");
   }
   if (const std::string transport = session.transport(); !transport.empty()) {
     fmt::print("exchange | {}\n", transport);
   }
   if (options.gather == "fp8") {
-    fmt::print("gather | {} of {} parameters in FP8, all others as they are stored\n",
+    fmt::print("gather | {} of {} parameters in FP8, all others in the storage format\n",
                session.parameters_gathered_in_fp8(), facts.parameters);
   }
   fmt::print("run | {}\n", setup.folder.empty()
                                ? "writes no files (--no-out)"
                                : "kept in " + programs::visible(setup.folder.string()));
   if (!options.saved_as_before.empty()) {
-    fmt::print("run | is saved as its config.toml says:{}\n", options.saved_as_before);
+    fmt::print("run | saved as in its config.toml:{}\n", options.saved_as_before);
   }
   setup.data->print();
   if (ranks.is_first()) warn_of_warmup(options);
@@ -399,7 +400,7 @@ int run(CLI::App& app, Options& options) {
   try {
     options.out = detail::run_of(options.out);
     const bool is_alone = options.list_checkpoints || !options.export_hf.empty();
-    // One rank of several does it.
+    // One of the ranks is enough.
     if (is_alone && octavo::read_launch().rank != 0) return success;
     if (options.list_checkpoints) {
       print_checkpoints(options);
@@ -434,7 +435,7 @@ int run(CLI::App& app, Options& options) {
   }
   try {
     Setup setup;
-    // Ranks go on together or not at all.
+    // Ranks continue together or not at all.
     const auto are_well_after = [&](const auto& part, bool one_speaks_for_all = false) {
       const std::optional<std::string> wrong = wrong_in(setup, part);
       if (wrong.has_value() && (ranks->is_first() || !one_speaks_for_all)) {
@@ -444,7 +445,8 @@ int run(CLI::App& app, Options& options) {
     };
     if (!are_well_after([&] { read_data(setup, app, options, *instance, *ranks); }))
       return bad_input;
-    // What rank 0 has found counts, behind a letter that is there even without it.
+    // All ranks use what rank 0 found. The prefix makes the text non-empty even if nothing was
+    // found.
     setup.resume_from = octavo::all_gather_texts(*ranks, '+' + setup.resume_from.string(),
                                                  "checkpoint to resume from")
                             .front()
@@ -455,7 +457,7 @@ int run(CLI::App& app, Options& options) {
     require_same(*ranks, configuration, setup, options);
     if (!are_well_after([&] { make_checkpoints(setup, options, *ranks, configuration); }, true))
       return bad_input;
-    // One rank speaks for all.
+    // Only rank 0 prints.
     if (!ranks->is_first() && std::freopen("/dev/null", "w", stdout) == nullptr) return failure;
     if (options.replay_step != 0) {
       const bool is_repeated = name_document_flags([&] {
@@ -484,7 +486,7 @@ int main(int argc, char** argv) {
   try {
     return trainer::run(app, options);
   } catch (const std::exception& error) {
-    // A terminal shows the progress line there.
+    // On a terminal, the message starts below the progress line.
     programs::tell("{}{}: {}\n", ::isatty(STDERR_FILENO) != 0 ? "\n" : "", program.name,
                    programs::text_of(error));
     return trainer::failure;

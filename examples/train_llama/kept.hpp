@@ -1,4 +1,5 @@
-// What a run keeps of its weights: as it was told, or as the run that it goes on with was.
+// Determines which weights and checkpoints a run keeps: as its flags say, or as before if it
+// resumes.
 #pragma once
 
 #include <fmt/format.h>
@@ -23,11 +24,11 @@ namespace trainer {
 
 namespace detail {
 
-/// The flags that say how a run is saved.
+/// The flags that control how a run is saved.
 inline constexpr std::array flags_of_saves{"checkpoint-every", "keep-last", "keep-every",
                                            "keep-best"};
 
-/// A value as the command line would have it.
+/// Returns a value as it would be on the command line.
 inline std::string text_of(const toml::node& node) {
   if (const auto text = node.value_exact<std::string>()) return *text;
   if (const auto whole = node.value_exact<std::int64_t>()) return std::to_string(*whole);
@@ -37,9 +38,9 @@ inline std::string text_of(const toml::node& node) {
   return text.str();
 }
 
-/// What a run's configuration says of these flags.
-/// @param problem  becomes where the file is no TOML: then what single lines say is taken
-/// @throws IoError  if it cannot be read
+/// Returns the values of these flags in a run's configuration.
+/// @param problem  set if the file is not valid TOML; single lines are then parsed
+/// @throws IoError  if the file cannot be read
 inline std::map<std::string, std::string> saves_in(const std::filesystem::path& config,
                                                    std::string& problem) {
   const std::string configuration = octavo::read_text_file(config);
@@ -52,7 +53,7 @@ inline std::map<std::string, std::string> saves_in(const std::filesystem::path& 
     return saves;
   } catch (const toml::parse_error& error) {
     problem = octavo::message(config.string(), ":", error.source().begin.line, ": ",
-                              error.description(), "; the file may be cut off there");
+                              error.description(), "; the file may be truncated there");
   }
   std::istringstream text(configuration);
   for (std::string line; std::getline(text, line);) {
@@ -67,14 +68,14 @@ inline std::map<std::string, std::string> saves_in(const std::filesystem::path& 
   return saves;
 }
 
-/// Gives a flag the value that a run's configuration has.
-/// @throws ConfigError  naming the file and the value, if the flag does not take it
+/// Sets a flag to its value in a run's configuration.
+/// @throws ConfigError  naming the file and the value, if the flag does not accept it
 inline void take_from(const std::filesystem::path& config, CLI::Option& option,
                       const std::string& value) {
   const std::string name = option.get_single_name();
   octavo::require<octavo::ConfigError>(option.get_items_expected_max() > 0 || value == "true",
                                        config.string(), ": ", name, " is '", value,
-                                       "'; write true or false");
+                                       "'; set true or false");
   try {
     option.add_result(value);
     option.run_callback();
@@ -86,8 +87,8 @@ inline void take_from(const std::filesystem::path& config, CLI::Option& option,
 
 }  // namespace detail
 
-/// Has --checkpoint-every 0 of the command line go before what a configuration file says of the
-/// checkpoints that stay.
+/// Lets --checkpoint-every 0 on the command line override the flags of a configuration file that
+/// keep checkpoints.
 inline void drop_flags_of_saves(CLI::App& app, Options& options) {
   const bool is_in_command =
       app.count("--checkpoint-every") != 0 && detail::place_of(app, "--checkpoint-every").empty();
@@ -103,19 +104,18 @@ inline void drop_flags_of_saves(CLI::App& app, Options& options) {
   drop("--keep-best", options.keep.best, none.best);
 }
 
-/// Has a run that goes on in its folder be saved as it was: what is not given of --checkpoint-every
-/// and of the flags that say which checkpoints stay is what its config.toml says. That goes to
-/// `saved_as_before`, such as " --checkpoint-every 50 --keep-best", and to `saves_in_doubt` what
-/// neither says, if there are checkpoints.
-/// @throws ConfigError  naming that file, if it has a value that the flag does not take
+/// Sets the save flags of a run that resumes in its folder: those that were not set get their
+/// values from its config.toml. Lists these in `saved_as_before`, such as " --checkpoint-every 50
+/// --keep-best", and in `saves_in_doubt` those that neither sets, if there are checkpoints.
+/// @throws ConfigError  naming that file, if it contains a value that the flag does not accept
 inline void take_flags_of_saves(CLI::App& app, Options& options) {
   if (options.resume.empty() || options.out.empty() || options.replay_step != 0) return;
   const std::filesystem::path config = std::filesystem::path(options.out) / "config.toml";
-  std::string problem = config.string() + " says not all of how the run is saved";
+  std::string problem = config.string() + " does not set all flags for saving the run";
   std::map<std::string, std::string> saves;
   try {
     saves = detail::saves_in(config, problem);
-  } catch (const octavo::IoError& error) {  // such as none
+  } catch (const octavo::IoError& error) {  // for example, if there is none
     problem = error.what();
   }
   std::vector<std::string> unsaid;
@@ -125,8 +125,8 @@ inline void take_flags_of_saves(CLI::App& app, Options& options) {
   const bool is_given_none = app.count("--checkpoint-every") != 0 && options.checkpoint_every == 0;
   if (!unsaid.empty() && !is_given_none &&
       !octavo::list_checkpoints(detail::checkpoints_of(options.out)).empty()) {
-    options.saves_in_doubt =
-        octavo::message(problem, "; as in a new run, unless given: ", programs::joined(unsaid));
+    options.saves_in_doubt = octavo::message(
+        problem, "; set to their defaults, unless passed: ", programs::joined(unsaid));
   }
   for (const std::string name : detail::flags_of_saves) {
     CLI::Option* option = app.get_option("--" + name);
@@ -136,11 +136,11 @@ inline void take_flags_of_saves(CLI::App& app, Options& options) {
       detail::take_from(config, *option, value);
       options.saved_as_before += " --" + name + (value == "true" ? "" : ' ' + value);
     }
-    if (options.checkpoint_every == 0) break;  // then there is nothing that could stay
+    if (options.checkpoint_every == 0) break;  // then there are no checkpoints to keep
   }
 }
 
-/// Throws if checkpoints are to stay of a run that saves none.
+/// Throws if flags keep checkpoints of a run that saves none.
 /// @throws ConfigError  naming the flag
 inline void require_checkpoints_to_keep(const CLI::App& app, const Options& options) {
   if (options.checkpoint_every != 0) return;
@@ -151,15 +151,15 @@ inline void require_checkpoints_to_keep(const CLI::App& app, const Options& opti
                                                         : nullptr;
   octavo::require<octavo::ConfigError>(
       flag == nullptr, flag == nullptr ? "" : detail::place_of(app, flag) + flag,
-      " says which checkpoints stay, and there are none; give --checkpoint-every, too");
+      " keeps checkpoints, but the run saves none; also pass --checkpoint-every");
 }
 
-/// What is said of a run that trains weights which nothing keeps; "" where something does.
+/// Returns a warning if a run does not keep the weights that it trains, otherwise "".
 inline std::string note_of_no_weights(const Options& options) {
   if (options.checkpoint_every != 0 || !options.save_hf.empty() || !options.save_adapters.empty()) {
     return {};
   }
-  return octavo::message("no weights are kept: give ",
+  return octavo::message("the trained weights are not kept: pass ",
                          options.no_out ? "" : "--checkpoint-every N or ", "--save-hf FOLDER",
                          options.lora == 0 ? "" : " or --save-adapters FOLDER");
 }

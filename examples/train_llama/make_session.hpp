@@ -1,4 +1,4 @@
-// Makes the session of a model that a program was compiled with.
+// Creates the session of a compiled model.
 #pragma once
 
 #include <octavo/octavo.hpp>
@@ -15,8 +15,8 @@
 namespace trainer {
 namespace detail {
 
-/// Calls `f` with the optimizer of these formats, as `f.template operator()<Optimizer>()`. Weights
-/// in FP32 have no masters.
+/// Calls `f` with the optimizer of these formats, as `f.template operator()<Optimizer>()`. FP32
+/// weights have no master weights.
 template <class Model, class F>
 auto with_optimizer(const StateFormats& formats, const F& f) {
   using namespace octavo;
@@ -31,7 +31,7 @@ auto with_optimizer(const StateFormats& formats, const F& f) {
   return with_moments(MasterWeights<Fp32>{});
 }
 
-/// Calls `f` with what gradients travel in, as `f.template operator()<ReduceIn<…>>()`.
+/// Calls `f` with the format of gradient reductions, as `f.template operator()<ReduceIn<…>>()`.
 template <class F>
 auto with_reduction(const SessionRequest& request, const F& f) {
   using namespace octavo;
@@ -41,19 +41,18 @@ auto with_reduction(const SessionRequest& request, const F& f) {
 #if defined(OCTAVO_PROGRAM_REDUCES_E4M3)
   if (request.reduce == "e4m3") return f.template operator()<ReduceIn<E4M3>>();
 #endif
-  require<UsageError>(request.reduce == "stored", "gradients are to travel in '", request.reduce,
-                      "', which the program was not built for");
+  require<UsageError>(request.reduce == "stored", "gradients cannot be reduced in '",
+                      request.reduce, "', because the program was built without it");
   return f.template operator()<ReduceIn<>>();
 }
 
-/// Calls `f` with what ranks do together, as `f.template operator()<Ranks>()`. Frozen weights do
-/// not travel in FP8.
+/// Calls `f` with the ranks' communication formats, as `f.template operator()<Ranks>()`. Frozen
+/// weights are not gathered in FP8.
 template <class Model, class F>
 auto with_ranks(const SessionRequest& request, const F& f) {
   using namespace octavo;
   require<UsageError>(!Model::is_frozen || !request.gathers_fp8,
-                      "weights beside adapters are to travel in FP8, which those that are not "
-                      "trained do not");
+                      "frozen weights are not gathered in FP8; gather them in the storage format");
   return with_reduction(request, [&]<class Reduce>() {
     if constexpr (!Model::is_frozen) {
       if (request.gathers_fp8) return f.template operator()<DataParallel<Reduce, GatherIn<E4M3>>>();
@@ -62,7 +61,7 @@ auto with_ranks(const SessionRequest& request, const F& f) {
   });
 }
 
-/// The formats with "auto" replaced.
+/// Returns the formats with "auto" replaced.
 inline StateFormats resolved(const StateFormats& formats, const char* replacement) {
   const auto choose = [&](const std::string& format) {
     return format == "auto" ? replacement : format;
@@ -70,8 +69,8 @@ inline StateFormats resolved(const StateFormats& formats, const char* replacemen
   return {choose(formats.master_weights), choose(formats.moments)};
 }
 
-/// Bytes of a GPU's memory that CUDA's libraries take beside a session: more where NCCL is one of
-/// them.
+/// Returns the bytes of GPU memory that CUDA's libraries need in addition to a session, more with
+/// NCCL.
 inline std::size_t library_bytes(const SessionRequest& request) {
   return std::size_t{request.rendezvous == nullptr ? 1u : 2u} << 30;
 }
@@ -85,7 +84,7 @@ inline int gpu_of(const SessionRequest& request) {
   return request.gpu;
 }
 
-/// FP32 state where "auto" is asked for and the session fits with it, and BF16 where not.
+/// Replaces "auto": FP32 state if the session fits in memory with it, otherwise BF16.
 template <class Model, octavo::Device D>
 StateFormats chosen_formats(const SessionRequest& request, const octavo::Context<D>& context) {
   StateFormats wide = resolved(request.formats, "fp32");
@@ -104,7 +103,7 @@ StateFormats chosen_formats(const SessionRequest& request, const octavo::Context
 
 }  // namespace detail
 
-/// Makes a session of `Model` with the optimizer state that is asked for, and its context.
+/// Creates a session of `Model` with the requested optimizer state, and its context.
 template <class Model>
 std::shared_ptr<octavo::TrainingSession> make_session(const SessionRequest& request) {
   using D = typename Model::DeviceType;

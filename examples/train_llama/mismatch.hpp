@@ -1,4 +1,4 @@
-// Which flags make a run fit the checkpoint, or the adapters, that it is to go on with.
+// Finds the flags with which a run fits the checkpoint or adapters that it resumes from.
 #pragma once
 
 #include <octavo/data/open_file.hpp>
@@ -23,10 +23,10 @@ namespace trainer {
 
 namespace detail {
 
-/// Values by flag; several behind each other.
+/// Values by flag, separated by spaces.
 using Flags = std::map<std::string, std::string>;
 
-/// Of a configuration that a run has written.
+/// Parses the configuration that a run wrote.
 inline Flags flags_in(std::istream& configuration) {
   Flags flags;
   for (const CLI::ConfigItem& item : CLI::ConfigTOML().from_config(configuration)) {
@@ -37,7 +37,7 @@ inline Flags flags_in(std::istream& configuration) {
   return flags;
 }
 
-/// Of what octavo::LoraOptions::text says of them.
+/// Parses the text of octavo::LoraOptions::text.
 inline octavo::LoraOptions adapters_of(std::string text) {
   octavo::LoraOptions options;
   std::ranges::replace(text, ',', ' ');
@@ -50,7 +50,7 @@ inline octavo::LoraOptions adapters_of(std::string text) {
   return options;
 }
 
-/// Such as " --lora 8 --lora-targets q_proj,v_proj": what of the run is another.
+/// Returns the flags that differ, such as " --lora 8 --lora-targets q_proj,v_proj".
 inline std::string flags_of_adapters(const octavo::LoraOptions& saved,
                                      const octavo::LoraOptions& here) {
   std::string flags;
@@ -62,7 +62,7 @@ inline std::string flags_of_adapters(const octavo::LoraOptions& saved,
   return flags + " --lora-targets " + names;
 }
 
-/// Of a recipe's name; "" where no precision is called so.
+/// Returns the flag of a recipe's name, or "" if no precision has this name.
 inline std::string flags_of_recipe(std::string recipe) {
   if (recipe.ends_with(octavo::lora_suffix)) {
     recipe.resize(recipe.size() - std::string_view(octavo::lora_suffix).size());
@@ -77,7 +77,8 @@ inline std::string flags_of_recipe(std::string recipe) {
   return flags;
 }
 
-/// Of an optimizer's name, such as "AdamW with fp32 master weights and 8-bit moments".
+/// Returns the flags of an optimizer's name, such as "AdamW with fp32 master weights and 8-bit
+/// moments".
 inline std::string flags_of_optimizer(const std::string& optimizer) {
   const auto has = [&](const std::string& words) {
     return optimizer.find(words) != std::string::npos;
@@ -95,9 +96,9 @@ inline std::string flags_of_optimizer(const std::string& optimizer) {
 
 }  // namespace detail
 
-/// The flags with which the run fits, each behind a space; "" where none is known to make it.
-/// @param adapters  of the run
-/// @param config    of the run that was saved; need not be there
+/// Returns the flags with which the run fits, each after a space, or "" if none are known.
+/// @param adapters  adapters of this run
+/// @param config    configuration of the saved run; need not exist
 inline std::string fitting_flags(const octavo::StateMismatchError& error,
                                  const std::optional<octavo::LoraOptions>& adapters,
                                  const std::filesystem::path& config = {}) {
@@ -115,10 +116,10 @@ inline std::string fitting_flags(const octavo::StateMismatchError& error,
   return {};
 }
 
-/// Which flags that the order of a run's tokens hangs on have another value than in the run that
-/// was saved, such as "--seq-len is 32, the run had 64".
-/// @param config         of the run that was saved
-/// @param configuration  of this one, as its config.toml has it
+/// Returns the flags that affect the order of tokens and differ from the saved run, such as
+/// "--seq-len is 32, the run had 64".
+/// @param config         configuration of the saved run
+/// @param configuration  configuration of this run, as in its config.toml
 inline std::string other_flags_of_data(const std::filesystem::path& config,
                                        const std::string& configuration) {
   std::istringstream file(octavo::read_text_file(config));
@@ -133,13 +134,13 @@ inline std::string other_flags_of_data(const std::filesystem::path& config,
     const auto in_run = saved.find(name);
     const auto now = here.find(name);
     const std::string had = in_run == saved.end() ? "none" : in_run->second;
-    const std::string is = now == here.end() ? "not given" : now->second;
+    const std::string is = now == here.end() ? "not set" : now->second;
     if (in_run == saved.end() && now == here.end()) return;
     if (had != is)
       others +=
           (others.empty() ? "" : ", and ") + ("--" + name + " is ") + is + ", the run had " + had;
   };
-  // Where validation has data of its own, training has all of the other.
+  // If validation has separate data, training uses all of --data.
   const bool is_apart = both_have("validation-data") || both_have("validation-chats");
   const auto either = [&](const char* name) { return saved.contains(name) != here.contains(name); };
   const bool becomes_apart = either("validation-data") || either("validation-chats");
@@ -156,8 +157,8 @@ inline std::string other_flags_of_data(const std::filesystem::path& config,
   return others;
 }
 
-/// @param configuration  of the run that is to go on
-/// @throws ConfigError  that says, too, which flags make the run fit its checkpoint
+/// @param configuration  configuration of the run to resume
+/// @throws ConfigError  with the flags that make the run fit its checkpoint
 [[noreturn]] inline void throw_with_flags(const octavo::StateMismatchError& error,
                                           const std::optional<octavo::LoraOptions>& adapters,
                                           const std::filesystem::path& checkpoint,
@@ -167,21 +168,20 @@ inline std::string other_flags_of_data(const std::filesystem::path& config,
     const std::string others = other_flags_of_data(config, configuration);
     octavo::require<octavo::ConfigError>(others.empty(), checkpoint.string(),
                                          ": the run that saved it had other batches: ", others,
-                                         "; go on with what it had");
-    throw octavo::ConfigError(
-        octavo::message(checkpoint.string(),
-                        ": the run that saved it had other batches; the flags are the same, so "
-                        "what they name is another: a changed file, or a path from another "
-                        "folder; go on with what it had"));
+                                         "; use the same data");
+    throw octavo::ConfigError(octavo::message(
+        checkpoint.string(),
+        ": the run that saved it had other batches, although its flags are the same: a file "
+        "changed, or a path is relative to another folder; use the same data"));
   }
   const std::string flags = fitting_flags(error, adapters, config);
   const bool can_be_converted = error.subject() == "recipe" || error.subject() == "optimizer";
   std::string advice;
   if (!flags.empty()) {
-    advice =
-        "; it fits with" + flags + (can_be_converted ? ", and --convert has it converted" : "");
+    advice = "; it fits with" + flags +
+             (can_be_converted ? ", or pass --convert to convert the checkpoint" : "");
   } else if (std::filesystem::exists(config)) {
-    advice = "; the flags of the run that saved it stand in " + config.string();
+    advice = "; the flags of the run that saved it are in " + config.string();
   }
   throw octavo::ConfigError(error.what() + advice);
 }

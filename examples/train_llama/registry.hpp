@@ -1,4 +1,4 @@
-// The models that a program was compiled with, one for each preset, precision and device.
+// The compiled models, one for each preset, precision and device.
 #pragma once
 
 #include <octavo/comm/rendezvous.hpp>
@@ -15,13 +15,13 @@
 
 namespace trainer {
 
-/// Formats of the optimizer's state: "fp32", "bf16", of moments "8bit", or "auto".
+/// Formats of the optimizer state: "fp32", "bf16", for moments also "8bit", or "auto".
 struct StateFormats {
   std::string master_weights = "auto";
   std::string moments = "auto";
 };
 
-/// What gradients can travel in between ranks, as --reduce has it.
+/// Compiled formats of --reduce for gradients between ranks.
 inline const std::vector<std::string> reductions = {
     "stored",
 #if defined(OCTAVO_PROGRAM_REDUCES_FP32)
@@ -32,46 +32,47 @@ inline const std::vector<std::string> reductions = {
 #endif
 };
 
-/// Everything that a session is made from.
+/// Everything that a session is created from.
 struct SessionRequest {
   octavo::SessionOptions options;
   StateFormats formats;
-  int threads = 0;  ///< of the `Cpu` device; 0: all
-  int gpu = 0;      ///< of the `Cuda` device
-  /// Among the ranks of its host; then it has the GPU that the launcher meant for it.
+  int threads = 0;  ///< for the `Cpu` device; 0 means all
+  int gpu = 0;      ///< for the `Cuda` device
+  /// Index among the ranks of its host, which selects the GPU.
   std::optional<int> local_rank{};
-  bool gathers_fp8 = false;       ///< weights travel in FP8 where they are multiplied with so
-  std::string reduce = "stored";  ///< what gradients travel in, of `reductions`
-  bool only_nccl = false;         ///< ranks on the `Cuda` device do not copy
-  bool deterministic = false;     ///< the `Cuda` device gives the same bits in every run
+  bool gathers_fp8 = false;       ///< weights that FP8 GEMMs use with one scale per tensor are
+                                  ///< gathered in FP8
+  std::string reduce = "stored";  ///< format of gradients, one of `reductions`
+  bool only_nccl = false;         ///< ranks on the `Cuda` device do not use copies
+  bool deterministic = false;     ///< bitwise reproducible results on the `Cuda` device
   std::vector<octavo::GemmPlanRecord> gemm_plans;      ///< algorithms that earlier runs chose
-  octavo::Communicator<octavo::Cpu>* ranks = nullptr;  ///< of the `Cpu` device; null: one rank
-  octavo::Rendezvous* rendezvous = nullptr;            ///< of the `Cuda` device; null: one rank
+  octavo::Communicator<octavo::Cpu>* ranks = nullptr;  ///< for the `Cpu` device; null for one rank
+  octavo::Rendezvous* rendezvous = nullptr;            ///< for the `Cuda` device; null for one rank
 };
 
-/// Everything that an inference is made from.
+/// Everything that an inference session is created from.
 struct InferenceRequest {
   octavo::InferenceShape shape;
-  int threads = 0;  ///< of the `Cpu` device; 0: all
-  int gpu = 0;      ///< of the `Cuda` device
+  int threads = 0;  ///< for the `Cpu` device; 0 means all
+  int gpu = 0;      ///< for the `Cuda` device
 };
 
-/// One preset in one precision on one device, of layers that so many ranks share.
+/// One preset in one precision on one device, with one tensor-parallel degree.
 struct Instance {
-  int number;  ///< in the order that the build lists them
+  int number;  ///< in the order of the build's lists
   std::string model;
   std::string precision;
   std::string device;
   /// Null in programs that do not train.
   std::shared_ptr<octavo::TrainingSession> (*make)(const SessionRequest&) = nullptr;
-  /// Null in those that do not generate.
+  /// Null in programs that do not generate.
   std::shared_ptr<octavo::Inferring> (*infer)(const InferenceRequest&) = nullptr;
   int tensor_parallel = 1;
   octavo::ModelDescription shape{};
-  bool has_adapters = false;  ///< nothing else is trained: see Lora
+  bool has_adapters = false;  ///< only adapters are trained, see Lora
 };
 
-/// All instances in order; each translation unit of an instance adds its own.
+/// Returns all instances in order; the translation unit of each instance adds it.
 inline std::vector<Instance>& instances() {
   static std::vector<Instance> all;
   return all;

@@ -1,4 +1,5 @@
-// --replay-step: whether a step has the same bits each time it is taken, and those of the run.
+// --replay-step: checks whether a step has bitwise identical results each time, and the recorded
+// ones.
 #pragma once
 
 #include <common/text.hpp>
@@ -23,9 +24,9 @@ namespace trainer {
 
 namespace detail {
 
-/// What a run's metrics.jsonl says of a step.
+/// The record of a step in a run's metrics.jsonl.
 struct RecordedStep {
-  std::optional<double> loss;  ///< none: it was not finite
+  std::optional<double> loss;  ///< empty if it was not finite
   std::optional<double> gradient_norm;
   bool skipped = false;
   std::string weights_hash;  ///< "": none was recorded
@@ -45,7 +46,7 @@ struct RecordedStep {
 struct RecordedLine {
   octavo::Index step = 0;
   RecordedStep of_step{};
-  std::optional<octavo::Index> resumed_step{};  ///< of a spike after which the run went back
+  std::optional<octavo::Index> resumed_step{};  ///< set after a rollback
 };
 
 inline RecordedLine read_line(const std::string& text, const std::string& place) {
@@ -76,8 +77,8 @@ inline RecordedLine read_line(const std::string& text, const std::string& place)
   return line;
 }
 
-/// The steps that a run has recorded and that follow from its checkpoint after step `from`: of each
-/// the last record, and none behind a spike after which the run went back and left out batches.
+/// Returns the recorded steps that follow from a run's checkpoint after step `from`: the last
+/// record of each, and none that a rollback left out.
 inline std::map<octavo::Index, RecordedStep> recorded_steps(const std::filesystem::path& metrics,
                                                             octavo::Index from) {
   std::map<octavo::Index, RecordedStep> steps;
@@ -92,7 +93,7 @@ inline std::map<octavo::Index, RecordedStep> recorded_steps(const std::filesyste
     const RecordedLine line = read_line(text, metrics.string());
     if (is("spike")) {
       if (!line.resumed_step) continue;
-      // A checkpoint of a later step than that it went back to was made afterwards.
+      // A checkpoint of a later step was saved after the rollback.
       follows = from > *line.resumed_step;
       if (follows) steps.clear();
     } else if (follows) {
@@ -120,47 +121,46 @@ inline std::vector<std::string> recorded_row(const RecordedStep& step) {
           step.weights_hash.empty() ? "-" : step.weights_hash, "-"};
 }
 
-/// Kernels of the session whose sums have no fixed order; "" if there are none.
+/// Returns the kernels of the session whose sums have no fixed order, or "".
 inline std::string without_order(const octavo::TrainingSession& session) {
   for (const octavo::AttentionEntry& entry : session.manifest().attentions()) {
     if (entry.expected == "cudnn" && std::string_view(entry.pass) == "backward") {
-      return "the backward of attention through cuDNN";
+      return "the attention backward of cuDNN";
     }
   }
   return {};
 }
 
-/// Prints what replays that are not equal say.
+/// Prints how replays differ.
 inline void print_difference(const std::vector<octavo::StepReplay>& replays,
                              const octavo::TrainingSession& session) {
   for (std::size_t number = 1; number < replays.size(); ++number) {
     for (std::size_t rank = 0; rank < replays[number].differs.size(); ++rank) {
       const std::string& name = replays[number].differs[rank];
       if (name.empty()) continue;
-      fmt::print("replay {} | rank {}: {} is not what it was at first\n", number + 1, rank, name);
+      fmt::print("replay {} | rank {}: {} differs from the first replay\n", number + 1, rank, name);
     }
   }
   const std::string kernels = without_order(session);
   if (kernels.empty()) {
     fmt::print(
-        "differ: from one state the step has come to several results, and every kernel of it adds "
-        "up in a fixed order: hardware is at fault, memory or processor, or a link between "
-        "ranks\n");
+        "differ: the step gave several results from the same state, although all kernels sum in a "
+        "fixed order: the hardware is faulty (memory, processor, or a link between ranks)\n");
   } else {
     fmt::print(
-        "differ: from one state the step has come to several results. {} adds up in no fixed "
-        "order, so that says nothing yet: replay with --deterministic\n",
+        "differ: the step gave several results from the same state. {} sums in no fixed order, so "
+        "this proves nothing: replay with --deterministic\n",
         kernels);
   }
 }
 
 }  // namespace detail
 
-/// Replays the step that --replay-step asks for, and prints whether its bits are the same each
-/// time. All ranks call it.
-/// @param resumed_from  the checkpoint that session, data and totals were made from, or ""
-/// @param resumed       what that says of itself
-/// @return whether all replays are equal, and to what the run has recorded
+/// Replays the step of --replay-step, and prints whether its results are bitwise identical. All
+/// ranks must call it.
+/// @param resumed_from  checkpoint that session, data and totals were restored from, or ""
+/// @param resumed       manifest of that checkpoint
+/// @return whether all replays are equal, and equal to the record of the run
 inline bool replay(octavo::TrainingSession& session, RunData& data, octavo::RunTotals& totals,
                    const std::filesystem::path& resumed_from,
                    const octavo::CheckpointManifest& resumed, const Options& options,
@@ -169,7 +169,7 @@ inline bool replay(octavo::TrainingSession& session, RunData& data, octavo::RunT
   fmt::print("replay | step {}, {} times, of {} in {} on {}, {}\n", options.replay_step,
              options.replays, instance.model, session.precision(), instance.device,
              resumed_from.empty()
-                 ? "from the run's begin"
+                 ? "from the start of the run"
                  : fmt::format("from {}", programs::visible(resumed_from.string())));
   if (!resumed_from.empty()) print_notes("replay", resumed, session);
   programs::flush_output();
@@ -177,7 +177,7 @@ inline bool replay(octavo::TrainingSession& session, RunData& data, octavo::RunT
   if (!options.out.empty()) {
     recorded = detail::recorded_steps(std::filesystem::path(options.out) / "metrics.jsonl", from);
   }
-  octavo::Index first_other = 0;  // step that is not as it was recorded
+  octavo::Index first_other = 0;  // first step that differs from its record
   const auto compare = [&](const octavo::StepRecord& record) {
     const auto found = recorded.find(record.step);
     const bool is_other = found != recorded.end() && !found->second.is(record);
@@ -195,7 +195,7 @@ inline bool replay(octavo::TrainingSession& session, RunData& data, octavo::RunT
   compare(replays.front().record);
 
   std::vector<std::vector<std::string>> rows{
-      {"replay", "loss", "gradient norm", "weights", "moments and masters"}};
+      {"replay", "loss", "gradient norm", "weights", "moments and master weights"}};
   const auto own = recorded.find(options.replay_step);
   if (own != recorded.end()) rows.push_back(detail::recorded_row(own->second));
   bool are_equal = true;
@@ -211,20 +211,18 @@ inline bool replay(octavo::TrainingSession& session, RunData& data, octavo::RunT
   if (first_other != 0) {
     const std::string kernels = detail::without_order(session);
     fmt::print(
-        "equal: the step is repeatable, but from step {} on the run has recorded something else. "
-        "{}\n",
+        "equal: the step is repeatable, but from step {} on, the run recorded other results. {}\n",
         first_other,
-        kernels.empty()
-            ? "If it ran with this program, these flags, as many ranks and the same kernels, "
-              "hardware was at fault then"
-            : kernels +
-                  " adds up in no fixed order, so that says nothing; runs with "
-                  "--deterministic can be compared");
+        kernels.empty() ? "If the run used this program, these flags, as many ranks and the same "
+                          "kernels, the hardware was faulty then"
+                        : kernels +
+                              " sums in no fixed order, so this proves nothing; runs with "
+                              "--deterministic can be compared");
     return false;
   }
-  fmt::print("equal: the step is repeatable{}; what went wrong in it is in data or software\n",
-             own == recorded.end() ? ", and nothing is recorded that it could be compared with"
-                                   : ", and as it was recorded");
+  fmt::print("equal: the step is repeatable{}; the cause of its problem is in data or software\n",
+             own == recorded.end() ? ", but there is no record to compare it with"
+                                   : ", and equal to its record");
   return true;
 }
 

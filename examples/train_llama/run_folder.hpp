@@ -1,4 +1,4 @@
-// The folder that a run is kept in.
+// The folder of a run.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -30,18 +30,18 @@ namespace trainer {
 
 namespace detail {
 
-/// Makes a folder and those above it; false if it was there already.
-/// @throws IoError  if it cannot be made
+/// Creates a folder and its parents; returns false if it existed already.
+/// @throws IoError  if it cannot be created
 inline bool make_folder(const std::filesystem::path& folder) {
   std::error_code error;
   const bool made = std::filesystem::create_directories(folder, error);
   octavo::require<octavo::IoError>(!error, folder.string(),
                                    ": cannot be created: ", error.message(),
-                                   "; choose another --out, or give --no-out");
+                                   "; choose another --out, or pass --no-out");
   return made;
 }
 
-/// Local time as 2026-11-22-141503.
+/// Returns the local time as 2026-11-22-141503.
 inline std::string time_text() {
   const std::time_t now = std::time(nullptr);
   std::tm local{};
@@ -55,7 +55,7 @@ inline std::string time_text() {
 
 namespace detail {
 
-/// Whether a metrics.jsonl has neither a step nor an end.
+/// Whether a metrics.jsonl contains neither a step nor an end.
 inline bool is_of_no_step(const std::filesystem::path& metrics) {
   octavo::FileLines lines(metrics);
   for (std::string line; lines.next(line);) {
@@ -77,9 +77,9 @@ inline bool has_ended(const std::filesystem::path& metrics) {
 
 }  // namespace detail
 
-/// Says which steps a run took that its metrics.jsonl does not record, such as after a write that
-/// failed; "" if there are none.
-/// @param step  that the run resumes after
+/// Returns which steps of a run its metrics.jsonl does not record, for example after a failed
+/// write, or "".
+/// @param step  the last step before the run resumes
 inline std::string note_of_unrecorded_steps(const std::filesystem::path& metrics,
                                             octavo::Index step) {
   if (!std::filesystem::exists(metrics)) return {};
@@ -95,11 +95,11 @@ inline std::string note_of_unrecorded_steps(const std::filesystem::path& metrics
   if (last >= step) return {};
   const std::string steps = last + 1 == step ? octavo::message("step ", step)
                                              : octavo::message("steps ", last + 1, " to ", step);
-  return octavo::message(metrics.string(), " has no record of ", steps,
-                         ", which the run has taken; a write to it failed then");
+  return octavo::message(metrics.string(), " does not record ", steps,
+                         ", which the run took; a write to it failed");
 }
 
-/// Throws if config.toml, which is UTF-8, could not hold a flag.
+/// Throws if the value of a flag cannot be written to config.toml, which is UTF-8.
 /// @throws ConfigError  naming the flag
 inline void require_readable_flags(const CLI::App& app) {
   for (const CLI::Option* option : app.get_options()) {
@@ -110,15 +110,15 @@ inline void require_readable_flags(const CLI::App& app) {
       }
       octavo::require<octavo::ConfigError>(
           rest.empty(), option->get_name(), " must be valid UTF-8, but is '", value,
-          "'; rename the file or folder, because config.toml cannot hold this name");
+          "'; rename the file or folder, because config.toml cannot contain this name");
     }
   }
 }
 
-/// Throws if --out cannot take a run. Makes nothing.
-/// @param out_from  the configuration file that --out stands in; empty: the command line
-/// @throws ConfigError  if --out has one of the files that the run would write, or cannot be
-///                      looked into
+/// Throws if --out is not usable for a run. Creates nothing.
+/// @param out_from  configuration file that sets --out; empty for the command line
+/// @throws ConfigError  if --out contains one of the files that the run would write, or is not
+///                      accessible
 inline void require_free_out(const Options& options, const std::string& out_from) {
   if (options.out.empty()) return;
   const std::filesystem::path folder = options.out;
@@ -127,24 +127,25 @@ inline void require_free_out(const Options& options, const std::string& out_from
     std::error_code error;
     const bool taken = std::filesystem::exists(file, error);
     octavo::require<octavo::ConfigError>(!error, file.string(),
-                                         ": cannot be looked for: ", error.message(),
-                                         "; choose another --out, or give --no-out");
+                                         ": cannot be accessed: ", error.message(),
+                                         "; choose another --out, or pass --no-out");
     const bool may_go = taken && file.filename() == "metrics.jsonl" && detail::is_of_no_step(file);
     const bool has_both = std::filesystem::exists(folder / "config.toml", error);
     octavo::require<octavo::ConfigError>(
         !may_go, file.string(),
-        " exists already, of a run that took no step; if it has ended, remove that file",
+        " exists already, from a run that took no step; if that run has ended, remove the file",
         has_both ? " and " + (folder / "config.toml").string() : "", ", or choose another --out");
     octavo::require<octavo::ConfigError>(
         !taken, file.string(),
-        " exists already, and a run would write over it; go on with it by --resume ",
+        " exists already, and a run would overwrite it; resume it with --resume ",
         std::filesystem::exists(folder / detail::checkpoints_name, error) ? "latest" : "auto",
         ", or choose another --out",
-        out_from.empty() ? "" : "; this one stands in " + out_from + ", and the command line wins");
+        out_from.empty() ? ""
+                         : "; it is set in " + out_from + ", and the command line overrides it");
   }
 }
 
-/// Whether --resume auto begins the run of --out again: it was ended before its first checkpoint.
+/// Whether --resume auto restarts the run of --out, because it ended before its first checkpoint.
 inline bool begins_again(const Options& options) {
   if (options.resume != "auto" || options.out.empty()) return false;
   const std::filesystem::path folder = options.out;
@@ -155,10 +156,9 @@ inline bool begins_again(const Options& options) {
                               &octavo::ListedCheckpoint::is_committed);
 }
 
-/// Gives the files of the run that begins again names of their own, such as
-/// metrics-2026-11-22-141503.jsonl.
-/// @param folder  that this run has the lock of
-/// @throws IoError  if the folder cannot be written
+/// Renames the files of the run that restarts, for example to metrics-2026-11-22-141503.jsonl.
+/// @param folder  the folder, which this run has locked
+/// @throws IoError  if the folder is not writable
 inline void set_aside_what_was_not_saved(const std::filesystem::path& folder) {
   for (const char* name : {"config.toml", "metrics.jsonl"}) {
     const std::filesystem::path file = folder / name;
@@ -170,36 +170,36 @@ inline void set_aside_what_was_not_saved(const std::filesystem::path& folder) {
     std::filesystem::rename(file, aside, error);
     octavo::require<octavo::IoError>(!error, file.string(),
                                      ": cannot be renamed: ", error.message());
-    fmt::print("resume | no checkpoint yet, the run begins again; its {} is {} now\n", name,
+    fmt::print("resume | no checkpoint yet, the run starts again; its {} was renamed to {}\n", name,
                programs::visible(aside.string()));
   }
 }
 
-/// Makes the folder that --out names, else a new one below runs/. Empty with --no-out.
-/// @throws IoError  if the folder cannot be made, or nothing can be written there
+/// Creates the folder that --out names, or else a new one in runs/. Returns "" with --no-out.
+/// @throws IoError  if the folder cannot be created or is not writable
 inline std::filesystem::path make_run_folder(const Options& options) {
   if (options.no_out) return {};
   if (!options.out.empty()) {
     std::filesystem::path folder = options.out;
     detail::make_folder(folder);
-    // Before the message: arguments of a call are evaluated in any order.
+    // Before the call: its arguments are evaluated in any order, and the message reads errno.
     const bool is_writable = ::access(folder.c_str(), W_OK | X_OK) == 0;
     octavo::require<octavo::IoError>(is_writable, folder.string(),
                                      ": cannot be written: ", std::strerror(errno),
-                                     "; choose another --out, or give --no-out");
+                                     "; choose another --out, or pass --no-out");
     return folder;
   }
   const std::string name =
       octavo::message("runs/", detail::time_text(), '-', options.model, '-', options.precision);
   std::filesystem::path folder = name;
-  // Two runs may begin in one second.
+  // Two runs may start in the same second.
   for (int next = 2; !detail::make_folder(folder); ++next) {
     folder = octavo::message(name, '-', next);
   }
   return folder;
 }
 
-/// Whether a run that goes on adds to the files of the one that was saved.
+/// Whether a resumed run appends to the files of the run that was saved.
 inline bool goes_on_in_its_folder(const std::filesystem::path& resume_from,
                                   const Options& options) {
   namespace fs = std::filesystem;
@@ -208,8 +208,9 @@ inline bool goes_on_in_its_folder(const std::filesystem::path& resume_from,
          fs::weakly_canonical(fs::path(options.out) / detail::checkpoints_name);
 }
 
-/// @param place_of  a flag's place in a configuration file, or ""
-/// @throws ConfigError, IoError  unless each folder that is to be new is, and none is named twice
+/// @param place_of  returns a flag's place in a configuration file, or ""
+/// @throws ConfigError, IoError  if a folder that must be new exists, or two flags name the same
+///                      one
 template <class PlaceOf>
 void require_free_folders(const Options& options, const PlaceOf& place_of) {
   const std::vector<std::pair<const char*, std::string>> folders{
@@ -222,20 +223,19 @@ void require_free_folders(const Options& options, const PlaceOf& place_of) {
       octavo::require<octavo::ConfigError>(
           other->second.empty() || std::filesystem::weakly_canonical(other->second) !=
                                        std::filesystem::weakly_canonical(one->second),
-          other->first, " and ", one->first, " name one folder, ", one->second,
-          "; give each its own");
+          other->first, " and ", one->first, " name the same folder, ", one->second,
+          "; pass different ones");
     }
     if (one == folders.begin()) continue;
     try {
       octavo::HuggingFaceWriter::require_free(one->second);
     } catch (const octavo::IoError& error) {
       const std::string place = place_of(one->first);
-      throw octavo::IoError(octavo::message(place, one->first, ": ", error.what(),
-                                            place.empty()
-                                                ? ""
-                                                : octavo::message("; ", one->first,
-                                                                  " \"\" on the command line "
-                                                                  "writes none")));
+      throw octavo::IoError(octavo::message(
+          place, one->first, ": ", error.what(),
+          place.empty()
+              ? ""
+              : octavo::message("; ", one->first, " \"\" on the command line disables it")));
     }
   }
 }

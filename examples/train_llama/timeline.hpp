@@ -1,4 +1,4 @@
-// What some steps of a run spend their time on, as a file.
+// Writes a timeline of some steps of a run to a file.
 #pragma once
 
 #include <octavo/core/timeline_figures.hpp>
@@ -19,26 +19,27 @@
 
 namespace trainer {
 
-/// @throws ConfigError  if there is no folder for the file that --timeline names
-/// @throws IoError      if the file cannot be written there
+/// @throws ConfigError  if the folder of the --timeline file does not exist
+/// @throws IoError      if the file is not writable
 inline void require_timeline_folder(const Options& options) {
   if (options.timeline.empty()) return;
   const std::filesystem::path folder =
       std::filesystem::absolute(options.timeline).lexically_normal().parent_path();
   std::error_code error;
-  octavo::require<octavo::ConfigError>(std::filesystem::is_directory(folder, error) &&
-                                           !std::filesystem::is_directory(options.timeline, error),
-                                       "--timeline ", options.timeline,
-                                       ": give a file in a folder that is there");
-  // A pipe would take the trial for the file.
+  octavo::require<octavo::ConfigError>(
+      std::filesystem::is_directory(folder, error) &&
+          !std::filesystem::is_directory(options.timeline, error),
+      "--timeline ", options.timeline,
+      ": the folder of the file does not exist; pass a file in an existing folder");
+  // The reader of a pipe would see the test write.
   if (std::filesystem::is_other(options.timeline, error)) return;
   const octavo::AtomicFile trial(options.timeline);
 }
 
-/// Times steps and writes them. All ranks call its members alike.
+/// Times steps and writes them. All ranks must call its members in the same order.
 class TimelineFile {
  public:
-  /// Of the rank that communicates longest without computing beside it.
+  /// Times of the rank with the most exposed communication.
   struct Result {
     octavo::Index first_step = 0;
     int rank = 0;
@@ -48,16 +49,16 @@ class TimelineFile {
   TimelineFile(const Options& options, octavo::TrainingSession& session, Ranks& ranks)
       : options_(options), session_(session), ranks_(ranks) {}
 
-  /// To be called once, before `after_step`.
-  /// @param done  steps that the run has taken before it was resumed; 0: it begins
+  /// Starts timing. Called once, before `after_step`.
+  /// @param done  steps of the run before it was resumed; 0 for a new run
   void begin(octavo::Index done) {
     const octavo::Index steps = options_.steps - done;
     first_step_ = done + (steps == 1 ? 1 : 2);
     after_step(done, steps <= 0);
   }
 
-  /// To be called after each step.
-  /// @param is_last  no step comes after this one
+  /// Called after each step.
+  /// @param is_last  whether this is the last step
   void after_step(octavo::Index step, bool is_last) {
     if (options_.timeline.empty() || result_.has_value()) return;
     if (is_begun_ && (is_last || step + 1 == first_step_ + options_.timeline_steps)) write();
@@ -67,19 +68,19 @@ class TimelineFile {
     }
   }
 
-  /// To be called behind the last step, of which `after_step` may not have been told that it is.
+  /// Called after the last step, in case `after_step` was not told that it is the last.
   void end() {
     if (is_begun_ && !result_.has_value()) write();
   }
 
-  /// None: no step was timed.
+  /// Returns the result, or nothing if no step was timed.
   [[nodiscard]] const std::optional<Result>& result() const { return result_; }
 
  private:
   void write() {
     const std::vector<octavo::TimelineSpan> spans = session_.end_timeline();
     const octavo::TimelineFigures own = octavo::figures_of(spans);
-    if (own.steps == 0) return;  // as on all ranks
+    if (own.steps == 0) return;  // the same on all ranks
     std::vector<octavo::TimelineFigures> all(static_cast<std::size_t>(ranks_.size()));
     ranks_.all_gather_host_sync(std::as_bytes(std::span(&own, 1)),
                                 std::as_writable_bytes(std::span(all)), "figures of a timeline");
@@ -96,7 +97,7 @@ class TimelineFile {
   const Options& options_;
   octavo::TrainingSession& session_;
   Ranks& ranks_;
-  octavo::Index first_step_ = 2;  ///< the one before gets everything ready: it is like no other
+  octavo::Index first_step_ = 2;  ///< the one before includes preparation
   bool is_begun_ = false;
   std::optional<Result> result_;
 };

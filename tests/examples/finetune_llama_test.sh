@@ -141,10 +141,10 @@ cmp merged/model.safetensors later/model.safetensors || fail "they are others"
 run "adapters beside other weights" 0 --model hf:merged --precision fp32 "${shape[@]}" "${data[@]}" \
   --chat-template own.json --sample 0 --no-out --steps 1 --lora 4 --lora-alpha 8 \
   --lora-targets "q_proj, v_proj,down_proj" --load-adapters adapters
-grep -qF "adapters says that its adapters are for 'model', and --model is 'hf:merged'" err || fail "no warning"
+grep -qF "adapters names 'model' as the base model of its adapters, but --model is 'hf:merged'" err || fail "no warning"
 run "adapters beside random weights" 0 "${base[@]}" "${data[@]}" --sample 0 --no-out --steps 1 --lora 4 \
   --lora-targets all
-grep -qF "without --model hf:FOLDER adapters stand beside the random weights of --seed 1" err || fail "no warning"
+grep -qF "without --model hf:FOLDER, the base model of the adapters has the random weights of --seed 1" err || fail "no warning"
 case="what becomes of adapters"
 python3 - <<'PYTHON' 2>>err || fail "it is not so"
 import array, json, math
@@ -211,21 +211,21 @@ refused "a layer that there is not" "'qkv' is not a linear layer" "${base[@]}" "
   --lora-targets qkv
 refused "an alpha without adapters" "also pass the adapter rank" "${base[@]}" "${data[@]}" --lora-alpha 8
 refused "a folder that is there" "adapters: is there already" "${adapted[@]}" --lora 4 --save-adapters adapters
-refused "adapters that go on without" "has adapters, and this run none; give --lora" --model hf:model \
+refused "adapters that go on without" "has adapters, but this run has none; pass --lora" --model hf:model \
   --precision fp32 "${shape[@]}" "${data[@]}" --chat-template own.json --steps 12 \
   --resume adapted/checkpoints/step-00000006
-refused "adapters that go on from a model" "has a whole model, and this run trains adapters" \
+refused "adapters that go on from a model" "has a whole model, but this run trains adapters" \
   --model hf:model --precision fp32 "${shape[@]}" "${data[@]}" --chat-template own.json --steps 20 \
   --lora 4 --resume "$before" --convert
 refused "adapters as a model" "contains PEFT adapters but no model" --model hf:adapters --precision fp32 \
   "${shape[@]}" "${data[@]}" --chat-template own.json
-refused "one folder for two things" "--save-adapters and --save-hf name one folder, both" "${adapted[@]}" \
+refused "one folder for two things" "--save-adapters and --save-hf name the same folder, both" "${adapted[@]}" \
   --lora 4 --save-adapters both --save-hf both
 refused "adapters that go on beside another model" "model.base" --model hf:merged --precision fp32 \
   "${shape[@]}" "${data[@]}" --chat-template own.json --lora 4 --lora-alpha 8 \
   --lora-targets q_proj,v_proj,down_proj --learning-rate 1e-2 --warmup 2 --steps 12 \
   --resume adapted/checkpoints/step-00000006
-err_is_one_line_with "; the flags of the run that saved it stand in adapted/config.toml"
+err_is_one_line_with "; the flags of the run that saved it are in adapted/config.toml"
 case="weights of a checkpoint that has adapters only"
 "$program" --resume adapted --export-hf exported >out 2>err && fail "it is no error"
 err_is_one_line_with "has adapters only"

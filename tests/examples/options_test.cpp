@@ -289,7 +289,8 @@ TEST_F(TrainerFlagsWithAFile, GemmPlansThatCannotBeStoredEndNoRun) {
   EXPECT_EQ(said(plans, {plan(128, 1)}), "");
   EXPECT_EQ(load_gemm_plans(plans), std::vector{plan(128, 1)});
   const std::string end =
-      ". The run goes on with its GEMM plans, and its checkpoints have them; the next run has to "
+      ". The run continues with its GEMM plans, and its checkpoints contain them, but the next run "
+      "must "
       "choose its own\n";
   const auto is_warned_of = [&](const std::string& text, const std::string& reason) {
     return text.starts_with("train_llama: warning: " + reason) && text.ends_with(end) &&

@@ -132,7 +132,7 @@ found = line["exposed_communication_milliseconds"]
 assert abs(found - exposed[worst]) < 1e-6 * found and found > 0, (line, exposed)
 PYTHON
 on_ranks "a timeline in no folder" 2 2 "${base[@]}" --steps 1 --no-out --timeline nowhere/trace.json
-grep -qF "give a file in a folder that is there" err || fail "it is not said what to give"
+grep -qF "pass a file in an existing folder" err || fail "it is not said what to give"
 # Only rank 0 looks; the others must not begin what all do together.
 on_ranks "a timeline in no folder, of ranks that share layers" 2 2 "${base[@]}" --steps 1 --no-out \
   --precision fp32 --tensor-parallel 2 --timeline nowhere/trace.json
@@ -353,7 +353,7 @@ for zero in 1 3; do
     --hash-every 3 --out "hashed-$zero"
   on_ranks "a step of theirs, replayed" 0 2 --config "hashed-$zero/config.toml" --replay-step 6
   grep -qF ", from hashed-$zero/checkpoints/step-00000004" out || fail "it does not begin there"
-  grep -qE "^equal: the step is repeatable, and as it was recorded; " out || fail "it is not equal"
+  grep -qE "^equal: the step is repeatable, and equal to its record; " out || fail "it is not equal"
 done
 case="hashes of stages"
 python3 - <<'PYTHON' 2>>err || fail "they differ"
