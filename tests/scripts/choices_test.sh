@@ -65,7 +65,7 @@ for target in plan_memory compare_runs; do optimised "$target" -Og; done
 configure "${tiny[@]}" -DOCTAVO_OPTIMISATION=quiet || fail "little optimisation"
 optimised octavo_trainer -Og
 optimised doctor -Og
-for target in octavo_program_models octavo_program_inferences; do
+for target in octavo_program_models octavo_program_inferences prepare_data; do
   fast "$target"
   grep "CMakeFiles/$target\.dir/" "$scratch/build/compile_commands.json" | grep -q -- ' -Og ' && fail "$target is not fast"
 done
