@@ -1,6 +1,6 @@
-# Finds cuDNN and its header-only frontend, also where they are packages of python3
-# (nvidia-cudnn-cu13, nvidia-cudnn-frontend), and defines CudnnFrontend::CudnnFrontend.
-# Name other places with -DCMAKE_PREFIX_PATH=, -DCudnn_ROOT= or -DCudnnFrontend_INCLUDE_DIR=.
+# Finds cuDNN and its header-only frontend, also as Python packages (nvidia-cudnn-cu13,
+# nvidia-cudnn-frontend), and defines CudnnFrontend::CudnnFrontend.
+# Set other folders with -DCMAKE_PREFIX_PATH=, -DCudnn_ROOT= or -DCudnnFrontend_INCLUDE_DIR=.
 
 set(CudnnFrontend_PYTHON_FOLDERS "")
 find_program(CudnnFrontend_PYTHON python3)
@@ -23,7 +23,7 @@ set(CudnnFrontend_CUDNN_FOLDERS ${Cudnn_ROOT} ${CudnnFrontend_CUDNN_FOLDERS}
 find_path(CudnnFrontend_INCLUDE_DIR cudnn_frontend.h
   HINTS ${CudnnFrontend_PYTHON_FOLDERS} ${CUDAToolkit_INCLUDE_DIRS} PATH_SUFFIXES include)
 find_path(Cudnn_INCLUDE_DIR cudnn.h HINTS ${CudnnFrontend_CUDNN_FOLDERS} PATH_SUFFIXES include)
-# Python packages have the library with its version only.
+# Python packages contain the library only under its versioned name.
 find_library(Cudnn_LIBRARY NAMES cudnn libcudnn.so.9 NAMES_PER_DIR
   HINTS ${Cudnn_INCLUDE_DIR}/.. ${CudnnFrontend_CUDNN_FOLDERS} PATH_SUFFIXES lib lib64)
 mark_as_advanced(CudnnFrontend_PYTHON CudnnFrontend_INCLUDE_DIR Cudnn_INCLUDE_DIR Cudnn_LIBRARY)

@@ -1,5 +1,5 @@
-# Finds NCCL, also where it is a package of python3 (nvidia-nccl-cu13), and defines Nccl::Nccl.
-# Name other places with -DNccl_ROOT= or -DCMAKE_PREFIX_PATH=.
+# Finds NCCL, also as a Python package (nvidia-nccl-cu13), and defines Nccl::Nccl.
+# Set other folders with -DNccl_ROOT= or -DCMAKE_PREFIX_PATH=.
 
 set(Nccl_PYTHON_FOLDERS "")
 find_program(Nccl_PYTHON python3)
@@ -19,7 +19,7 @@ set(Nccl_FOLDERS ${Nccl_ROOT} ${CUDAToolkit_LIBRARY_ROOT} /usr/local/cuda ${Nccl
 
 find_path(Nccl_INCLUDE_DIR nccl.h HINTS ${Nccl_FOLDERS} ${CUDAToolkit_INCLUDE_DIRS}
   PATH_SUFFIXES include)
-# Header and library of one place: of two versions the program would refuse one.
+# Header and library must come from one folder: programs refuse to mix two versions.
 find_library(Nccl_LIBRARY NAMES nccl libnccl.so.2 NAMES_PER_DIR
   HINTS ${Nccl_INCLUDE_DIR}/.. ${Nccl_FOLDERS} PATH_SUFFIXES lib lib64)
 mark_as_advanced(Nccl_PYTHON Nccl_INCLUDE_DIR Nccl_LIBRARY)

@@ -1,5 +1,5 @@
-# Finds PCRE2 for bytes and defines Pcre2::Pcre2.
-# Name other places with -DPcre2_ROOT= or -DCMAKE_PREFIX_PATH=.
+# Finds PCRE2 for 8-bit characters and defines Pcre2::Pcre2.
+# Set other folders with -DPcre2_ROOT= or -DCMAKE_PREFIX_PATH=.
 
 find_path(Pcre2_INCLUDE_DIR pcre2.h)
 find_library(Pcre2_LIBRARY NAMES pcre2-8 HINTS ${Pcre2_INCLUDE_DIR}/.. PATH_SUFFIXES lib lib64)

@@ -1,5 +1,5 @@
 # Finds utf8proc and defines Utf8proc::Utf8proc.
-# Name other places with -DUtf8proc_ROOT= or -DCMAKE_PREFIX_PATH=.
+# Set other folders with -DUtf8proc_ROOT= or -DCMAKE_PREFIX_PATH=.
 
 find_path(Utf8proc_INCLUDE_DIR utf8proc.h)
 find_library(Utf8proc_LIBRARY NAMES utf8proc HINTS ${Utf8proc_INCLUDE_DIR}/.. PATH_SUFFIXES lib lib64)

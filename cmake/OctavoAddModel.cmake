@@ -1,14 +1,14 @@
-# octavo_add_model(NAME my_model CONFIG config.json): the shape that a config.json of a Hugging Face
-# Llama, Qwen3 or GPT-2 describes, as the preset octavo_models::my_model in <octavo_models/my_model.hpp>, for
-# what links octavo::my_model. CONFIG may be the folder that has it.
+# octavo_add_model(NAME my_model CONFIG config.json): reads the shape of a Llama, Qwen3 or GPT-2 from a
+# Hugging Face config.json, and defines it as the preset octavo_models::my_model in
+# <octavo_models/my_model.hpp>, for targets that link octavo::my_model. CONFIG may also be its folder.
 
-# octavo_config_value(OUTPUT OTHERWISE KEY...): a value of the caller's `text`, or what a missing one
-# means; REQUIRED: an error.
+# octavo_config_value(OUTPUT OTHERWISE KEY...): returns a value of the caller's `text`, or OTHERWISE if
+# it is missing. If OTHERWISE is REQUIRED, a missing value is an error.
 function(octavo_config_value output otherwise)
   string(JSON type ERROR_VARIABLE missing TYPE "${text}" ${ARGN})
   if(NOT missing AND NOT type STREQUAL "NULL")
     string(JSON value GET "${text}" ${ARGN})
-    # Values become C++: what is no number and no word must not.
+    # Values are written into C++, so only numbers and words are accepted.
     if(NOT type STREQUAL "OBJECT" AND NOT "${value}" MATCHES "^[A-Za-z0-9_.+-]*$")
       list(JOIN ARGN "." key)
       message(FATAL_ERROR "octavo_add_model: ${config}: ${key} is no number and no word")
@@ -22,7 +22,7 @@ function(octavo_config_value output otherwise)
   set(${output} "${value}" PARENT_SCOPE)
 endfunction()
 
-# octavo_config_serves(KEY VALUE...): the key has one of these, or is missing.
+# octavo_config_serves(KEY VALUE...): stops unless the key is missing or has one of these values.
 function(octavo_config_serves key)
   octavo_config_value(value "${ARGV1}" ${key})
   if(NOT value IN_LIST ARGN)
@@ -31,7 +31,7 @@ function(octavo_config_serves key)
   endif()
 endfunction()
 
-# octavo_config_rope(OUTPUT): the positions of a Llama, as members of a LlamaConfig.
+# octavo_config_rope(OUTPUT): returns a LlamaConfig's members for rotary position embeddings.
 function(octavo_config_rope output)
   set(scaling rope_scaling)
   octavo_config_value(newer "" rope_parameters)
@@ -60,7 +60,7 @@ function(octavo_config_rope output)
   set(${output} "${members}" PARENT_SCOPE)
 endfunction()
 
-# octavo_config_llama(OUTPUT): the members of a LlamaConfig.
+# octavo_config_llama(OUTPUT): returns the members of a LlamaConfig.
 function(octavo_config_llama output)
   octavo_config_serves(hidden_act silu swish)
   octavo_config_serves(attention_bias OFF)
@@ -91,7 +91,7 @@ function(octavo_config_llama output)
   set(${output} "${members}" PARENT_SCOPE)
 endfunction()
 
-# octavo_config_gpt2(OUTPUT): the members of a Gpt2Config.
+# octavo_config_gpt2(OUTPUT): returns the members of a Gpt2Config.
 function(octavo_config_gpt2 output)
   octavo_config_value(layers REQUIRED n_layer)
   octavo_config_value(hidden REQUIRED n_embd)

@@ -1,9 +1,9 @@
-# What presets and precisions there are, as the library's headers say.
+# The presets and precisions, read from the library's headers.
 
-# The families, as the class templates of their models; their presets stand in NAME_config.hpp.
+# The class templates of the model families. NAME_config.hpp contains the presets of a family.
 set(octavo_families Llama Gpt2)
 
-# octavo_presets_of(FAMILY OUTPUT): the names of a family's presets.
+# octavo_presets_of(FAMILY OUTPUT): lists the names of a family's presets.
 function(octavo_presets_of family output)
   string(TOLOWER ${family} header)
   file(STRINGS
@@ -13,7 +13,7 @@ function(octavo_presets_of family output)
   set(${output} ${known} PARENT_SCOPE)
 endfunction()
 
-# octavo_known_presets(OUTPUT): the names of all presets, of every family.
+# octavo_known_presets(OUTPUT): lists the names of the presets of all families.
 function(octavo_known_presets output)
   set(all)
   foreach(family IN LISTS octavo_families)
@@ -23,8 +23,8 @@ function(octavo_known_presets output)
   set(${output} ${all} PARENT_SCOPE)
 endfunction()
 
-# octavo_model_of(PRESET OUTPUT): the class template of the preset's model, such as Llama. nvcc 13
-# cannot spell what PresetModel is, where it is named outside of a template.
+# octavo_model_of(PRESET OUTPUT): returns the class template of the preset's model, such as Llama. Outside
+# of templates, nvcc 13 cannot spell the type that PresetModel names.
 function(octavo_model_of preset output)
   get_property(added GLOBAL PROPERTY octavo_model_family_${preset})
   if(added)
@@ -41,7 +41,7 @@ function(octavo_model_of preset output)
   message(FATAL_ERROR "The preset '${preset}' is in no NAME_config.hpp of a family")
 endfunction()
 
-# octavo_known_precisions(OUTPUT): the names of all precisions.
+# octavo_known_precisions(OUTPUT): lists the names of all precisions.
 function(octavo_known_precisions output)
   file(STRINGS ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/../include/octavo/precision/named_precisions.hpp
     known REGEX "\"[a-z0-9-]+\"},$")
@@ -49,7 +49,7 @@ function(octavo_known_precisions output)
   set(${output} ${known} PARENT_SCOPE)
 endfunction()
 
-# octavo_require_known(KIND HEADER LIST NAME...): each NAME is in the variable LIST.
+# octavo_require_known(KIND HEADER LIST NAME...): stops unless each NAME is in the variable LIST.
 function(octavo_require_known kind header list)
   foreach(name IN LISTS ARGN)
     if(NOT name IN_LIST ${list})

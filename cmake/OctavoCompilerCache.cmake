@@ -1,7 +1,8 @@
-# Compiles through ccache where it is found, in a build of our own. Paths inside the project count as
-# relative, so that checkouts in different folders share the cache. -DOCTAVO_CCACHE=OFF: never.
+# Compiles through ccache if it is found and Octavo is the top-level project. Paths inside the project
+# are treated as relative, so checkouts in different folders share the cache. -DOCTAVO_CCACHE=OFF
+# disables it.
 
-option(OCTAVO_CCACHE "Compile through ccache where it is found" ${PROJECT_IS_TOP_LEVEL})
+option(OCTAVO_CCACHE "Compile through ccache if it is found" ${PROJECT_IS_TOP_LEVEL})
 find_program(OCTAVO_CCACHE_PROGRAM ccache)
 mark_as_advanced(OCTAVO_CCACHE_PROGRAM)
 if(OCTAVO_CCACHE AND OCTAVO_CCACHE_PROGRAM)

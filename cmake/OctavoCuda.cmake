@@ -1,5 +1,5 @@
-# Enables the CUDA language where OCTAVO_CUDA says so; afterwards OCTAVO_CUDA_ENABLED tells. A project
-# that has Octavo as a subfolder enables CUDA itself if it wants the Cuda device.
+# Enables the CUDA language as OCTAVO_CUDA requests, and sets OCTAVO_CUDA_ENABLED. A project that
+# contains Octavo as a subfolder must enable CUDA itself to use the Cuda device.
 
 include(${CMAKE_CURRENT_LIST_DIR}/octavoDependencies.cmake)
 set(OCTAVO_CUDA_ENABLED OFF)

@@ -1,5 +1,5 @@
-# install(), so that find_package(octavo) works from another project, and on another machine: what
-# octavoDependencies.cmake looks for, each consumer's configuration looks for itself.
+# Installs the package for find_package(octavo), also on another machine: the configuration of each
+# consumer finds the libraries of octavoDependencies.cmake itself.
 
 if(NOT OCTAVO_INSTALL)
   return()
@@ -17,7 +17,7 @@ target_sources(octavo INTERFACE
   FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/include FILES ${octavo_headers})
 
 set(octavo_package ${CMAKE_INSTALL_LIBDIR}/cmake/octavo)
-# INCLUDES is for consumers with a CMake that does not know file sets.
+# INCLUDES is for consumers whose CMake does not support file sets.
 install(TARGETS octavo EXPORT octavoTargets
   FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
   INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})

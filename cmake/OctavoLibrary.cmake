@@ -1,6 +1,6 @@
-# The library: octavo::octavo needs a C++20 compiler only; octavo::cuda adds the CUDA Toolkit, and is
-# there only where CUDA is enabled; octavo::nccl, octavo::mpi, octavo::pcre2 and octavo::utf8proc add
-# NCCL, MPI, PCRE2 and utf8proc, where they are wanted and found.
+# The library. octavo::octavo needs only a C++20 compiler. octavo::cuda adds the CUDA Toolkit, and
+# exists only if CUDA is enabled. octavo::nccl, octavo::mpi, octavo::pcre2 and octavo::utf8proc add
+# NCCL, MPI, PCRE2 and utf8proc, if they are requested and found.
 
 set(octavo_scope GLOBAL)
 

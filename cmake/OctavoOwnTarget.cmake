@@ -1,12 +1,12 @@
-# octavo_own_target(TARGET [OPTIMISATION]): the flags of our own programs, tests and benchmarks.
-# They are compiled with OCTAVO_OPTIMISATION, or with what is given in its place; where the build type
-# is Debug with that type's flags. `quick` compiles in two thirds of -O3's time with g++, and what it
-# makes trains about as fast (benchmarks/results/compile-time.md). `quiet` is for what calculates
-# little: with g++ -Og takes no longer than -O0, and what it makes runs several times as fast. Under
-# sanitizers it is -O0, in Debug builds too: clang's -Og is its -O1, and they make that twice the work.
+# octavo_own_target(TARGET [OPTIMISATION]): sets the flags of our programs, tests and benchmarks.
+# The optimisation is OPTIMISATION or, by default, OCTAVO_OPTIMISATION; Debug builds use the flags of
+# their build type. With g++, `quick` compiles in two thirds of the time of -O3, and the programs
+# train about as fast (benchmarks/results/compile-time.md). `quiet` is for targets that compute
+# little: with g++, -Og compiles as fast as -O0, and the programs run several times as fast. With
+# sanitizers `quiet` is -O0, also in Debug builds: clang's -Og equals -O1 and takes twice as long.
 #
-# Without math errno and traps the compiler vectorises loops; results stay the same, unlike under
-# -ffast-math.
+# Without math errno and traps the compiler vectorises loops; unlike -ffast-math, this does not
+# change results.
 
 function(octavo_own_target target)
   set(flags -fno-math-errno -fno-trapping-math)
@@ -29,15 +29,15 @@ function(octavo_own_target target)
   if(optimisation STREQUAL "quick")
     set(optimisation -O2)
     if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-      # Of -O2 what loops gain by, and what warnings need: its other passes are a quarter of the time
-      # for whole models.
+      # The passes of -O2 that speed up loops or that warnings need. The others take a quarter of the
+      # compile time of whole models.
       set(optimisation -O1 -ftree-vectorize -fvect-cost-model=dynamic -finline-functions
         -finline-small-functions -fexpensive-optimizations -fstrict-aliasing -ftree-vrp)
     endif()
   endif()
   list(APPEND flags ${optimisation})
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    # Its own collection of garbage takes an eighth of the time where there is memory enough.
+    # If memory suffices, g++ spends an eighth of its time in garbage collection that is not needed.
     list(APPEND flags --param=ggc-min-heapsize=1000000)
     list(APPEND cuda_flags -Xcompiler=--param=ggc-min-heapsize=1000000)
   endif()
@@ -52,8 +52,8 @@ function(octavo_own_target target)
   if(OCTAVO_SANITIZE)
     set(sanitize -fsanitize=${OCTAVO_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
     if(OCTAVO_SANITIZE MATCHES "undefined" AND CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
-      # Checks of every pointer that are a quarter of the build: what they find, a null pointer or
-      # one to something else, the address sanitizer stops at too.
+      # These checks of every pointer take a quarter of the build. The address sanitizer also stops at
+      # the faults that they find.
       list(APPEND sanitize -fno-sanitize=null,object-size,vptr)
     endif()
     list(APPEND flags ${sanitize})
@@ -67,7 +67,7 @@ function(octavo_own_target target)
     RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
 endfunction()
 
-# octavo_require(PACKAGE DEBIAN_PACKAGE FOR): find_package with a message that says what to do.
+# octavo_require(PACKAGE DEBIAN_PACKAGE FOR): finds a package, or stops with advice.
 macro(octavo_require package debian_package for)
   find_package(${package} QUIET)
   if(NOT ${package}_FOUND)

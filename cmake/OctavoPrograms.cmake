@@ -1,9 +1,9 @@
-# octavo_program: what the programs in examples/, and their tests, are compiled with beside Octavo.
+# octavo_program: the libraries of the programs in examples/ and of their tests, including Octavo.
 
 octavo_require(CLI11 libcli11-dev OCTAVO_BUILD_EXAMPLES)
 octavo_require(fmt libfmt-dev OCTAVO_BUILD_EXAMPLES)
 octavo_require(nlohmann_json nlohmann-json3-dev OCTAVO_BUILD_EXAMPLES)
-# Some packages of toml++ have its header only, without a configuration for CMake.
+# Some packages of toml++ contain only its header, without a CMake configuration.
 find_package(tomlplusplus QUIET)
 if(NOT TARGET tomlplusplus::tomlplusplus)
   find_path(tomlplusplus_INCLUDE_DIR toml++/toml.h)

@@ -1,12 +1,12 @@
-# What the library needs of the machine that compiles with it: Octavo's own build includes this file,
-# and so does the installed package, in each consumer's. Nothing of one machine reaches another.
+# Finds the libraries that Octavo needs on the machine that compiles with it. Octavo's build and the
+# installed package include this file, so no path of one machine is installed on another.
 
-# octavo_add_requirements(TARGET): what octavo::octavo asks of its users' compilers.
+# octavo_add_requirements(TARGET): adds the compiler requirements of octavo::octavo.
 function(octavo_add_requirements target)
   find_package(Threads REQUIRED)
   target_link_libraries(${target} INTERFACE $<BUILD_INTERFACE:Threads::Threads>)
-  # C++20 in files that nvcc compiles. CMake knows the flag from 3.26 on; before, it is passed by
-  # hand unless the project does so itself.
+  # C++20 in files that nvcc compiles. CMake before 3.26 does not know the flag, so it is passed here
+  # unless the project passes one.
   if("cuda_std_20" IN_LIST CMAKE_CUDA_COMPILE_FEATURES)
     target_compile_features(${target} INTERFACE $<BUILD_INTERFACE:cuda_std_20>)
   elseif(NOT CMAKE_CUDA_FLAGS MATCHES "-std")
@@ -15,8 +15,8 @@ function(octavo_add_requirements target)
   endif()
 endfunction()
 
-# octavo_check_architectures(REASON): says in REASON why not all of CMAKE_CUDA_ARCHITECTURES can be
-# served; empty: they can. CMake's 90, native and all leave out the instructions that 90a alone has.
+# octavo_check_architectures(REASON): sets REASON to why an entry of CMAKE_CUDA_ARCHITECTURES is not
+# supported, or to nothing if all are. CMake's 90, native and all lack the instructions of 90a.
 function(octavo_check_architectures reason)
   set(${reason} "" PARENT_SCOPE)
   foreach(architecture IN LISTS CMAKE_CUDA_ARCHITECTURES)
@@ -28,7 +28,7 @@ alone (H100, H200); pass -DCMAKE_CUDA_ARCHITECTURES=90a" PARENT_SCOPE)
   endforeach()
 endfunction()
 
-# octavo_add_cuda(REASON): defines octavo::cuda, or says in REASON why it cannot.
+# octavo_add_cuda(REASON): defines octavo::cuda, or sets REASON to why it cannot.
 function(octavo_add_cuda reason)
   set(${reason} "" PARENT_SCOPE)
   if(TARGET octavo::cuda)
@@ -55,14 +55,14 @@ function(octavo_add_cuda reason)
   target_compile_definitions(octavo::cuda INTERFACE OCTAVO_WITH_CUDA=1)
 endfunction()
 
-# octavo_add_mpi(REASON): defines octavo::mpi, for programs of several ranks on the Cpu device, or says
-# in REASON why it cannot.
+# octavo_add_mpi(REASON): defines octavo::mpi, for programs of several ranks on the Cpu device, or sets
+# REASON to why it cannot.
 function(octavo_add_mpi reason)
   set(${reason} "" PARENT_SCOPE)
   if(TARGET octavo::mpi)
     return()
   endif()
-  # The C++ bindings are no part of MPI any more, and their library is not needed.
+  # MPI no longer contains the C++ bindings, and Octavo does not use them.
   set(MPI_CXX_SKIP_MPICXX ON)
   find_package(MPI QUIET COMPONENTS CXX)
   if(NOT MPI_CXX_FOUND)
@@ -74,8 +74,8 @@ function(octavo_add_mpi reason)
   target_link_libraries(octavo::mpi INTERFACE octavo::octavo MPI::MPI_CXX)
 endfunction()
 
-# octavo_add_pcre2(REASON): defines octavo::pcre2, for programs that read tokenizers from files, or says
-# in REASON why it cannot.
+# octavo_add_pcre2(REASON): defines octavo::pcre2, for programs that read tokenizers from files, or sets
+# REASON to why it cannot.
 function(octavo_add_pcre2 reason)
   set(${reason} "" PARENT_SCOPE)
   if(TARGET octavo::pcre2)
@@ -92,8 +92,8 @@ libpcre2-dev, or name its folder with -DPcre2_ROOT=" PARENT_SCOPE)
   target_link_libraries(octavo::pcre2 INTERFACE octavo::octavo Pcre2::Pcre2)
 endfunction()
 
-# octavo_add_utf8proc(REASON): defines octavo::utf8proc, for tokenizers that normalise text, or says in
-# REASON why it cannot.
+# octavo_add_utf8proc(REASON): defines octavo::utf8proc, for tokenizers that normalise text, or sets
+# REASON to why it cannot.
 function(octavo_add_utf8proc reason)
   set(${reason} "" PARENT_SCOPE)
   if(TARGET octavo::utf8proc)
@@ -111,7 +111,7 @@ install libutf8proc-dev, or name its folder with -DUtf8proc_ROOT=" PARENT_SCOPE)
 endfunction()
 
 # octavo_add_nccl(REASON): defines octavo::nccl, for programs of several ranks on the Cuda device, or
-# says in REASON why it cannot. octavo::cuda is there.
+# sets REASON to why it cannot. octavo::cuda must exist.
 function(octavo_add_nccl reason)
   set(${reason} "" PARENT_SCOPE)
   if(TARGET octavo::nccl)
@@ -130,11 +130,11 @@ libnccl-dev or the Python package nvidia-nccl-cu13, or name its folder with -DNc
 endfunction()
 
 # octavo_add_cudnn(REASON): lets octavo::cuda run attention through cuDNN, or sets REASON to why it
-# cannot. The frontend takes half a minute to include, so one library, octavo::cudnn, compiles the
-# only file that includes it.
+# cannot. Compiling the frontend takes half a minute, so the library octavo::cudnn compiles the only
+# file that includes it.
 function(octavo_add_cudnn reason)
   set(${reason} "" PARENT_SCOPE)
-  if(TARGET octavo::cudnn)  # made for another folder, whose octavo::cuda may be its own
+  if(TARGET octavo::cudnn)  # of another folder, which may have a separate octavo::cuda
     target_link_libraries(octavo::cuda INTERFACE octavo::cudnn)
     return()
   endif()
@@ -149,7 +149,7 @@ ${Cudnn_INCLUDE_DIR}, frontend ${CudnnFrontend_INCLUDE_DIR}; name them with -DCu
   add_library(octavo_cudnn STATIC EXCLUDE_FROM_ALL
     ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/cudnn_attention.cpp)
   add_library(octavo::cudnn ALIAS octavo_cudnn)
-  # The file defines an unnamed namespace, which must not be shared with others.
+  # The file has an unnamed namespace, so it must not share a translation unit with others.
   set_target_properties(octavo_cudnn PROPERTIES POSITION_INDEPENDENT_CODE ON UNITY_BUILD OFF)
   target_link_libraries(octavo_cudnn
     PUBLIC octavo::octavo CUDA::cudart

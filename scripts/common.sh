@@ -1,4 +1,4 @@
-# Shared by quickstart, run-tests and .ci/run; to be sourced from the project's root.
+# Functions of quickstart, run-tests and .ci/run, which source this file from the project's root.
 # shellcheck shell=bash
 
 fail() {
@@ -6,7 +6,7 @@ fail() {
   exit 1
 }
 
-# Ubuntu 22.04's own g++ is older than 12; scripts/install-dependencies puts g++-12 beside it.
+# The default g++ of Ubuntu 22.04 is older than 12, so scripts/install-dependencies installs g++-12.
 choose_tools() {
   if [[ -z ${CXX-} ]] && grep -qs '^VERSION_CODENAME=jammy$' /etc/os-release; then
     export CXX=g++-12
@@ -16,7 +16,7 @@ choose_tools() {
   fi
 }
 
-# Says in $no_cuda why the Cuda device cannot be used here; empty: it can.
+# Sets $no_cuda to why this machine cannot use the Cuda device, or to nothing if it can.
 find_cuda() {
   no_cuda=
   if ! command -v nvcc >/dev/null; then
@@ -32,8 +32,8 @@ find_cuda() {
   fi
 }
 
-# Takes lists of what is compiled out of a build's cache, with the comments above them, so that they are the
-# preset's again.
+# Removes the lists of compiled models and precisions from a build's cache, with the comments above them, so
+# that the preset sets them again.
 forget_lists() {
   local cache=$1/CMakeCache.txt kept
   [[ -f $cache ]] || return 0
@@ -44,8 +44,8 @@ forget_lists() {
     { comment = "" }' "$cache") && printf '%s\n' "$kept" >"$cache"
 }
 
-# Configures and builds a preset of CMakePresets.json into build/PRESET, whatever lists it was built with
-# before; shows progress only.
+# Configures and builds a preset of CMakePresets.json in build/PRESET, with the preset's lists. Prints the
+# compiler's progress.
 build_preset() {
   local preset=$1
   local log=build/$preset.configure.log
@@ -55,7 +55,7 @@ build_preset() {
     cat "$log" >&2
     fail "the configuration of $preset failed; $log has its output"
   }
-  # Large pages save compilers half of their time in the kernel.
+  # With huge pages, compilers spend half as much time in the kernel.
   GLIBC_TUNABLES=glibc.malloc.hugetlb=1 cmake --build --preset "$preset" --parallel "$(nproc)" ||
     fail "the build of $preset failed"
 }
