@@ -250,7 +250,7 @@ TEST(CastWeights, AreComparedAmongRanks) {
       }
     });
     for (const std::string& error : errors) {
-      const std::string told = "rank 2 read other weights of '" + name;
+      const std::string told = "rank 2 read different weights of '" + name;
       EXPECT_EQ(error.find(told) != std::string::npos, !faulty.empty()) << faulty << error;
     }
   }

@@ -103,7 +103,7 @@ TEST(ReplicaCheck, OneBitNamesTheRankThatMostDoNotAgreeWith) {
   for (const Zero zero : {Zero::optimizer, Zero::gradients}) {
     for (const int rank : {0, 2}) {
       expect_said(said_by(3, {.rank = rank, .step = 2, .run = 2}, zero),
-                  message("in step 2 rank ", rank, " read other weights of '", runs[2],
+                  message("in step 2 rank ", rank, " read different weights of '", runs[2],
                           "' than most ranks; "));
     }
   }
@@ -112,14 +112,15 @@ TEST(ReplicaCheck, OneBitNamesTheRankThatMostDoNotAgreeWith) {
 TEST(ReplicaCheck, EveryRunIsCompared) {
   for (std::size_t run = 0; run < runs.size(); ++run) {
     expect_said(said_by(3, {.rank = 1, .step = 4, .run = run}),
-                message("in step 4 rank 1 read other weights of '", runs[run], "'"));
+                message("in step 4 rank 1 read different weights of '", runs[run], "'"));
   }
 }
 
 TEST(ReplicaCheck, OfTwoRanksBothAreNamed) {
-  expect_said(said_by(2, {.rank = 1, .step = 2, .run = 1}),
-              "in step 2 ranks 0 and 1 read other weights of 'blocks.0', and no more than half of "
-              "all agree; ");
+  expect_said(
+      said_by(2, {.rank = 1, .step = 2, .run = 1}),
+      "in step 2 ranks 0 and 1 read different weights of 'blocks.0', and no more than half of "
+      "them agree; ");
 }
 
 // What a rank got wrong in a step between is gathered anew in the next.
@@ -133,9 +134,10 @@ TEST(ReplicaCheck, ManyRunsThatDifferAreCounted) {
     octavo::detail::require_equal_replicas(hashes, {"a", "b", "c", "d"}, 1, 5);
     FAIL() << "nothing was said";
   } catch (const CommError& error) {
-    EXPECT_TRUE(std::string_view(error.what())
-                    .starts_with("in step 5 rank 2 read other weights of 'b' than most ranks, and "
-                                 "so in 2 more runs of parameters; "))
+    EXPECT_TRUE(
+        std::string_view(error.what())
+            .starts_with("in step 5 rank 2 read different weights of 'b' than most ranks, and "
+                         "of 2 more flat buffers; "))
         << error.what();
   }
 }
@@ -147,8 +149,9 @@ TEST(ReplicaCheck, OfGroupsThatShareTheLayersTheRankIsNamed) {
     octavo::detail::require_equal_replicas(hashes, {"a", "b"}, 2, 5);
     FAIL() << "nothing was said";
   } catch (const CommError& error) {
-    EXPECT_TRUE(std::string_view(error.what())
-                    .starts_with("in step 5 rank 3 read other weights of 'b' than most ranks; "))
+    EXPECT_TRUE(
+        std::string_view(error.what())
+            .starts_with("in step 5 rank 3 read different weights of 'b' than most ranks; "))
         << error.what();
   }
 }
@@ -181,8 +184,9 @@ TEST(ReplicaCheck, RanksUnderMpirunNameTheOneThatDiffers) {
       3, {std::filesystem::read_symlink("/proc/self/exe"), "--gtest_also_run_disabled_tests",
           "--gtest_filter=ReplicaCheckRank.DISABLED_HasAWrongBit"});
   EXPECT_GT(result.exit_code, 0);
-  EXPECT_NE(result.err.find(": in step 2 rank 1 read other weights of 'blocks.2' than most ranks"),
-            std::string::npos)
+  EXPECT_NE(
+      result.err.find(": in step 2 rank 1 read different weights of 'blocks.2' than most ranks"),
+      std::string::npos)
       << result.err;
 }
 

@@ -117,7 +117,7 @@ TEST(RunShape, MayNotBeShorter) {
     ModelSession<Shortened> session(support::small_options(), context);
     FAIL() << "nothing is said";
   } catch (const UsageError& error) {
-    EXPECT_NE(std::string(error.what()).find("it may make sequences longer"), std::string::npos)
+    EXPECT_NE(std::string(error.what()).find("it may only lengthen sequences"), std::string::npos)
         << error.what();
   }
 }

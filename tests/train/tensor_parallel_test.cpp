@@ -412,7 +412,7 @@ TEST(TensorParallel, RefusesDifferentBatchesInAGroup) {
     }
   });
   for (const std::string& text : said) {
-    EXPECT_NE(text.find("rank 1 has another batch than rank 0"), std::string::npos) << text;
+    EXPECT_NE(text.find("rank 1 has a different batch than rank 0"), std::string::npos) << text;
   }
 }
 

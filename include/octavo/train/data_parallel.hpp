@@ -1,5 +1,5 @@
 /// @file
-/// Ranks that train one model on batches of their own, and share the optimizer's work and state.
+/// Ranks that train one model on separate batches, and share the optimizer's work and state.
 #pragma once
 
 #include <octavo/core/lane.hpp>
@@ -18,8 +18,8 @@ namespace octavo OCTAVO_ABI {
 
 namespace detail {
 
-/// The memory of `DataParallel`. In which formats gradients and weights travel are no types here,
-/// so that it is compiled once for each format of sums.
+/// The memory of `DataParallel`. The formats in which gradients and weights travel are not template
+/// parameters, so that it is compiled once for each format of sums.
 /// @tparam Sum  format of the gradients' sums
 template <class W, class G, class Sum, Device D>
 class SharedRuns : public SingleRank::Memory<W, G, D> {
@@ -29,8 +29,8 @@ class SharedRuns : public SingleRank::Memory<W, G, D> {
   using Gradient = Sum;
   using Run = FlatParameters<W, G, D>;
 
-  /// @param packs  gradients travel as `PackedPart`s
-  /// @param casts  weights travel in FP8
+  /// @param packs  whether gradients travel as `PackedPart`s
+  /// @param casts  whether weights travel in FP8
   SharedRuns(Arena<D>& arena, const ModelRuns<W, G, D>& runs, const Sharding& sharding, bool packs,
              bool casts)
       : Base(arena, runs, sharding), sharding_(sharding) {
@@ -39,8 +39,8 @@ class SharedRuns : public SingleRank::Memory<W, G, D> {
     Index rest = -1;
     for (const ModelRun<W, G, D>& in : runs) {
       const Run& run = *in.run;
-      require<UsageError>(run.size() % (Run::alignment * sharding_.ranks) == 0, "a run of ",
-                          run.size(), " elements cannot be shared by ", sharding_.ranks,
+      require<UsageError>(run.size() % (Run::alignment * sharding_.ranks) == 0, "a flat buffer of ",
+                          run.size(), " elements does not divide among ", sharding_.ranks,
                           " ranks; lay it out with ModelOptions::run_multiple");
       const Index size = run.size() / sharding_.ranks;
       Shared shared{&run, shard_of(run.weights()), {}, {}};
@@ -88,15 +88,15 @@ class SharedRuns : public SingleRank::Memory<W, G, D> {
   }
 
  protected:
-  /// A run of parameters whose work ranks share.
+  /// A flat buffer of parameters whose work ranks share.
   struct Shared {
     const Run* run;
     TensorView<W, 1, D> weights;           ///< [a shard], this rank's
     TensorView<Gradient, 1, D> gradients;  ///< [a shard], summed over ranks; none if frozen
-    CastRun<W, G, D> cast;                 ///< empty: weights travel as they are
+    CastRun<W, G, D> cast;                 ///< empty if weights travel in their own format
   };
 
-  /// Whether there is anything to send or to sum.
+  /// Returns whether there is anything to send or to sum.
   [[nodiscard]] bool shares() const { return sharding_.ranks > 1 || !std::is_same_v<Gradient, G>; }
   template <class T>
   [[nodiscard]] TensorView<T, 1, D> shard_of(TensorView<T, 1, D> run) const {
@@ -104,27 +104,31 @@ class SharedRuns : public SingleRank::Memory<W, G, D> {
     return run.rows(size * sharding_.rank, size);
   }
   Sharding sharding_;
-  std::vector<Shared> runs_;            ///< in the order of forwards; empty where nothing is shared
-  TensorView<W, 1, D> rest_;            ///< of weights that travel beside FP8 values
-  TensorView<std::byte, 1, D> packed_;  ///< [of the largest run], empty unless packed
-  TensorView<std::byte, 1, D> received_;  ///< [of the largest run], gradients from all ranks
+  std::vector<Shared> runs_;              ///< in forward order; empty if nothing is shared
+  TensorView<W, 1, D> rest_;              ///< of weights that travel in addition to FP8 values
+  TensorView<std::byte, 1, D> packed_;    ///< [of the largest flat buffer], empty unless packed
+  TensorView<std::byte, 1, D> received_;  ///< [of the largest flat buffer], gradients from all
+                                          ///< ranks
   TensorView<double, 2, D> sums_;         ///< [ranks, StepStatus::sums]
 };
 
 }  // namespace detail
 
-/// Each rank has its own batches. Of every run of parameters it sums up the gradients of one part,
-/// its shard, updates the shard's weights, and gets those of the others before they are read:
+/// Data parallelism: each rank trains on separate batches. Of every flat buffer of parameters, a
+/// rank reduces the gradients of one shard, updates the weights of that shard, and gathers the
+/// other shards before they are read:
 ///
-/// - As soon as a run's gradients are final, each rank sends every other one that one's part of
-///   them, on a lane beside the backward, and sums what it got in FP32, in the order of ranks. So a
-///   sum is rounded once, and has the same bits however the ranks are connected.
-/// - Right before a stage reads a run's weights, and they are not there or have moved, the shards
-///   are gathered on the lane, one run ahead of the stages. With `GatherIn<E4M3>` each rank casts
-///   its shard right before that, to where it is gathered: nothing keeps it beside. The amaxes that
-///   scales are made of are found before, once a step, and are one reduction.
+/// - As soon as the gradients of a flat buffer are final, each rank sends every other rank its
+///   shard of them, on a lane that overlaps with the backward. It sums the received shards in FP32,
+///   in rank order. A sum is thus rounded once, and has the same bits however the ranks are
+///   connected.
+/// - Right before a stage reads the weights of a flat buffer that are missing or have changed, the
+///   shards are gathered on the lane, one flat buffer ahead of the stages. With `GatherIn<E4M3>`
+///   each rank first casts its shard into the gather buffer, so the cast needs no further memory.
+///   The amaxes for the scales are computed earlier, once a step, in one reduction.
 ///
-/// What ranks sum and decide is the same on all of them, so they stay in step without asking.
+/// Results of sums and decisions are the same on all ranks, so ranks stay in step without further
+/// communication.
 /// @tparam Reduce  the format that gradients travel in: `ReduceIn<…>`
 /// @tparam Gather  the format that weights travel in: `GatherIn<…>`
 template <class Reduce = ReduceIn<>, class Gather = GatherIn<>>
@@ -135,8 +139,8 @@ struct DataParallel {
    public:
     static constexpr bool casts_weights = Gather::is_cast;
 
-    /// @throws UsageError   if the model's runs cannot be cut into equal shards
-    /// @throws ConfigError  if weights are to travel in FP8, and none of the model's can
+    /// @throws UsageError   if the model's flat buffers cannot be cut into equal shards
+    /// @throws ConfigError  if weights should travel in FP8, but none of the model's can
     Memory(Arena<D>& arena, const ModelRuns<W, G, D>& runs, const Sharding& sharding)
         : detail::SharedRuns<W, G, typename Reduce::template Sum<G>, D>(
               arena, runs, sharding, Reduce::is_packed, casts_weights) {}
@@ -200,7 +204,7 @@ struct DataParallel {
       for (std::size_t i = 0; i < runs_.size(); ++i) {
         if (runs_[i].cast.empty()) {
           enqueue_gather(i);
-        } else {  // stages have its FP8 values only
+        } else {  // stages read only its FP8 values
           gather_values(i, forked());
         }
       }
@@ -238,7 +242,8 @@ struct DataParallel {
     }
     void begin_micro_batch(Index number, const Context<D>&) override {
       accumulates_ = sharding_.reduces_each_micro_batch() && number > 0;
-      // Where gradients lie over activations, its forward overwrites some that are on their way.
+      // If gradients share memory with activations, the forward overwrites some that are being
+      // sent.
       if (accumulates_ && !sharding_.shards_gradients()) join_lane();
     }
 
@@ -310,13 +315,13 @@ struct DataParallel {
    private:
     enum class Weights { absent, coming, there };
 
-    /// What of a run is on its way.
+    /// The transfers of a flat buffer that are in progress.
     struct Progress {
-      Weights weights = Weights::absent;  ///< those of all ranks, in the run's memory
-      bool sends = false;                 ///< gradients, which nobody may overwrite
-      typename Lane<D>::Mark gathered{};  ///< behind weights that are coming
-      typename Lane<D>::Mark sent{};      ///< behind gradients
-      std::string weights_text{};         ///< what is sent of them, for errors
+      Weights weights = Weights::absent;  ///< those of all ranks, in the flat buffer's memory
+      bool sends = false;                 ///< gradients are being sent, and must not be overwritten
+      typename Lane<D>::Mark gathered{};  ///< after the gather of weights
+      typename Lane<D>::Mark sent{};      ///< after the sending of gradients
+      std::string weights_text{};         ///< name of what is sent, for errors
       std::string gradients_text{};
     };
 
@@ -331,7 +336,7 @@ struct DataParallel {
                                       [&](const Shared& shared) { return shared.run == &run; });
       return static_cast<std::size_t>(found - runs_.begin());
     }
-    /// The lane, from what was enqueued so far on.
+    /// Returns the lane, ordered after the work enqueued so far.
     [[nodiscard]] const Context<D>& forked() const {
       lane_->fork();
       return lane_->context();
@@ -345,7 +350,7 @@ struct DataParallel {
       }
     }
 
-    /// Sends each other rank its part of gradients, and returns where the parts for this one
+    /// Sends each other rank its part of the gradients, and returns where the parts for this rank
     /// arrive.
     template <class T>
     const std::byte* send(TensorView<T, 2, D> parts, const char* what, const Context<D>& beside) {
@@ -354,8 +359,8 @@ struct DataParallel {
       return received_.data();
     }
 
-    /// Has the run's weights, and sets those of the run that comes next on their way.
-    /// @param direction  1: of forwards; -1: of backwards
+    /// Waits for the flat buffer's weights, and starts gathering those of the next one.
+    /// @param direction  1: in forwards; -1: in backwards
     void gather(const Run& run, int direction) {
       if (shares()) gather(number_of(run), direction);
     }
@@ -367,7 +372,7 @@ struct DataParallel {
       if (!was_there) lane_->wait(progress.gathered);
       progress.weights = Weights::there;
       const bool in_order = last_ <= number + 1 && number <= last_ + 1;
-      // A tied table is read between other runs, too: what comes next is told by those.
+      // A tied table is also read between other flat buffers, which determine the next one.
       if (was_there && !in_order) return;
       last_ = number;
       const std::size_t next = number + static_cast<std::size_t>(direction);
@@ -407,7 +412,7 @@ struct DataParallel {
       gather_bytes(bytes_of(shared.weights), bytes_of(shared.run->weights()),
                    progress_[number].weights_text.c_str(), beside);
     }
-    /// In a rehearsal, this rank's part stands for those of all.
+    /// In a rehearsal, this rank's part replaces those of all ranks.
     void gather_bytes(TensorView<const std::byte, 1, D> part, TensorView<std::byte, 1, D> whole,
                       const char* what, const Context<D>& beside) {
       if (!rehearses_) return ranks_->all_gather(part, whole, what, beside);
@@ -416,8 +421,8 @@ struct DataParallel {
         if (place != part.data()) copy_on_device(place, part.data(), part.bytes(), beside);
       }
     }
-    /// Frozen weights do not move, and a rehearsal works with the initial ones, where the rank has
-    /// all of them.
+    /// Returns whether the rank has all weights of the flat buffer without a gather: frozen weights
+    /// do not change, and a rehearsal uses the initial weights, if the rank has all of them.
     [[nodiscard]] bool is_there_anyhow(std::size_t number) const {
       const Shared& shared = runs_[number];
       return (rehearses_ || shared.run->is_frozen()) && shared.cast.empty() && weights_are_whole();
@@ -429,13 +434,14 @@ struct DataParallel {
     }
 
     Communicator<D>* ranks_ = nullptr;
-    const ScalingTable<D>* scaling_ = nullptr;  ///< that weights are cast by, once they are
-    bool records_ = false;                      ///< those casts, until `join`
+    const ScalingTable<D>* scaling_ = nullptr;  ///< by which weights are cast; null before the
+                                                ///< first cast
+    bool records_ = false;                      ///< whether casts until `join` are recorded
     std::unique_ptr<Lane<D>> lane_;
-    std::vector<Progress> progress_;  ///< of the runs
-    std::size_t last_ = 0;            ///< the run that a stage asked for last
+    std::vector<Progress> progress_;  ///< of the flat buffers
+    std::size_t last_ = 0;            ///< the flat buffer that a stage requested last
     bool rehearses_ = false;
-    bool accumulates_ = false;  ///< on sums of the micro-batches before
+    bool accumulates_ = false;  ///< to the sums of earlier micro-batches
   };
 };
 

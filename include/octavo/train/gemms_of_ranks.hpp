@@ -1,5 +1,5 @@
 /// @file
-/// Ranks multiply alike: with the same libraries, and the same algorithms.
+/// Ensures that all ranks multiply with the same libraries and the same algorithms.
 #pragma once
 
 #include <octavo/comm/all_gather_texts.hpp>
@@ -11,13 +11,14 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// Has all ranks use the algorithms of rank 0; all call it together. Waits for them.
-/// @tparam Ranks     a `Communicator`, or what has its `rank`, `size` and `all_gather_host_sync`
+/// Makes all ranks use the algorithms of rank 0; all call it together. Waits for them.
+/// @tparam Ranks     a `Communicator`, or a type with its `rank`, `size` and `all_gather_host_sync`
 /// @param libraries  of this rank: see `libraries_text`
-/// @param plans      called without arguments, gives this rank's algorithms: see `gemm_plans`
+/// @param plans      called without arguments, returns this rank's algorithms: see `gemm_plans`
 /// @param take       called with records, uses them from now on: see `take_gemm_plans`
-/// @throws CommError  on every rank: if libraries differ, or if algorithms do when all have taken
-///                    rank 0's, because one was given others beside them or refuses some
+/// @throws CommError  on every rank, if libraries differ, or if algorithms still differ after all
+///                    ranks have taken those of rank 0, because a rank has other records or refuses
+///                    some
 template <class Ranks, class Plans, class Take>
 void share_gemm_plans_sync(Ranks& ranks, const std::string& libraries, const Plans& plans,
                            const Take& take) {

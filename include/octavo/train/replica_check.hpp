@@ -1,5 +1,5 @@
 /// @file
-/// Whether ranks that hold the same weights hold the same bits.
+/// Checks whether replicas of the weights have the same bits on all ranks.
 #pragma once
 
 #include <octavo/comm/communicator.hpp>
@@ -22,8 +22,8 @@ namespace octavo OCTAVO_ABI {
 
 namespace detail {
 
-/// The ranks that do not have what most of them have; all, where no value is that of most. A
-/// template, as the next, so that only programs that compare compile it.
+/// Returns the ranks whose value differs from the majority; all ranks, if there is no majority. A
+/// template, like the next function, so that only programs that compare replicas compile it.
 template <class Value>
 [[nodiscard]] std::vector<int> ranks_that_differ(const std::vector<Value>& of_rank) {
   std::vector<int> others;
@@ -35,10 +35,10 @@ template <class Value>
 }
 
 /// @param hashes  [ranks, runs]
-/// @param names   of the runs
-/// @param degree  neighbours that have different parts of the weights
+/// @param names   of the flat buffers
+/// @param degree  number of neighbouring ranks with different parts of the weights
 /// @param step    that read the weights
-/// @throws CommError  naming the first run that differs and the ranks, if any do
+/// @throws CommError  naming the first flat buffer that differs and the ranks, if any do
 template <class Value = std::uint64_t>
 void require_equal_replicas(std::span<const std::type_identity_t<Value>> hashes,
                             const std::vector<std::string>& names, int degree, Index step) {
@@ -61,28 +61,27 @@ void require_equal_replicas(std::span<const std::type_identity_t<Value>> hashes,
     std::vector<int> others = ranks_that_differ(of_rank);
     for (int& other : others) other = other * degree + static_cast<int>(place);
     const bool is_majority = others.size() < ranks;
-    first =
-        message("in step ", step, " ", rank_names(others), " read other weights of '", names[run],
-                is_majority ? "' than most ranks" : "', and no more than half of all agree");
+    first = message("in step ", step, " ", rank_names(others), " read different weights of '",
+                    names[run],
+                    is_majority ? "' than most ranks" : "', and no more than half of them agree");
   }
   if (first.empty()) return;
-  throw CommError(message(
-      first, more == 0 ? "" : message(", and so in ", more, " more runs of parameters"),
-      "; the memory of that GPU or host, or what brings weights to it, is faulty: take it out, and "
-      "go on from a state that was saved before"));
+  throw CommError(message(first, more == 0 ? "" : message(", and of ", more, " more flat buffers"),
+                          "; the memory of that GPU or host, or its connection, is faulty: exclude "
+                          "it, and resume from a state that was saved before"));
 }
 
 }  // namespace detail
 
-/// Compares the weights that every rank holds whole, bit by bit through hashes: those that a step
-/// has read, after its backward and before its optimizer's step. What ranks hold in shards nobody
-/// else has: masters, moments, and with `Zero::weights` weights, too.
+/// Compares the weights that every rank has whole, bit by bit through hashes. It compares the
+/// weights that a step has read, after its backward and before its optimizer step. Shards exist on
+/// one rank only and cannot be compared: masters, moments, and with `Zero::weights` also weights.
 template <Device D>
 class ReplicaCheck {
  public:
   /// Takes memory, unless `every` is 0.
   /// @param scaling  the model's
-  /// @param every  steps between comparisons; 0: there are none
+  /// @param every  interval of comparisons in steps; 0: never
   template <class W, class G>
   ReplicaCheck(Arena<D>& arena, const ModelRuns<W, G, D>& runs, const ScalingTable<D>& scaling,
                Index every)
@@ -98,8 +97,8 @@ class ReplicaCheck {
         add(in.name(), in.run->weights());
         continue;
       }
-      // Of weights that ranks cast, what others have of this rank's are FP8 values; by which scales
-      // they were cast, each makes for itself.
+      // If ranks cast weights, the other ranks have only FP8 values of this rank's weights. Each
+      // rank computes the scales of these casts itself.
       add(in.name(), in.run->fp8_values());
       for (const Parameter<W, G, D>* parameter : in.parameters) {
         if (parameter->has_fp8_values()) {
@@ -117,10 +116,10 @@ class ReplicaCheck {
   }
 
   /// Counts a step.
-  /// @return whether its weights are to be compared
+  /// @return whether its weights must be compared
   [[nodiscard]] bool begin_step() { return every_ != 0 && ++step_ % every_ == 0; }
 
-  /// Hashes each run's weights as they are now.
+  /// Hashes the current weights of each flat buffer.
   /// @note enqueues; does not synchronise
   void enqueue(const Context<D>& context) const {
     Index number = 0;
@@ -129,9 +128,11 @@ class ReplicaCheck {
     }
   }
 
-  /// Compares what was hashed with the other ranks'; all ranks call it.
-  /// @param degree  neighbours that share the model's layers, and have different weights
-  /// @throws CommError  on every rank, if any differ: naming the ranks, the run and the step
+  /// Compares the hashes with those of the other ranks; all ranks call it.
+  /// @param degree  number of neighbouring ranks that share the model's layers, and have different
+  ///                weights
+  /// @throws CommError  on every rank, if any differ: naming the ranks, the flat buffer and the
+  ///                    step
   void compare_sync(Communicator<D>& ranks, int degree, const Context<D>& context) const {
     std::vector<std::uint64_t> own(names_.size());
     copy_to_host_sync(own.data(), hashes_.data(), hashes_.bytes(), context);
@@ -144,7 +145,7 @@ class ReplicaCheck {
  private:
   Index every_;
   Index step_ = 0;
-  std::vector<std::string> names_;  ///< of the runs
+  std::vector<std::string> names_;  ///< of the flat buffers
   std::vector<TensorView<const std::byte, 1, D>> weights_;
   TensorView<std::uint64_t, 1, D> hashes_{};  ///< [runs]
 };

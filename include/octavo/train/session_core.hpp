@@ -1,6 +1,6 @@
 /// @file
-/// What a session does whatever its model is: inputs, the order of a step, evaluation, and what
-/// happens when something throws.
+/// The part of a session that does not depend on its model: inputs, the order of a step,
+/// evaluation, and error recovery.
 #pragma once
 
 #include <octavo/attention/libraries.hpp>
@@ -26,19 +26,19 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// Names a parameter and says how many elements a user sees of it.
+/// The name of a parameter and the number of its elements that are visible to users.
 struct ParameterFacts {
   std::string name;
-  Index elements = 0;    ///< of the whole, without rows that pad
-  ParameterPart part{};  ///< that this rank has
+  Index elements = 0;    ///< of the whole, without padding rows
+  ParameterPart part{};  ///< the part that this rank has
   Index columns = 0;     ///< of the whole
   std::string format{};  ///< of its weight
   bool is_adapter = false;
   bool is_frozen = false;
 };
 
-/// A session without the types of its model, its optimizer and what its ranks do, so that most of a
-/// session is compiled once. `SessionOfModel` is the rest, and `SessionParts` what it is given.
+/// A session without the types of its model, its optimizer and its ranks, so that most of a session
+/// is compiled once. `SessionOfModel` is the rest, and uses `SessionParts`.
 template <Device D>
 class SessionCore : public TrainingSession {
  public:
@@ -60,7 +60,8 @@ class SessionCore : public TrainingSession {
   [[nodiscard]] LossSum evaluate(const Batch& batch, std::span<float> losses) override {
     check_batch(batch, 1, options_.batch, facts_.vocabulary);
     require<ShapeError>(losses.empty() || static_cast<Index>(losses.size()) == rows(),
-                        "evaluate: got room for ", losses.size(), " losses; a batch has ", rows());
+                        "evaluate: losses has ", losses.size(), " elements, but must have ",
+                        rows());
     collectives().compare(batch);
     get_ready_for_evaluation();
     try {
@@ -80,11 +81,12 @@ class SessionCore : public TrainingSession {
 
   void next_token_logits(std::span<const std::int32_t> tokens, std::span<float> logits) override {
     const auto count = static_cast<Index>(tokens.size());
-    require<ShapeError>(count > 0 && count <= options_.batch.tokens, "next_token_logits: got ",
-                        count, " tokens; give 1 to ", options_.batch.tokens);
+    require<ShapeError>(count > 0 && count <= options_.batch.tokens,
+                        "next_token_logits: tokens has ", count, " elements, but must have 1 to ",
+                        options_.batch.tokens);
     require<ShapeError>(static_cast<Index>(logits.size()) == facts_.vocabulary,
-                        "next_token_logits: got room for ", logits.size(),
-                        " logits; the model has ", facts_.vocabulary);
+                        "next_token_logits: logits has ", logits.size(),
+                        " elements, but must have ", facts_.vocabulary);
     for (const std::int32_t token : tokens) check_token(token, facts_.vocabulary);
     get_ready_for_evaluation();
     const BatchShape shape = shape_of_text(count);
@@ -152,19 +154,19 @@ class SessionCore : public TrainingSession {
   [[nodiscard]] std::uint64_t hash_weights_sync() override;
 
   void begin_timeline_sync() override {
-    // Ranks leave the exchange at nearly the same time: each sets its clock by it.
+    // Ranks leave the exchange at nearly the same time; each sets its clock by it.
     (void)of_all_ranks(char{}, "begin of a timeline");
     timeline_.begin();
   }
   [[nodiscard]] std::vector<TimelineSpan> end_timeline() override { return timeline_.end(); }
 
  protected:
-  /// Whether weights are quantised for an evaluation, or to train with.
+  /// Whether weights are quantised for an evaluation or for training.
   struct Evaluates {
     bool value;
   };
 
-  /// @param communicator  null: the session trains alone
+  /// @param communicator  null for a session that trains alone
   SessionCore(const SessionOptions& options, Context<D>& context, Communicator<D>* communicator,
               const MemoryPlan& plan, ModelFacts facts)
       : communicator_(communicator == nullptr ? alone_ : *communicator),
@@ -173,10 +175,10 @@ class SessionCore : public TrainingSession {
         arena_(plan, communicator_.allocate(plan.peak, context), context),
         facts_(std::move(facts)) {}
 
-  /// Ends a session's construction, once its parts have their memory.
-  /// @param parameters  of blocks that the shape knows nothing of, too
-  /// @throws UsageError  for a name that two parameters have, of which `set_weight` and a saved
-  ///                     state would know one
+  /// Completes a session's construction, once its parts have their memory.
+  /// @param parameters  including those of blocks that the shape does not know
+  /// @throws UsageError  if two parameters have the same name, so that `set_weight` and a saved
+  ///                     state would know only one of them
   void start(const SessionBuffers<D>& buffers, ReplicaCheck<D>& replicas,
              std::vector<ParameterFacts> parameters) {
     buffers_ = buffers;
@@ -195,20 +197,20 @@ class SessionCore : public TrainingSession {
     }
     std::sort(names.begin(), names.end());
     const auto twice = std::adjacent_find(names.begin(), names.end());
-    require<UsageError>(twice == names.end(), "two parameters of the model are called ",
-                        twice == names.end() ? "" : *twice,
-                        "; give their branches or layers names of their own");
+    require<UsageError>(
+        twice == names.end(), "the names of parameters must be unique, but two are ",
+        twice == names.end() ? "" : *twice, "; rename one of their branches or layers");
   }
 
-  /// Chooses the algorithms of all GEMMs that the manifest announces, before the first step. Those
-  /// that are to be tried are, in micro-batches of random tokens: between the kernels, on the
-  /// operands and under the load of a step. Of these micro-batches nothing is left: a step
-  /// overwrites all that they write but the scaling state, which is as new afterwards. Ranks then
-  /// have the algorithms of rank 0: what is fastest is timed, and each would choose its own.
+  /// Chooses the algorithms of all GEMMs in the manifest, before the first step. Algorithms that
+  /// must be tried are timed in micro-batches of random tokens: between the other kernels, on the
+  /// operands and under the load of a step. These micro-batches leave no trace: a step overwrites
+  /// all that they write except the scaling state, which is reset afterwards. All ranks then use
+  /// the algorithms of rank 0, because timings differ and each rank would choose differently.
   /// @throws CommError  see share_gemm_plans_sync
   void choose_gemms();
 
-  /// What was cast or gathered before is not of what is about to be written.
+  /// Invalidates earlier casts and gathers: the weights are about to change.
   void note_new_state() {
     wait_for_reading();
     frozen_are_cast_ = false;
@@ -216,11 +218,11 @@ class SessionCore : public TrainingSession {
     collectives().weights_moved();
   }
 
-  /// Forgets the record of the step, which operations between ranks are in: before the session's
-  /// parts and their communicators go.
+  /// Discards the recording of the step, which contains operations between ranks. Called before the
+  /// session's parts and their communicators are destroyed.
   void drop_record() { replay_.reset(); }
 
-  /// After a weight was set: old maxima would keep the new weight's scale.
+  /// Called after a weight was set: old maxima would keep the new weight's scale.
   void forget_histories() {
     if (!scaling().has_histories() || must_calibrate_ != 0) return;
     reset_scaling_sync();
@@ -236,19 +238,21 @@ class SessionCore : public TrainingSession {
   [[nodiscard]] const std::vector<ParameterFacts>& parameters() const { return parameters_; }
 
  private:
-  /// What the parts of a session do; all enqueue but where their names say `_sync`.
+  /// The members that the parts of a session implement. All enqueue except those whose names end in
+  /// `_sync`.
   virtual void bind() = 0;
   virtual void prepare_weights(Evaluates evaluates) = 0;
   virtual void cast_frozen_weights() {}
   virtual void train_micro_batch(const DeviceBatch<D>& batch, Accumulation accumulation) = 0;
   virtual void evaluate_losses(const DeviceBatch<D>& batch) = 0;
-  /// What the rows of a text are a multiple of, unless they are as many as a batch's.
+  /// Returns the number that a text's rows must be a multiple of, unless the text has as many rows
+  /// as a batch.
   [[nodiscard]] virtual Index text_multiple() const = 0;
-  /// The logits of one row of a batch, to the host.
+  /// Copies the logits of one row of a batch to the host.
   virtual void read_logits_sync(TensorView<const std::int32_t, 1, D> tokens, BatchShape shape,
                                 Index row, std::span<float> logits) = 0;
-  /// The batch that a text is the beginning of. What follows a token changes nothing for it, but
-  /// where a current scale is of a whole tensor, which the filler is part of.
+  /// Returns the shape of the batch that a text is the beginning of. Tokens after the last one do
+  /// not affect it, except through a current scale of a whole tensor, which includes the filler.
   [[nodiscard]] BatchShape shape_of_text(Index count) const {
     const Index multiple = text_multiple();
     BatchShape shape{1, std::min(round_up(count, multiple), buffers_.shape.tokens)};
@@ -267,7 +271,7 @@ class SessionCore : public TrainingSession {
   virtual void update_weights() = 0;
   virtual void count_update() = 0;
   virtual void visit_weights(StateCollector<D>& collector) = 0;
-  /// What this rank updates of each run's weights, in their order.
+  /// Visits the weights of each flat buffer that this rank updates, in buffer order.
   virtual void visit_updated_weights(
       const std::function<void(TensorView<const std::byte, 1, D>)>& visit) = 0;
   virtual void give_weights_sync(const WeightSink& sink) = 0;
@@ -275,7 +279,7 @@ class SessionCore : public TrainingSession {
 
   [[nodiscard]] Index rows() const { return options_.batch.rows(); }
 
-  /// What each of the ranks has, in their order.
+  /// Returns the values of all ranks, in rank order.
   template <class T>
   [[nodiscard]] std::vector<T> of_all_ranks(const T& own, const char* what) {
     std::vector<T> all(static_cast<std::size_t>(communicator_.size()));
@@ -284,15 +288,15 @@ class SessionCore : public TrainingSession {
     return all;
   }
 
-  /// Frozen weights are cast when they have been set, and not in steps: a record of the step has no
-  /// casts of them.
+  /// Casts frozen weights if they were set since the last cast. Steps do not cast them, so a
+  /// recording of the step has no casts of them.
   void cast_frozen_if_due() {
     if (frozen_are_cast_) return;
     wait_for_reading();
     cast_frozen_weights();
     frozen_are_cast_ = true;
   }
-  /// Scales are 1 afterwards, also those that frozen weights were cast by.
+  /// Resets all scales to 1, including those that frozen weights were cast with.
   void reset_scaling_sync() {
     scaling().reset_sync(context_);
     frozen_are_cast_ = false;
@@ -300,18 +304,18 @@ class SessionCore : public TrainingSession {
 
   void rehearse_gemms();
 
-  /// Tokens that are as likely as any others, for as many micro-batches as a rehearsal runs.
+  /// Copies uniformly distributed random tokens, for as many micro-batches as a rehearsal runs.
   void copy_random_inputs();
 
   /// Fills the histories of delayed scales before the first step, which would otherwise cast with
-  /// scales of 1: in E5M2, that makes zero of nearly all of a gradient. The step overwrites all
-  /// else that this writes. An amax is measured right once the casts before it have their scales,
-  /// and a gradient meets two casts in a block: hence two passes. They are over all of the step's
-  /// micro-batches, as its own is, so that scales do not depend on how its tokens are split.
-  /// Enqueues; does not synchronise.
+  /// scales of 1; in E5M2 that rounds nearly all of a gradient to zero. The step overwrites
+  /// everything else that this writes. An amax is measured correctly only once the casts before it
+  /// have their scales, and a gradient passes two casts in a block: hence two passes. They cover
+  /// all micro-batches of the step, as the step does, so that scales do not depend on how its
+  /// tokens are split. Enqueues; does not synchronise.
   void calibrate();
 
-  /// Moves the histories of delayed scales, alike on all ranks.
+  /// Moves the histories of delayed scales, equally on all ranks.
   void update_scaling() {
     if (scaling().has_histories()) collectives().maximum(scaling().amaxes(), context_);
     scaling().update(context_);
@@ -323,11 +327,14 @@ class SessionCore : public TrainingSession {
     timeline_.end_phase(context_);
   }
 
-  /// Everything between the step's inputs and its status, without synchronisation or allocation.
-  /// Nothing here depends on the host's values, so that one record of it serves every step.
-  /// @param compares  the weights are hashed, too
-  /// @param was_read  the state has been read since the last step, by a thread that may still do
-  /// @throws ManifestError  before the weights change, if other GEMMs ran than the manifest says
+  /// Enqueues everything between the step's inputs and its status, without synchronisation or
+  /// allocation. Nothing here depends on the host's values, so one recording of it is valid for
+  /// every step.
+  /// @param compares  also hashes the weights
+  /// @param was_read  the state has been read since the last step, by a thread that may still be
+  ///                  reading
+  /// @throws ManifestError  before the weights change, if the GEMMs that ran differ from the
+  ///                        manifest
   void enqueue_step(bool compares, bool was_read);
 
   /// Waits until no other thread reads the state, which is about to change.
@@ -335,16 +342,16 @@ class SessionCore : public TrainingSession {
     if (reader_ != nullptr) reader_->wait();
   }
 
-  /// Says of each entry which part of a parameter it is of.
+  /// Sets, in each entry, which part of a parameter it describes.
   void note_parts(std::vector<StateEntry>& entries) const;
 
-  /// After a call that threw: waits until the device has read its inputs, so that others can be
-  /// copied, and keeps no casts of an evaluation, of which some may be missing. The call's error is
-  /// the one to tell, not one of this.
+  /// Called after an exception: waits until the device has read its inputs, so that others can be
+  /// copied, and discards the casts of an evaluation, some of which may be missing. Errors of this
+  /// call are ignored, so that the caller reports the original one.
   void settle() noexcept;
 
-  /// Takes back what a step that threw has moved: before its weights changed, the scaling state
-  /// only.
+  /// Undoes the changes of a step that threw: before its weights changed, only those of the scaling
+  /// state.
   void undo_step() noexcept;
 
   template <class Action>
@@ -368,7 +375,7 @@ class SessionCore : public TrainingSession {
         std::count_if(targets.begin(), targets.end(), [](std::int32_t t) { return t >= 0; }));
   }
 
-  /// Evaluation multiplies with casts of the weights as they are now.
+  /// Casts the current weights for evaluation.
   void get_ready_for_evaluation() {
     if (weights_may_have_moved_) {
       begin_evaluation();
@@ -389,11 +396,11 @@ class SessionCore : public TrainingSession {
   std::vector<ParameterFacts> parameters_;
   std::optional<SessionInputs<D>> inputs_;
   std::optional<Replay<D>> replay_{std::in_place};
-  std::unique_ptr<StateReader<D>> reader_;  ///< from the first reading of the state on
-  bool was_read_ = false;                   ///< since the last step, on all ranks alike
-  double loss_limit_ = std::numeric_limits<double>::infinity();  ///< of a step's mean
+  std::unique_ptr<StateReader<D>> reader_;  ///< exists once the state has been read
+  bool was_read_ = false;                   ///< since the last step, the same on all ranks
+  double loss_limit_ = std::numeric_limits<double>::infinity();  ///< for a step's mean loss
   double gradient_norm_limit_ = std::numeric_limits<double>::infinity();
-  std::int64_t must_calibrate_ = 0;     ///< 1: before the next step, until one was not skipped
+  std::int64_t must_calibrate_ = 0;     ///< 1: before the next step, until a step is not skipped
   bool weights_may_have_moved_ = true;  ///< since they were quantised for evaluation
   bool frozen_are_cast_ = false;
 };

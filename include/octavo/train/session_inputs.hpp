@@ -1,5 +1,5 @@
 /// @file
-/// What a session is given for a step: its checks, and its way to the device.
+/// The inputs of a session's step: how they are checked and copied to the device.
 #pragma once
 
 #include <octavo/core/error.hpp>
@@ -20,14 +20,14 @@ namespace octavo OCTAVO_ABI::detail {
 
 inline void check_token(std::int32_t token, Index vocabulary) {
   require<ConfigError>(token >= 0 && token < vocabulary, "token ", token,
-                       " lies outside of the vocabulary of ", vocabulary,
-                       "; use the tokenizer that the model was made for");
+                       " is outside the vocabulary of ", vocabulary,
+                       "; use the tokenizer of this model");
 }
 
 inline void check_documents(std::span<const Index> documents, Index tokens, BatchShape shape) {
   require<ConfigError>(documents.empty() || shape.most_documents > 0, "the batch ",
-                       "says where documents begin, but the session was made for batches that do "
-                       "not; set most_documents of its options' batch");
+                       "has document beginnings, but the session has no room for documents; set "
+                       "most_documents of its options' batch");
   if (documents.empty()) return;
   const Index outside = documents.front() < 0 ? documents.front() : documents.back();
   require<ConfigError>(documents.front() >= 0 && documents.back() < tokens,
@@ -36,11 +36,11 @@ inline void check_documents(std::span<const Index> documents, Index tokens, Batc
   const auto wrong = std::adjacent_find(documents.begin(), documents.end(), std::greater_equal<>());
   if (wrong == documents.end()) return;
   throw ConfigError(message("documents begin at tokens ", wrong[0], " and then ", wrong[1],
-                            "; give ascending places, each once"));
+                            "; pass ascending positions, each once"));
 }
 
 /// @throws ShapeError   for a wrong number of tokens
-/// @throws ConfigError  for a token outside of the vocabulary, or documents that cannot be
+/// @throws ConfigError  for a token outside the vocabulary, or invalid documents
 inline void check_batch(const Batch& batch, Index micro_batches, BatchShape shape,
                         Index vocabulary) {
   const auto& [tokens, targets, documents] = batch;
@@ -52,17 +52,17 @@ inline void check_batch(const Batch& batch, Index micro_batches, BatchShape shap
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     require<ConfigError>(tokens[i] >= 0 && tokens[i] < vocabulary && targets[i] < vocabulary,
                          "token ", tokens[i], " or target ", targets[i], " at position ", i,
-                         " lies outside of the vocabulary of ", vocabulary,
-                         "; use the tokenizer that the model was made for");
+                         " is outside the vocabulary of ", vocabulary,
+                         "; use the tokenizer of this model");
   }
   check_documents(documents, expected, shape);
 }
 
-/// What a session's steps and evaluations read and write beside its model.
+/// Memory for a session's steps and evaluations, except that of its model.
 template <Device D>
 struct SessionBuffers {
   SessionBuffers() = default;
-  /// @param options  whose batch has the shape that it runs in
+  /// @param options  with a batch of the shape in which it runs
   SessionBuffers(Arena<D>& arena, const SessionOptions& options) : shape(options.batch) {
     constexpr auto kind = MemoryKind::activations;
     const Index rows = options.batch.rows();
@@ -88,20 +88,22 @@ struct SessionBuffers {
   TensorView<std::int32_t, 1, D> targets;  ///< [micro_batches · rows]
   /// [micro_batches · elements of a batch's tables]; see documents_over
   TensorView<std::int32_t, 1, D> document_tables;
-  TensorView<float, 1, D> gradient_scale;  ///< [1]: 1 / number of targets in the step, of all ranks
+  TensorView<float, 1, D> gradient_scale;  ///< [1]: 1 / number of targets in the step, over all
+                                           ///< ranks
   TensorView<float, 1, D> losses;          ///< [rows]
   TensorView<StepStatus, 1, D> status;     ///< [1]
   TensorView<StepLimits, 1, D> limits;     ///< [1]
   TensorView<std::uint64_t, 1, D> hash;    ///< [1], of weights
 };
 
-/// Brings batches to the device. It has read those before: each call of a session that copies some
-/// ends with a result from the device, or waits if what it enqueues throws.
+/// Copies batches to the device. The device has finished reading the previous inputs by then: each
+/// call of a session that copies inputs ends with a result from the device, or waits if enqueueing
+/// throws.
 template <Device D>
 class SessionInputs {
  public:
-  /// @param sequence_length  of the batches that are given; where sequences run longer, they go on
-  ///                         with their own first tokens, and without targets
+  /// @param sequence_length  of the batches that are passed. If sequences run longer, they are
+  ///                         padded with their own first tokens, without targets
   SessionInputs(const SessionBuffers<D>& buffers, Index sequence_length, const Context<D>& context)
       : buffers_(buffers),
         shape_(buffers.shape),
@@ -116,8 +118,8 @@ class SessionInputs {
     staging_.copy(buffers_.targets.data(), targets.data(), targets.size_bytes(), context);
   }
 
-  /// Of as many micro-batches as the batch has. Where documents lie is on the device, too: one
-  /// record of the step serves all batches.
+  /// Copies as many micro-batches as the batch has. Document boundaries are copied too, so one
+  /// recording of the step is valid for all batches.
   void copy_batch(const Batch& given, const Context<D>& context) {
     const Batch batch = as_it_runs(given);
     const auto elements = static_cast<std::size_t>(document_table_elements(shape_));
@@ -132,13 +134,14 @@ class SessionInputs {
                   context);
   }
 
-  /// On the device, so that one record of the step serves every number of targets.
+  /// Copies the scale to the device, so that one recording of the step is valid for every number of
+  /// targets.
   void copy_gradient_scale(Index targets, const Context<D>& context) {
     const float scale = 1.0f / static_cast<float>(std::max<Index>(1, targets));
     staging_.copy(buffers_.gradient_scale.data(), &scale, sizeof(scale), context);
   }
 
-  /// Likewise.
+  /// Copies the limits to the device, for the same reason.
   void copy_limits(const StepLimits& limits, const Context<D>& context) {
     staging_.copy(buffers_.limits.data(), &limits, sizeof(limits), context);
   }
@@ -150,8 +153,8 @@ class SessionInputs {
             documents_over<D>(buffers_.document_tables.data() + tables, shape_)};
   }
 
-  /// The losses of a batch's own rows.
-  /// @param losses  as many as a micro-batch that is given has
+  /// Copies the losses of the rows that were passed, without padding.
+  /// @param losses  as many as a micro-batch has when it is passed
   void copy_losses_sync(std::span<float> losses, const Context<D>& context) const {
     for (Index i = 0; i < shape_.sequences; ++i) {
       const Index count = sequence_length_;
@@ -160,11 +163,12 @@ class SessionInputs {
     }
   }
 
-  /// For what else goes to the device with a step's inputs.
+  /// Returns the staging memory, for other data that is copied with a step's inputs.
   [[nodiscard]] Staging<D>& staging() { return staging_; }
 
  private:
-  /// The batch with sequences of the length that they run in; what it needs for that stays here.
+  /// Returns the batch with sequences of the length in which they run; this object owns the padded
+  /// data.
   Batch as_it_runs(const Batch& given) {
     if (sequence_length_ == shape_.tokens) return given;
     const auto length = static_cast<std::size_t>(sequence_length_);
@@ -188,9 +192,9 @@ class SessionInputs {
   SessionBuffers<D> buffers_;
   BatchShape shape_;
   Index sequence_length_;
-  std::vector<std::int32_t> tokens_, targets_;  ///< as they run, where that is longer
+  std::vector<std::int32_t> tokens_, targets_;  ///< as they run, if that is longer
   std::vector<Index> documents_;
-  std::vector<std::int32_t> document_tables_;  ///< on their way to the device
+  std::vector<std::int32_t> document_tables_;  ///< being copied to the device
   Staging<D> staging_;
 };
 

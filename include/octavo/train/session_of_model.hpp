@@ -1,5 +1,6 @@
 /// @file
-/// A session's part that knows the model's type, but neither its optimizer's nor what ranks do.
+/// The part of a session that knows the model's type, but neither its optimizer's type nor that of
+/// its ranks.
 #pragma once
 
 #include <octavo/comm/tensor_parallel.hpp>
@@ -26,8 +27,8 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// What sessions of one model type have in common: programs choose of many optimizers and ways of
-/// ranks at run time, so what needs neither type is compiled once for all of them.
+/// The part that sessions of one model type have in common. Programs choose from many optimizers
+/// and rank types at run time, so code that needs neither type is compiled once for all of them.
 template <class Model>
 class SessionOfModel : public SessionCore<typename Model::DeviceType> {
  public:
@@ -60,7 +61,7 @@ class SessionOfModel : public SessionCore<typename Model::DeviceType> {
       const auto given = static_cast<Index>(values.size());
       require<ConfigError>(given == weight.rows * weight.columns, name, " has ", weight.rows, " x ",
                            weight.columns, " elements, but ", given,
-                           " are given; give those, without rows that pad it");
+                           " are passed; pass all of them, without padding rows");
     }
     require_finite<T>(name, values, [](Index element) { return element; });
     set_weight(name, WeightSource([values](Index begin, std::span<float> piece) {
@@ -74,7 +75,7 @@ class SessionOfModel : public SessionCore<typename Model::DeviceType> {
     for_each_shard([&](const auto& parameter, const auto& weights, Index begin) {
       if (parameter.name != name) return;
       found = true;
-      this->forget_histories();  // also where a piece is refused
+      this->forget_histories();  // even if a piece is refused
       if (ranks_->weights_are_whole()) {
         set_elements(parameter, parameter.weight.data(), 0, parameter.weight.size(), source);
       } else {
@@ -87,7 +88,7 @@ class SessionOfModel : public SessionCore<typename Model::DeviceType> {
   }
 
   [[nodiscard]] std::string optimizer() const override { return parts_->optimizer_name(); }
-  /// The model, for tests and programs that know its type.
+  /// Returns the model, for tests and programs that know its type.
   [[nodiscard]] Model& model() { return model_; }
 
  protected:
@@ -96,11 +97,11 @@ class SessionOfModel : public SessionCore<typename Model::DeviceType> {
   using Core = SessionCore<D>;
   using Parts = SessionParts<T, G, D>;
   using Kind = SessionKindOf<Model>;
-  /// Makes the parts that `kind` has taken the memory of.
+  /// Creates the parts whose memory `kind` has taken.
   using MakeParts = std::unique_ptr<Parts> (*)(Arena<D>&, const ModelRuns<T, G, D>&,
                                                const SessionOptions&);
 
-  /// @param communicator  null: the session trains alone
+  /// @param communicator  null for a session that trains alone
   SessionOfModel(const SessionOptions& options, Context<D>& context, Communicator<D>* communicator,
                  const Kind& kind, MakeParts make)
       : SessionOfModel(of_rank(options, communicator),
@@ -111,8 +112,8 @@ class SessionOfModel : public SessionCore<typename Model::DeviceType> {
  private:
   using Evaluates = typename Core::Evaluates;
 
-  /// @param options  as given
-  /// @param run      the same, with their batch in the shape that it runs in
+  /// @param options  as passed
+  /// @param run      the same, with the batch in the shape in which it runs
   SessionOfModel(const SessionOptions& options, const SessionOptions& run, Context<D>& context,
                  Communicator<D>* communicator, const DeviceLimits<D>& limits, const Kind& kind,
                  MakeParts make)
@@ -133,7 +134,7 @@ class SessionOfModel : public SessionCore<typename Model::DeviceType> {
     this->choose_gemms();
   }
 
-  /// The options of this rank.
+  /// Returns the options of this rank.
   /// @throws ConfigError  if ranks do not divide into groups that share the model's layers
   static SessionOptions of_rank(SessionOptions options, const Communicator<D>* communicator) {
     const int rank = communicator == nullptr ? 0 : communicator->rank();
@@ -158,7 +159,7 @@ class SessionOfModel : public SessionCore<typename Model::DeviceType> {
 
   [[nodiscard]] StepCollectives<D>& collectives() override { return *ranks_; }
   void prepare_update(double learning_rate, Staging<D>& staging) override {
-    upload_.reset();  // its memory is not kept over steps
+    upload_.reset();  // its memory is not kept across steps
     parts_->prepare(learning_rate, staging, this->context());
   }
   void add_squared_norms() override {
@@ -170,8 +171,8 @@ class SessionOfModel : public SessionCore<typename Model::DeviceType> {
   void count_update() override { parts_->advance(); }
   void visit_optimizer(StateCollector<D>& collector) override { parts_->visit_state(collector); }
 
-  /// Calls `body(parameter, weights, begin)` for every parameter, with what this rank updates of
-  /// it: elements from `begin` on.
+  /// Calls `body(parameter, weights, begin)` for every parameter, with the weights that this rank
+  /// updates: the elements from `begin` on.
   template <class Body>
   void for_each_shard(const Body& body) {
     const auto& runs = model_.runs();
@@ -187,8 +188,8 @@ class SessionOfModel : public SessionCore<typename Model::DeviceType> {
   }
 
   /// Sets elements of this rank's part of a parameter, and their masters.
-  /// @param elements  where they are on the device
-  /// @param begin     of the first in the part
+  /// @param elements  on the device
+  /// @param begin     position of the first element in the part
   void set_elements(const auto& parameter, T* elements, Index begin, Index count,
                     const WeightSource& source) {
     const Context<D>& context = this->context();
@@ -218,8 +219,8 @@ class SessionOfModel : public SessionCore<typename Model::DeviceType> {
         });
   }
 
-  /// Each run's weights are read as a stage reads them, so they may be gathered for it. Where
-  /// stages are given FP8 values, the weights are whole, or shards have them.
+  /// Reads each flat buffer's weights as a stage does, so they may be gathered for it. If stages
+  /// receive FP8 values, the weights are whole or sharded.
   void give_weights_sync(const WeightSink& sink) override {
     Context<D>& context = this->context();
     WeightDownload<T, D> download(*ranks_, this->communicator(), sink, context);
@@ -230,7 +231,7 @@ class SessionOfModel : public SessionCore<typename Model::DeviceType> {
     for (std::size_t i = 0; i < runs.size(); ++i) {
       const auto& in = runs[i];
       if (in.run->has_fp8_values() && !ranks_->weights_are_whole()) {
-        ranks_->join(context);  // with what comes for this run's stages
+        ranks_->join(context);  // including the work that precedes this buffer's stages
         download.give_shards_sync(in, shards_[i].weights, this->options().sharding.ranks, weight);
       } else {
         if (!in.run->has_fp8_values()) hooks_->before_forward(*in.run, context);
@@ -269,7 +270,7 @@ class SessionOfModel : public SessionCore<typename Model::DeviceType> {
     model_.evaluate(batch, this->buffers().losses, *hooks_, this->context());
   }
   [[nodiscard]] Index text_multiple() const override {
-    constexpr Index of_fp8_gemms = 16;  // in other formats: fewer lengths to choose algorithms for
+    constexpr Index of_fp8_gemms = 16;  // other formats: fewer sizes to choose algorithms for
     return std::lcm(of_fp8_gemms, Index{tensor_degree<Model>});
   }
   void read_logits_sync(TensorView<const std::int32_t, 1, D> tokens, BatchShape shape, Index row,
@@ -316,7 +317,7 @@ class SessionOfModel : public SessionCore<typename Model::DeviceType> {
   StepCollectives<D>* ranks_;   ///< of the parts
   std::vector<FlatShard<T, G, D>> shards_;
   std::optional<TimedHooks<T, G, D>> stages_;
-  std::unique_ptr<Upload> upload_;  ///< from the first weight that is set on, until a step
+  std::unique_ptr<Upload> upload_;  ///< from the first weight that is set until the next step
 };
 
 }  // namespace octavo OCTAVO_ABI::detail

@@ -1,5 +1,5 @@
 /// @file
-/// What a session asks of an optimizer, and what the compiler says where a member is missing.
+/// The members that a session needs from an optimizer, and compiler messages for missing ones.
 #pragma once
 
 #include <octavo/core/timeline.hpp>
@@ -66,11 +66,11 @@ concept HasVisitState = requires(F& optimizer, StateCollector<D>& collector) {
 
 }  // namespace detail
 
-/// An optimizer that a `ModelSession` of a model trains with: `AdamW`, or a type that has, as it
-/// does, a class template `For<W, G, D>`, the optimizer of weights in `W` and their gradients in
-/// `G`, with the members of `AdamWState`, each with the meaning that it documents there:
+/// An optimizer that a `ModelSession` of a model trains with: `AdamW`, or a type with a class
+/// template `For<W, G, D>`, the optimizer of weights in `W` and their gradients in `G`. `For` has
+/// the members of `AdamWState`, with the meaning documented there:
 /// - a constructor `(Arena<D>&, shards, const AdamWSettings&, std::uint64_t seed, const Offload&)`,
-///   which takes as much memory whatever `G` is: plans have it of the model's gradients;
+///   whose memory must not depend on `G`: plans construct it with the model's gradients;
 /// - `static name()`;
 /// - `initialize`, `prepare`, `add_squared_norms`, `step`, `advance`;
 /// - `set_master`, `visit_state`.
@@ -88,7 +88,7 @@ typename M::DeviceType >
 
 namespace detail {
 
-/// Names what an optimizer lacks.
+/// Reports which member an optimizer lacks.
 template <class O, class M>
 struct SessionOptimizerCheck {
   static_assert(HasOptimizer<O, M>,
@@ -128,7 +128,7 @@ struct SessionOptimizerCheck<O, M> {
 
 }  // namespace detail
 
-/// What stands in the place of a session with anything else for an optimizer.
+/// Replaces a session whose optimizer is not valid.
 template <class Model, class Optimizer, class Ranks>
 requires(TrainableModel<Model> &&
          !SessionOptimizer<Optimizer, Model>) class ModelSession<Model, Optimizer, Ranks>

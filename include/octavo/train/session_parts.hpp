@@ -1,5 +1,5 @@
 /// @file
-/// What of a session depends on its optimizer and on what its ranks do, but not on its model.
+/// The part of a session that depends on its optimizer and its ranks, but not on its model.
 #pragma once
 
 #include <octavo/train/session_optimizer.hpp>
@@ -15,8 +15,8 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// An optimizer and the work of ranks, to a session that knows neither's type. What the members of
-/// an optimizer do, `AdamWState` says, and `start`, `SingleRank::For`.
+/// An optimizer and the collective operations of ranks, without their types. `AdamWState` documents
+/// the members of an optimizer; `SingleRank::For` documents `start`.
 template <class W, class G, Device D>
 class SessionParts {
  public:
@@ -27,9 +27,10 @@ class SessionParts {
 
   [[nodiscard]] virtual StepCollectives<D>& collectives() = 0;
   [[nodiscard]] virtual StageHooks<W, G, D>& hooks() = 0;
-  /// What this rank updates of every run, without gradients, whose format is the ranks'.
+  /// Returns the shards that this rank updates, without gradients, whose format depends on the
+  /// ranks.
   [[nodiscard]] virtual std::vector<FlatShard<W, G, D>> shards() const = 0;
-  /// @param group  of the ranks that share the model's layers; null: none do
+  /// @param group  the ranks that share the model's layers; null if none do
   virtual void start(const Context<D>& context, Communicator<D>& communicator,
                      TensorParallelGroup<D>* group) = 0;
 
@@ -46,7 +47,7 @@ class SessionParts {
   virtual void visit_state(StateCollector<D>& collector) = 0;
 };
 
-/// @tparam Degree  ranks that share the model's layers
+/// @tparam Degree  number of ranks that share the model's layers
 template <class W, class G, Device D, int Degree, class Optimizer, class Ranks>
 class PartsOfKind final : public SessionParts<W, G, D> {
   using RanksPart = RanksWithTensorParallel<Degree, W, G, D, typename Ranks::template For<W, G, D>>;
@@ -97,7 +98,7 @@ class PartsOfKind final : public SessionParts<W, G, D> {
   typename Optimizer::template For<W, typename RanksPart::Gradient, D> optimizer_;
 };
 
-/// Makes a session's parts of this kind.
+/// Creates a session's parts of this kind.
 template <class Parts, class W, class G, Device D>
 std::unique_ptr<SessionParts<W, G, D>> make_parts(Arena<D>& arena, const ModelRuns<W, G, D>& runs,
                                                   const SessionOptions& options) {

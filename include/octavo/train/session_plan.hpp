@@ -16,8 +16,8 @@ namespace octavo OCTAVO_ABI {
 
 namespace detail {
 
-/// The model's options that follow from those of its session.
-/// @param casts_weights  ranks send each other weights in FP8
+/// Returns the model options that follow from those of its session.
+/// @param casts_weights  whether ranks send each other weights in FP8
 inline ModelOptions model_options(const SessionOptions& options, bool casts_weights) {
   ModelOptions model = options.model;
   model.gradients_are_sent = options.sharding.shards_gradients();
@@ -31,30 +31,30 @@ inline ModelOptions model_options(const SessionOptions& options, bool casts_weig
   return model;
 }
 
-/// The options with their batch in the shape that it runs in.
+/// Returns the options with the batch in the shape in which it runs.
 template <class Model>
 SessionOptions as_run(SessionOptions options) {
   if constexpr (HasRunShape<Model>) {
     const BatchShape given = options.batch;
     options.batch = Model::run_shape(given);
-    require<UsageError>(
-        options.batch.sequences == given.sequences && options.batch.tokens >= given.tokens &&
-            options.batch.most_documents == given.most_documents,
-        "run_shape of ", Model::facts().name, " makes of ", given.sequences, " x ", given.tokens,
-        " tokens ", options.batch.sequences, " x ", options.batch.tokens,
-        "; it may make sequences longer, and change nothing else");
+    require<UsageError>(options.batch.sequences == given.sequences &&
+                            options.batch.tokens >= given.tokens &&
+                            options.batch.most_documents == given.most_documents,
+                        "run_shape of ", Model::facts().name, " turns ", given.sequences, " x ",
+                        given.tokens, " tokens into ", options.batch.sequences, " x ",
+                        options.batch.tokens, "; it may only lengthen sequences");
   }
   return options;
 }
 
-/// The shards of runs that are not frozen.
+/// Returns the shards of flat buffers that are not frozen.
 template <class W, class G, Device D>
 std::vector<FlatShard<W, G, D>> trained(std::vector<FlatShard<W, G, D>> shards) {
   std::erase_if(shards, [](const auto& shard) { return shard.gradients.size() == 0; });
   return shards;
 }
 
-/// What stands for ranks in a plan.
+/// Returns the type that represents ranks in a plan.
 template <class Ranks, class W, class G, Device D>
 struct PlannedRanks {
   using Type = typename Ranks::template For<W, G, D>;
@@ -67,29 +67,29 @@ struct PlannedRanks<Ranks, W, G, D> {
 
 }  // namespace detail
 
-/// What the memory of a session depends on beside its options and its model, as values: a program
-/// that plans many kinds of session compiles each model, each way of training with others and each
-/// optimizer once, and not once with each of the others.
+/// The types that a session's memory depends on, in addition to its options and its model, as
+/// values. A program that plans many kinds of session thus compiles each model, each way of
+/// training with other ranks and each optimizer once, instead of every combination.
 /// @tparam W       format of the model's weights
 /// @tparam G       format of its gradients
-/// @tparam Degree  ranks that share its layers
+/// @tparam Degree  number of ranks that share its layers
 template <class W, class G, Device D, int Degree = 1>
 struct SessionKind {
-  /// What an optimizer updates. Of gradients only the number counts: an optimizer's memory does not
-  /// depend on their format.
+  /// The shards that an optimizer updates. Only the number of gradients counts: an optimizer's
+  /// memory does not depend on their format.
   using Shards = std::vector<FlatShard<W, G, D>>;
 
-  /// What ranks do together.
+  /// The collective operations of ranks.
   struct OfRanks {
-    bool casts_weights;  ///< they send each other weights in FP8
-    Index degree;        ///< ranks that share the model's layers
-    /// Takes its memory, and says what this rank updates.
+    bool casts_weights;  ///< whether they send each other weights in FP8
+    Index degree;        ///< number of ranks that share the model's layers
+    /// Takes its memory, and returns this rank's shards.
     Shards (*take)(Arena<D>&, const ModelRuns<W, G, D>&, const Sharding&, Index degree);
   };
   /// Takes an optimizer's memory.
   using OfOptimizer = void (*)(Arena<D>&, const Shards&, const SessionOptions&);
 
-  /// @param degree  ranks that share the model's layers
+  /// @param degree  number of ranks that share the model's layers
   template <class Ranks>
   static OfRanks of_ranks(Index degree = Degree) {
     using Planned = typename detail::PlannedRanks<Ranks, W, G, D>::Type;
@@ -116,13 +116,14 @@ struct SessionKind {
                                                             options.seed, options.offload);
     };
   }
-  /// The kind of `ModelSession<Model, Optimizer, Ranks>`.
+  /// Returns the kind of `ModelSession<Model, Optimizer, Ranks>`.
   template <class Optimizer, class Ranks = SingleRank>
   static SessionKind of() {
     return {of_ranks<Ranks>(), of_optimizer<Optimizer>()};
   }
 
-  /// Takes what lives in the arena beside the model, as `detail::SessionOfModel` does.
+  /// Takes the memory of a session except its model's from the arena, as `detail::SessionOfModel`
+  /// does.
   void take_memory(Arena<D>& arena, const ModelRuns<W, G, D>& runs, const ScalingTable<D>& scaling,
                    const SessionOptions& options) const {
     optimizer(arena, detail::trained(ranks.take(arena, runs, options.sharding, ranks.degree)),
@@ -138,16 +139,17 @@ template <class Model>
 using SessionKindOf = SessionKind<typename Model::T, typename Model::G, typename Model::DeviceType,
                                   tensor_degree<Model>>;
 
-/// What plans and sessions of these options ask the device's libraries: see `Decoder::limits`.
+/// Returns the limits that plans and sessions of these options ask the device's libraries for: see
+/// `Decoder::limits`.
 template <class Model>
 [[nodiscard]] DeviceLimits<typename Model::DeviceType> limits_of(
     const SessionOptions& options, const Context<typename Model::DeviceType>& context) {
   return Model::limits(detail::as_run<Model>(options).batch, context);
 }
 
-/// The memory that a session of this kind needs, computed without allocating it.
+/// Computes the memory that a session of this kind needs, without allocating it.
 /// @param limits  see `limits_of`
-/// @throws ConfigError  for options that no session can be made with
+/// @throws ConfigError  for options with which no session can be created
 template <class Model>
 [[nodiscard]] MemoryPlan plan_memory(const SessionOptions& given,
                                      const DeviceLimits<typename Model::DeviceType>& limits,
@@ -161,7 +163,7 @@ template <class Model>
   return arena.plan();
 }
 
-/// The memory that a `ModelSession<Model, Optimizer, Ranks>` needs, likewise.
+/// Computes the memory that a `ModelSession<Model, Optimizer, Ranks>` needs, without allocating it.
 template <class Model, class Optimizer, class Ranks = SingleRank>
 [[nodiscard]] MemoryPlan plan_memory(const SessionOptions& options,
                                      const DeviceLimits<typename Model::DeviceType>& limits) {

@@ -1,5 +1,5 @@
 /// @file
-/// What a session says of its weights and its state, and what ranks say to each other of them.
+/// A session's access to its weights and its state, and the exchanges between ranks for them.
 #pragma once
 
 #include <octavo/train/session_core.hpp>

@@ -1,6 +1,6 @@
 /// @file
-/// A session's step, what it enqueues for one and before the first, and what it does where one
-/// throws.
+/// A session's step: the work that it enqueues, the preparation of the first step, and error
+/// recovery.
 #pragma once
 
 #include <octavo/attention/libraries.hpp>
@@ -20,13 +20,13 @@ template <Device D>
 StepResult SessionCore<D>::step(const Batch& batch, double learning_rate) {
   check_batch(batch, options_.micro_batches, options_.batch, facts_.vocabulary);
   require<ConfigError>(learning_rate >= 0 && std::isfinite(static_cast<float>(learning_rate)),
-                       "the learning rate is ", learning_rate,
-                       "; give a number from 0 on that FP32 holds");
+                       "the learning rate must be finite in FP32 and at least 0, but is ",
+                       learning_rate, "; set another");
   bind();
   timeline_.begin_step_sync(context_);
   weights_may_have_moved_ = true;
   collectives().compare(batch);
-  // Ranks take the step or refuse it together: else one would wait for another.
+  // Ranks take or refuse a step together: otherwise one would wait for another.
   const Index documents =
       most_documents_of(batch.documents, options_.micro_batches, options_.batch);
   const bool is_refused = !batch.documents.empty() && documents > options_.batch.most_documents;
@@ -135,8 +135,8 @@ void SessionCore<D>::enqueue_step(bool compares, bool was_read) {
   const TensorView<StepStatus, 1, D> status = buffers_.status;
   const TensorView<const StepLimits, 1, D> limits = buffers_.limits;
   reset_counts();
-  // A record of the step gathers weights, whatever was there before. Those that are being read
-  // are there, and nobody writes them.
+  // A recording of the step gathers weights, even if they are already gathered. Weights that are
+  // being read are gathered, and nothing writes them.
   if (!was_read) ranks.weights_moved();
   fill_zero(status.data(), status.bytes(), context_);
   scaling().clear_statistics(context_);
@@ -183,7 +183,7 @@ void SessionCore<D>::undo_step() noexcept {
     } else {
       scaling().restore(context_);
     }
-    frozen_are_cast_ = false;  // their casts may be what threw
+    frozen_are_cast_ = false;  // their casts may have thrown
   });
 }
 

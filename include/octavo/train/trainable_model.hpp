@@ -1,5 +1,5 @@
 /// @file
-/// What a session asks of a model, and what the compiler says where a member is missing.
+/// The members that a session needs from a model, and compiler messages for missing ones.
 #pragma once
 
 #include <octavo/gemm/gemm_planning.hpp>
@@ -111,7 +111,7 @@ template <class M>
 concept HasRunShape = requires {
   { M::run_shape(BatchShape{}) } -> std::convertible_to<BatchShape>;
 };
-/// Whether what is called `run_shape`, if anything is, is one.
+/// Whether `M::run_shape` is valid or does not exist.
 template <class M>
 concept HasNoOtherRunShape = HasRunShape<M> || !requires {
   &M::run_shape;
@@ -123,7 +123,7 @@ concept HasHeadChunks = requires(const M& model) {
 
 }  // namespace detail
 
-/// A model that a `ModelSession` trains: a `Decoder`, or a class with the members that it has, each
+/// A model that a `ModelSession` trains: a `Decoder`, or a class with the following members, each
 /// with the meaning that `Decoder` documents. Hooks are a `HooksOf<Model>&`.
 /// - `DeviceType`, and the formats `T` of weights and `G` of their gradients;
 /// - `static facts()`, `static precision()`, `static limits(batch, context)`;
@@ -132,7 +132,7 @@ concept HasHeadChunks = requires(const M& model) {
 /// - `invalidate_weight_copies<Mode>`, `train_micro_batch`, `scaling`;
 /// - `evaluate`, `logits`;
 /// - `manifest`, `reset_counts`, `verify_step`, `head_chunks`;
-/// - `static run_shape(batch)`, where sequences are to run longer than they are.
+/// - `static run_shape(batch)`, if sequences must run longer than they are.
 template <class M>
 concept TrainableModel = detail::HasDeviceType<M> && detail::HasFormats<M> && detail::HasFacts<M> &&
     detail::HasPrecision<M> && detail::HasLimits<M> && detail::IsLaidOut<M> &&
@@ -144,7 +144,7 @@ concept TrainableModel = detail::HasDeviceType<M> && detail::HasFormats<M> && de
 
 namespace detail {
 
-/// Names what a model lacks.
+/// Reports which member a model lacks.
 template <class M>
 struct TrainableModelCheck {
   static_assert(HasDeviceType<M>,
@@ -162,9 +162,10 @@ struct TrainableModelCheck<M> {
                 "vocabulary");
   static_assert(HasPrecision<M>,
                 "ModelSession: the model lacks `static std::string precision()`, its name");
-  static_assert(HasLimits<M>,
-                "ModelSession: the model lacks `static DeviceLimits<D> limits(BatchShape, const "
-                "Context<D>&)`, the context's own where no library is to be asked");
+  static_assert(
+      HasLimits<M>,
+      "ModelSession: the model lacks `static DeviceLimits<D> limits(BatchShape, const "
+      "Context<D>&)`, which returns the context's limits if no library needs to be asked");
   static_assert(IsLaidOut<M>,
                 "ModelSession: the model lacks a constructor (Arena<D>&, BatchShape, ModelOptions, "
                 "const DeviceLimits<D>&) that takes its memory");
@@ -175,8 +176,8 @@ struct TrainableModelCheck<M> {
                 "HooksOf<Model>&, Context<D>&)");
   static_assert(HasBind<M>, "ModelSession: the model lacks bind(Context<D>&) const");
   static_assert(HasModelRuns<M>,
-                "ModelSession: the model lacks `const ModelRuns<T, G, D>& runs() const`, its "
-                "FlatParametersOfModels and what lies in them");
+                "ModelSession: the model lacks `const ModelRuns<T, G, D>& runs() const`, its flat "
+                "buffers and their parameters");
   static_assert(HasQuantizeWeights<M>,
                 "ModelSession: the model lacks invalidate_weight_copies<Mode>(HooksOf<Model>&, "
                 "context)");
@@ -195,17 +196,16 @@ struct TrainableModelCheck<M> {
   static_assert(HasManifest<M>, "ModelSession: the model lacks `const Manifest& manifest() const`");
   static_assert(HasCounts<M>,
                 "ModelSession: the model lacks reset_counts() or verify_step(Index micro_batches), "
-                "which hold each step to the manifest");
+                "which compare each step with the manifest");
   static_assert(HasHeadChunks<M>, "ModelSession: the model lacks `Index head_chunks() const`");
   static_assert(HasNoOtherRunShape<M>,
                 "ModelSession: run_shape of the model must be `static BatchShape "
-                "run_shape(BatchShape)`, to which sequences are made longer");
+                "run_shape(BatchShape)`, which returns the shape with lengthened sequences");
 };
 
 }  // namespace detail
 
-/// What stands in the place of a session of anything else, so that nothing but what the model lacks
-/// is printed.
+/// Replaces a session of an invalid model, so that the compiler prints only what the model lacks.
 template <class Model, class Optimizer, class Ranks>
 requires(!TrainableModel<Model>) class ModelSession<Model, Optimizer, Ranks>
     : detail::TrainableModelCheck<Model> {

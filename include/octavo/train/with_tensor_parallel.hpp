@@ -1,5 +1,5 @@
 /// @file
-/// What ranks do together whose model's layers are shared by groups of them.
+/// The collective operations of ranks if groups of them share the layers of a model.
 #pragma once
 
 #include <octavo/comm/rank_names.hpp>
@@ -20,7 +20,7 @@ namespace octavo OCTAVO_ABI {
 
 namespace detail {
 
-/// The parameters of a run that each rank of a group has whole.
+/// The parameters of a flat buffer that every rank of a group has whole.
 template <class W, class G, Device D>
 struct WholeParameters {
   struct Piece {
@@ -29,13 +29,13 @@ struct WholeParameters {
   const FlatParameters<W, G, D>* run = nullptr;
   std::vector<Piece> pieces{};
   Index elements = 0;
-  std::string text{};  ///< what of them is sent, for errors
+  std::string text{};  ///< name of what is sent, for errors
 };
 
-/// What groups of ranks take beside the memory of what is among them.
+/// Memory that groups of ranks need in addition to the memory of `Base`.
 template <class W, class G, Device D>
 struct GroupMemory {
-  /// @param degree  ranks of a group
+  /// @param degree  ranks per group
   GroupMemory(Arena<D>& arena, const ModelRuns<W, G, D>& runs, const Sharding& sharding,
               Index degree) {
     Index largest = 0;
@@ -58,9 +58,10 @@ struct GroupMemory {
                 {ranks, StepStatus::sums}};
   }
 
-  std::vector<WholeParameters<W, G, D>> whole;  ///< of each run
-  TensorView<G, 1, D> own;                      ///< [elements that are whole, of the run with most]
-  TensorView<G, 1, D> of_group;                 ///< [degree · that]
+  std::vector<WholeParameters<W, G, D>> whole;  ///< of each flat buffer
+  TensorView<G, 1, D> own;                      ///< [elements of whole parameters, of the flat
+                                                ///< buffer with most]
+  TensorView<G, 1, D> of_group;                 ///< [degree · elements of `own`]
   TensorView<double, 2, D> all_sums;            ///< [all ranks, StepStatus::sums]
 };
 
@@ -81,16 +82,17 @@ class TensorParallelMemory : public Base {
   detail::GroupMemory<W, G, D> memory_;
 };
 
-/// `Base`, of `SingleRank` or `DataParallel<>`, among the ranks with the same place in their
-/// groups, which have the same part of the layers; and what groups need beside:
+/// Combines `Base` (of `SingleRank` or `DataParallel<>`) among the ranks with the same place in
+/// their groups, which have the same part of the layers, with the operations of groups:
 ///
-/// - the model is given its group;
-/// - gradients of parameters that each rank has whole, those of norms, are of a rank's rows or
-///   heads: they are summed over the group before `Base` is given them;
-/// - scales are made from the amaxes of all ranks. What is whole on a group's ranks has the same
-///   bits there, so this changes nothing for it; shards of weights and of activations have the
-///   scale of the whole, as on one rank. So the scaling state is the same on all ranks;
-/// - losses are the same on all of a group's ranks, and count once. So does each squared gradient.
+/// - The model receives its group.
+/// - Gradients of parameters that each rank has whole, those of norms, cover only a rank's rows or
+///   heads: they are summed over the group before `Base` receives them.
+/// - Scales are computed from the amaxes of all ranks. Tensors that are whole on each rank of a
+///   group have the same bits there, so this changes nothing for them; shards of weights and of
+///   activations use the scale of the whole tensor, as on one rank. The scaling state is therefore
+///   the same on all ranks.
+/// - Losses are the same on all ranks of a group, and count once. So does each squared gradient.
 /// @tparam Degree  ranks that share the layers
 template <int Degree, class W, class G, Device D, class Base>
 class WithTensorParallel final : public TensorParallelMemory<Degree, W, G, D, Base> {
@@ -109,7 +111,7 @@ class WithTensorParallel final : public TensorParallelMemory<Degree, W, G, D, Ba
     same_place_ = ranks.split(place_);
     Base::start(context, *same_place_);
   }
-  /// Gives the model its group; comes after `start`.
+  /// Passes the group to the model; called after `start`.
   void share(TensorParallelGroup<D>& rows) {
     rows_ = &rows;
     rows_->join(*group_);
@@ -142,8 +144,8 @@ class WithTensorParallel final : public TensorParallelMemory<Degree, W, G, D, Ba
     }
     require<UsageError>(others.empty(), "ranks ", first, " to ", first + Degree - 1,
                         " share the model's layers, but ", detail::rank_names(others), " ",
-                        detail::has_or_have(others), " another batch than rank ", first,
-                        "; give all of them the same");
+                        detail::has_or_have(others), " a different batch than rank ", first,
+                        "; pass the same batch to all of them");
   }
 
   [[nodiscard]] TensorView<const std::byte, 1, D> gather_parts(
@@ -174,8 +176,8 @@ class WithTensorParallel final : public TensorParallelMemory<Degree, W, G, D, Ba
   }
 
  private:
-  /// Sums the gradients of a run's parameters that each rank has whole over the group, in the order
-  /// of ranks.
+  /// Sums the gradients of the parameters of a flat buffer that each rank has whole over the group,
+  /// in rank order.
   void sum_whole_parameters(const Run& run, const Context<D>& context) {
     const auto found = std::find_if(memory_.whole.begin(), memory_.whole.end(),
                                     [&](const auto& whole) { return whole.run == &run; });
@@ -212,7 +214,8 @@ class WithTensorParallel final : public TensorParallelMemory<Degree, W, G, D, Ba
 
 namespace detail {
 
-/// What stands for ranks in a session, and in a plan, of a model whose layers `Degree` share.
+/// The type that represents ranks in a session, and in a plan, of a model whose layers `Degree`
+/// ranks share.
 template <int Degree, class W, class G, Device D, class Base>
 using RanksWithTensorParallel =
     std::conditional_t<Degree == 1, Base, WithTensorParallel<Degree, W, G, D, Base>>;
