@@ -197,7 +197,7 @@ TEST(JsonReader, SaysWhatIsExpected) {
     EXPECT_EQ(refusal(" nul", way), "here: at byte 1: a value is expected" + std::string(damaged));
   }
   EXPECT_EQ(refusal("1e999", [](JsonReader& json) { (void)json.number(); }),
-            "here: at byte 0: 1e999 is beyond what a double holds; take another");
+            "here: at byte 0: 1e999 is beyond the range of a double; take another");
 }
 
 TEST(JsonReader, SaysWhatItsUserFindsWrong) {

@@ -348,10 +348,10 @@ stored_weights=$(bytes weights)
 run "weights in FP8 for each stage" 0 "${sends[@]}" --weight-copies remade --gather fp8
 # Two blocks are there at a time, in FP8 in place of BF16; norms stay.
 near "weights" "$(bytes weights) + 2 * block" "stored_weights"
-refused "weights that cannot travel in FP8" "has no block of which that would be fewer bytes" --precision bf16 \
+refused "weights that cannot travel in FP8" "needs a block of the model that has fewer bytes in FP8" --precision bf16 \
   --world 2 --gather fp8
 run "which of all precisions can" 0 --all --world 2 --gather fp8
-[ "$(grep -c '^fp8-.* weights are to travel in FP8' out)" -ge 2 ] || fail "rows and blocks are not refused"
+[ "$(grep -c '^fp8-.* gathering weights in FP8 needs a block' out)" -ge 2 ] || fail "rows and blocks are not refused"
 grep -qE '^fp8-delayed +\| none' out || fail "no plan of what can"
 run "several cards for what cannot" 0 --precision bf16 --model llama3_70b --card-memory 80 --gather fp8
 grep -qE "^  several would hold it, with .* --gather stored: " out || fail "other flags"

@@ -56,7 +56,7 @@ on_ranks "weights that travel in FP8" 0 4 "${base[@]}" --precision fp8-delayed -
   --micro-batches 1 --zero 3 --gather fp8 --out fp8-delayed-4-fp8
 grep -qE "^gather \| [1-9][0-9]* of [0-9]+ parameters in FP8" out || fail "it is not said"
 on_ranks "weights that cannot" 2 2 "${base[@]}" --precision fp32 --gather fp8 --no-out
-grep -qF "weights are to travel in FP8, but the model has no block" err || fail "it is not said"
+grep -qF "gathering weights in FP8 needs a block of the model" err || fail "it is not said"
 run "gradients in what was not built" 2 "${base[@]}" --precision fp32 --reduce e4m3 --no-out
 grep -qF -- '-DOCTAVO_REDUCE="stored;e4m3"' err || fail "it is not said how to build it"
 case="losses of ranks"

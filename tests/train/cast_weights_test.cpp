@@ -150,7 +150,7 @@ TEST(CastWeights, SayOfWhichRunTheyAre) {
   });
   for (const char* name :
        {"weights of embedding.weight", "weights of blocks.0", "FP8 weights of blocks.1",
-        "weights beside FP8 ones of blocks.3", "gradients of blocks.0", "gradients of blocks.3"}) {
+        "weights besides FP8 ones of blocks.3", "gradients of blocks.0", "gradients of blocks.3"}) {
     EXPECT_EQ(names.count(name), 1u) << name;
   }
   EXPECT_EQ(names.count("weights of blocks.1"), 0u);
@@ -176,7 +176,7 @@ TEST(CastWeights, TravelInHalfTheBytes) {
     auto cast = sent_in_a_step<GatherIn<E4M3>>(setting);
     EXPECT_EQ(stored.count("FP8 weights"), 0u);
     EXPECT_GT(cast["FP8 weights"].bytes, 0);
-    EXPECT_LT(20 * cast["weights beside FP8 ones"].bytes, cast["FP8 weights"].bytes);
+    EXPECT_LT(20 * cast["weights besides FP8 ones"].bytes, cast["FP8 weights"].bytes);
     const Index saved = stored["weights"].bytes - cast["weights"].bytes;
     if (setting.zero == Zero::weights) {  // what blocks of other kinds lend them is gathered again
       EXPECT_GE(saved, 2 * cast["FP8 weights"].bytes);
@@ -190,7 +190,7 @@ TEST(CastWeights, TravelOnceAStepWhereTheyAreKept) {
   for (const Zero zero : {Zero::optimizer, Zero::weights}) {
     auto sent = sent_in_a_step<GatherIn<E4M3>>({.zero = zero});
     EXPECT_EQ(sent["FP8 weights"].calls, fp8_blocks);
-    EXPECT_EQ(sent["weights beside FP8 ones"].calls, fp8_blocks);
+    EXPECT_EQ(sent["weights besides FP8 ones"].calls, fp8_blocks);
     // The amaxes of all weights are one reduction, and those that histories take in another.
     EXPECT_EQ(sent["amaxes of weights"].calls, 1u);
     EXPECT_EQ(sent["amaxes"].calls, 1u);
@@ -230,7 +230,7 @@ TEST(CastWeights, AreComparedAmongRanks) {
   const std::map<std::string, std::string> named{
       {"", ""},
       {"FP8 weights", "blocks.1"},
-      {"weights beside FP8 ones", "blocks.1"},
+      {"weights besides FP8 ones", "blocks.1"},
       // FP8 values are those that all have, but this rank reads them by another scale.
       {"amaxes of weights", "scale of blocks.3.qkv.weight'"}};
   for (const auto& one : named) {

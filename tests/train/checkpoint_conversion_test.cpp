@@ -321,7 +321,7 @@ TEST_F(Converted, TellsWhatBecameOfEachKind) {
       load(makers().at("delayed"), 1, Zero::optimizer, folder_ / "bf16" / "step-00000002");
   EXPECT_TRUE(
       tells(calibrated.changes, message(operands,
-                                        " scales with histories: initialised anew, the next step "
+                                        " scales with histories: initialised again, the next step "
                                         "calibrates them")));
   const Loaded other = load(makers().at("blockwise, 8-bit"), 1, Zero::optimizer, saved());
   EXPECT_TRUE(tells(other.changes, message(parameters, " master weights: taken over in fp32")));

@@ -173,7 +173,7 @@ TEST_F(GemmPlanFile, ALockThatAnotherUserKeepsToItselfIsNamed) {
   if (!another.can_write_to(folder_)) GTEST_SKIP() << "there is no other user here";
   EXPECT_NE(error_of([&] {
               store_gemm_plans(path(), std::vector{record(2)}, 1);
-            }).find(".gemm-plans.lock: this lock of another user's may not be written"),
+            }).find(".gemm-plans.lock: this lock belongs to another user, and cannot be written"),
             std::string::npos);
   EXPECT_EQ(load_gemm_plans(path()).size(), 1u);
 }

@@ -274,7 +274,7 @@ TEST_F(HuggingFace, AnotherModelIsRefusedWithEachDifference) {
   other.rope_theta = 500000.0f;
   support::write_hugging_face_folder(there_, other, tensors);
   expect_refused<ConfigError>(
-      "is of another model than wide: ffn is 256, not 128; rope_theta is 500000, not 10000");
+      "is of a different model than wide: ffn is 256, not 128; rope_theta is 500000, not 10000");
 }
 
 TEST_F(HuggingFace, NothingIsSetFromAFolderThatIsNotWhole) {

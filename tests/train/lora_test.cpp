@@ -268,7 +268,7 @@ TYPED_TEST(LoraIn, AnotherSessionGoesOnToTheBit) {
     EXPECT_EQ(error.saved(), first.lora()->text());
     EXPECT_EQ(error.what(), "the adapters are of " + first.lora()->text() +
                                 " in the saved state, but " + third.lora()->text() +
-                                " here; make the session with the same");
+                                " here; create the session with the same");
   }
 }
 

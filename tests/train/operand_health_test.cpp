@@ -54,7 +54,7 @@ TEST(OperandHealth, NamesASaturatedOperandOnce) {
   OperandHealth health = settled(operands);
   EXPECT_EQ(texts(health.examine(operands)),
             std::vector<std::string>{
-                "blocks.3.qkv.input: 2 % of its values were cut to the largest of E4M3"});
+                "blocks.3.qkv.input: 2 % of its values saturated to the maximum of E4M3"});
   EXPECT_TRUE(health.examine(operands).empty());
 }
 
@@ -75,8 +75,8 @@ TEST(OperandHealth, NamesAnAmaxThatLeavesItsPlace) {
     OperandHealth health = settled({operand("a", 2)});
     const auto sentences = texts(health.examine({operand("a", 2 * factor)}));
     ASSERT_EQ(sentences.size(), 1u);
-    EXPECT_EQ(sentences[0], factor > 1 ? "a: its amax is 128, 64 times what it mostly was"
-                                       : "a: its amax is 0.03125, 64 times smaller than it was");
+    EXPECT_EQ(sentences[0], factor > 1 ? "a: its amax is 128, 64 times its usual value"
+                                       : "a: its amax is 0.03125, 64 times smaller than usual");
   }
 }
 

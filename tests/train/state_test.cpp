@@ -122,8 +122,8 @@ TEST(StateErrors, WhatDoesNotFitIsNamedAndNothingIsWritten) {
   take_steps(delayed, 5, 1);
   take_steps(bf16, 3, 1);
   const auto state = [](TrainingSession& session) { return save_state_sync(session.state()); };
-  const std::string advice = "; it is of another model, recipe or optimizer";
-  const std::string same = "; make the session with the same";
+  const std::string advice = "; it is of a different model, recipe or optimizer";
+  const std::string same = "; create the session with the same";
   EXPECT_EQ(refusal(state(fp32), bf16),
             "the recipe is fp32 in the saved state, but bf16 here" + same);
   EXPECT_EQ(refusal(state(bf16), delayed),
@@ -144,7 +144,7 @@ TEST(StateErrors, WhatDoesNotFitIsNamedAndNothingIsWritten) {
   SavedState with = state(bf16);
   with["model.other"] = with.at("model.embedding.weight");
   EXPECT_EQ(refusal(with, bf16),
-            "the saved state has model.other, which is nothing of this session" + advice);
+            "the saved state has model.other, which this session does not have" + advice);
   SavedState reshaped = state(bf16);
   reshaped.at("model.embedding.weight").shape = {64, 256};
   EXPECT_EQ(

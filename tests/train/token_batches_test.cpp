@@ -78,9 +78,9 @@ TEST(TokenBatches, GoOnWithTheirOwnDocumentsOnly) {
   EXPECT_EQ(same.validation_hash(), batches.validation_hash());
   load_state_sync(saved, same.state());
   options.document_end = 1;
-  EXPECT_NE(refused(options).find("with documents that end with 1"), std::string::npos);
+  EXPECT_NE(refused(options).find("with documents that end in 1"), std::string::npos);
   options.document_end.reset();
-  EXPECT_NE(refused(options).find("with documents that end with 0"), std::string::npos);
+  EXPECT_NE(refused(options).find("with documents that end in 0"), std::string::npos);
 }
 
 TEST(TokenBatches, MoreDocumentsThanTheShapeAllowsAreRefusedAtOnce) {

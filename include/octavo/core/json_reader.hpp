@@ -140,7 +140,8 @@ class JsonReader {
     const std::string_view digits = number_text();
     double value = 0;
     if (std::from_chars(digits.data(), digits.data() + digits.size(), value).ec != std::errc{}) {
-      fail_content(at_ - digits.size(), message(excerpt(digits), " is beyond what a double holds"));
+      fail_content(at_ - digits.size(),
+                   message(excerpt(digits), " is beyond the range of a double"));
     }
     return value;
   }

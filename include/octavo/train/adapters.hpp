@@ -1,5 +1,5 @@
 /// @file
-/// A session's adapters from a folder of PEFT, to one, and into the weights that they stand beside.
+/// Loads a session's adapters from a PEFT folder, saves them to one, and merges them into weights.
 #pragma once
 
 #include <octavo/io/peft_adapters.hpp>
@@ -15,28 +15,28 @@ namespace octavo OCTAVO_ABI {
 
 namespace detail {
 
-/// The session's adapters.
-/// @throws UsageError  if it has none, or its model is another one
+/// Returns the session's adapters.
+/// @throws UsageError  if it has none, or has a different model
 inline LoraOptions require_adapters(const TrainingSession& session, const ModelDescription& model) {
   const std::optional<LoraOptions> lora = session.lora();
   require<UsageError>(lora.has_value(), "a session in precision ", session.precision(),
-                      " has no adapters; make it of a model in precision Lora<…>");
+                      " has no adapters; create it for a model in precision Lora<…>");
   require_parameters_of(session, model);
   return *lora;
 }
 
 }  // namespace detail
 
-/// Sets all adapters of a session, and their masters, to those of a folder that PEFT, or
-/// `save_adapters`, has written. Nothing is set before the folder was found right. With several
-/// ranks each of them calls it.
+/// Sets all adapters of a session, and their masters, to those of a folder that PEFT or
+/// `save_adapters` wrote. Nothing is set before the folder has been checked. All ranks must call
+/// it.
 /// @param session  of a model that is `model`, such as `description_of(llama3_8b)`
-/// @throws UsageError   if the session has no adapters, or its model is another one
-/// @throws StateMismatchError  for adapters of another rank, alpha or of other layers than the
+/// @throws UsageError   if the session has no adapters, or has a different model
+/// @throws StateMismatchError  if the rank, alpha or layers of the adapters differ from the
 ///                             session's
-/// @throws ConfigError  for adapters that Octavo does not serve: see PeftAdapters; or a value that
-///                      is not finite: then parameters before it are set
-/// @throws IoError      for files that are missing, damaged or cannot be read
+/// @throws ConfigError  for adapters that Octavo does not support: see PeftAdapters; or for a value
+///                      that is not finite: then parameters before it are set
+/// @throws IoError      if files are missing, damaged or unreadable
 inline void load_adapters(TrainingSession& session, const ModelDescription& model,
                           const std::filesystem::path& folder) {
   const LoraOptions lora = detail::require_adapters(session, model);
@@ -45,7 +45,7 @@ inline void load_adapters(TrainingSession& session, const ModelDescription& mode
   if (there != lora) {
     throw StateMismatchError(
         message(folder.string(), ": its adapters are of ", there.text(), ", but the session's of ",
-                lora.text(), "; make the session with the same"),
+                lora.text(), "; create the session with the same"),
         "session.lora", there.text());
   }
   for (const WeightInfo& weight : session.weights()) {
@@ -56,13 +56,13 @@ inline void load_adapters(TrainingSession& session, const ModelDescription& mode
   }
 }
 
-/// Writes the adapters of a session as a folder that PEFT opens: adapter_config.json and
-/// adapter_model.safetensors, in the format that the session stores them in. The folder appears
-/// whole or not at all. With several ranks all of them call it, and one writes. For a plain Hugging
-/// Face folder with the adapters in its weights, see save_hugging_face.
-/// @param base_model  the folder or name of the model that they are for, for PEFT; may be empty
+/// Writes the adapters of a session as a folder that PEFT can open: adapter_config.json and
+/// adapter_model.safetensors, in the format in which the session stores them. The folder appears
+/// whole or not at all. All ranks must call it, and one of them writes. To write a plain Hugging
+/// Face folder with merged adapters, see save_hugging_face.
+/// @param base_model  the folder or name of the base model, for PEFT; may be empty
 /// @param writes      whether this rank writes the folder
-/// @throws UsageError  if the session has no adapters, or its model is another one
+/// @throws UsageError  if the session has no adapters, or has a different model
 /// @throws IoError     if the folder has files already, or cannot be written
 inline void save_adapters(TrainingSession& session, const ModelDescription& model,
                           const std::filesystem::path& folder, const std::string& base_model = {},
@@ -75,7 +75,7 @@ inline void save_adapters(TrainingSession& session, const ModelDescription& mode
     if (writes) writer.emplace(folder, model, PeftConfig{lora, base_model}, dtype);
     return std::string();
   });
-  // A rank whose disk fails helps the others until all have come to the end.
+  // A rank whose disk fails helps the others until all have finished.
   std::exception_ptr failure;
   const auto write = [&](const WeightInfo& weight, Index begin, std::span<const float> values) {
     if (failure != nullptr || !weight.is_adapter) return;

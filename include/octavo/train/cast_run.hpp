@@ -1,5 +1,5 @@
 /// @file
-/// A run of parameters whose weights ranks cast, each its shard, before they send them.
+/// A flat buffer of parameters of which each rank casts its shard before sending it.
 #pragma once
 
 #include <octavo/comm/sharding.hpp>
@@ -18,25 +18,26 @@ namespace octavo OCTAVO_ABI {
 
 namespace detail {
 
-/// @throws ConfigError  if weights are to travel in FP8, and none do
+/// @throws ConfigError  if weights should travel in FP8, but none can
 inline void require_casts(bool has_some) {
-  require<ConfigError>(has_some,
-                       "weights are to travel in FP8, but the model has no block of which that "
-                       "would be fewer bytes; give its linear layers a recipe with one scale a "
-                       "tensor, delayed or tensorwise, or gather weights as they are stored");
+  require<ConfigError>(
+      has_some,
+      "gathering weights in FP8 needs a block of the model that has fewer bytes in FP8, but there "
+      "is none; use a recipe with one scale per tensor, delayed or tensorwise, for its linear "
+      "layers, or gather weights as they are stored");
 }
 
 }  // namespace detail
 
-/// What this rank casts of a run, and how that and all others travel: FP8 values at the offsets of
-/// weights, one byte each, and beside them, packed, what is not cast. Of no parts for a run without
-/// fp8_values.
+/// The part of a flat buffer that this rank casts, and how this part and those of other ranks
+/// travel: FP8 values at the offsets of the weights, one byte each, and the remaining weights,
+/// packed. Has no parts if the flat buffer has no fp8_values.
 template <class W, class G, Device D>
 class CastRun {
  public:
   CastRun() = default;
-  /// @param shard  of the run's weights, this rank's
-  /// @param fp8_values  of its FP8 values, likewise: where they are gathered
+  /// @param shard  of the flat buffer's weights, this rank's
+  /// @param fp8_values  shard of its FP8 values, this rank's, at the place where they are gathered
   CastRun(const ModelRun<W, G, D>& in, TensorView<W, 1, D> shard, TensorView<E4M3, 1, D> fp8_values,
           const Sharding& sharding)
       : run_(in.run),
@@ -45,7 +46,7 @@ class CastRun {
         rank_(sharding.rank),
         ranks_(sharding.ranks),
         fp8_values_text_("FP8 weights of " + in.name()),
-        rest_text_("weights beside FP8 ones of " + in.name()) {
+        rest_text_("weights besides FP8 ones of " + in.name()) {
     std::vector<Index> sent(static_cast<std::size_t>(ranks_));
     for (const Parameter<W, G, D>* parameter : in.parameters) {
       const Index begin = parameter->offset;
@@ -67,10 +68,11 @@ class CastRun {
   }
 
   [[nodiscard]] bool empty() const { return run_ == nullptr; }
-  /// Elements that are not cast and go to all ranks, with what fills each rank's up to as many.
+  /// Returns the number of elements that are not cast and go to all ranks, including padding to
+  /// equal sizes.
   [[nodiscard]] Index rest_size() const { return rest_size_ * ranks_; }
 
-  /// Raises the amaxes that scales are made of to those of this rank's values.
+  /// Raises the amaxes from which scales are computed to those of this rank's values.
   void find_amaxes(const ScalingTable<D>& scaling, const Context<D>& context) const {
     for (const Part& part : casts_) {
       const auto amax = scaling.found_amax(static_cast<std::size_t>(part.parameter->operand));
@@ -80,10 +82,11 @@ class CastRun {
     }
   }
 
-  /// Casts this rank's shard by the scales that are there.
+  /// Casts this rank's shard by the current scales.
   void cast(const ScalingTable<D>& scaling, bool records, const Context<D>& context) const {
     for (const Part& part : casts_) {
-      // One scale is of all elements, so that any shape will do, and any recipe that is given one.
+      // One scale covers all elements, so any shape works, and any recipe that accepts a given
+      // scale.
       const Index columns = std::gcd(part.size, FlatParameters<W, G, D>::alignment);
       const Index rows = part.size / columns;
       Operand<Fp8Recipe<Delayed>, OperandKind::weight, D> operand;
@@ -96,13 +99,13 @@ class CastRun {
     }
   }
 
-  /// Brings FP8 values of all ranks to the run's.
+  /// Gathers the FP8 values of all ranks into the flat buffer.
   /// @param all_gather  `all_gather(part, whole, what)` gives each rank the parts of all
   template <class AllGather>
   void gather_fp8_values(const AllGather& all_gather) const {
     all_gather(fp8_values_, run_->fp8_values(), fp8_values_text_.c_str());
   }
-  /// Brings what is not cast to its parameters.
+  /// Copies the values that are not cast to their parameters.
   /// @param memory  [at least rest_size()], overwritten
   template <class AllGather>
   void gather_rest(TensorView<W, 1, D> memory, const AllGather& all_gather,
@@ -125,14 +128,14 @@ class CastRun {
   }
 
  private:
-  /// Neighbouring elements of a parameter that lie in the shard of one rank.
+  /// Neighbouring elements of a parameter in the shard of one rank.
   struct Part {
     const Parameter<W, G, D>* parameter;
-    Index rank;      ///< whose shard it is
+    Index rank;      ///< the owner of the shard
     Index begin;     ///< in the parameter
     Index size;      ///< elements
-    Index in_shard;  ///< where they begin in the shard
-    Index place;     ///< where, among those of the rank that are not cast
+    Index in_shard;  ///< their offset in the shard
+    Index place;     ///< their offset among the rank's elements that are not cast
   };
 
   const FlatParameters<W, G, D>* run_ = nullptr;
@@ -140,11 +143,11 @@ class CastRun {
   TensorView<E4M3, 1, D> fp8_values_;
   Index rank_ = 0;
   Index ranks_ = 1;
-  std::string fp8_values_text_;  ///< what is sent, for errors
+  std::string fp8_values_text_;  ///< names of the transfers, for errors
   std::string rest_text_;
   std::vector<Part> casts_;  ///< of this rank
-  std::vector<Part> rest_;   ///< what is not cast, of all ranks
-  Index rest_size_ = 0;      ///< elements of the rank with most
+  std::vector<Part> rest_;   ///< elements that are not cast, of all ranks
+  Index rest_size_ = 0;      ///< elements of the rank with the most
 };
 
 }  // namespace octavo

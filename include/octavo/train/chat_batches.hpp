@@ -1,5 +1,5 @@
 /// @file
-/// The batches of a run on chats: those of its steps, and those that it is evaluated on.
+/// The batches of a run on chats: those of its steps, and those of its evaluations.
 #pragma once
 
 #include <octavo/data/chat_stream.hpp>
@@ -19,22 +19,23 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// What batches of chats a run has.
+/// Options of the batches of chats.
 struct ChatBatchesOptions {
-  /// Of one micro-batch; its most documents are as many for each sequence.
+  /// The shape of one micro-batch. Its maximum number of documents is divided equally among
+  /// sequences.
   BatchShape batch{};
-  Index micro_batches = 1;  ///< of one step, of this rank
-  int rank = 0;             ///< this one of
-  int ranks = 1;            ///< so many, which have the same chats and options
-  /// Of one evaluation, at most.
+  Index micro_batches = 1;  ///< of one step, for this rank
+  int rank = 0;             ///< index of this replica
+  int ranks = 1;            ///< number of replicas, which have the same chats and options
+  /// Maximum number of batches per evaluation.
   Index validation_batches = std::numeric_limits<Index>::max();
   std::uint64_t seed = 1;   ///< of the order of chats
   std::int32_t filler = 0;  ///< see `ChatSequences`
 };
 
-/// Chats packed into sequences, each a document of its own. As with `TokenBatches` a step's
-/// sequences are those that one rank with as many micro-batches as all have would take, and each
-/// rank takes its neighbouring ones.
+/// Chats packed into sequences, each chat a separate document. As with `TokenBatches`, a step has
+/// the sequences that one rank with as many micro-batches as all ranks together would use, and each
+/// rank takes consecutive ones.
 class ChatBatches {
  public:
   /// @throws ConfigError  as `ChatStream` does, or if the shape has room for fewer documents than
@@ -53,15 +54,15 @@ class ChatBatches {
     hash_ = hash.value();
   }
 
-  /// One step on the sequences that come next.
+  /// Runs one step on the next sequences.
   [[nodiscard]] StepResult step(TrainingSession& session, double learning_rate) {
     const Index own = options_.batch.sequences * options_.micro_batches;
     stream_.next(tokens_, targets_, documents_, own * options_.rank, own);
     return session.step({tokens_, targets_, documents_}, learning_rate);
   }
 
-  /// The losses of all sequences for evaluation, of all ranks, which take turns with batches; one
-  /// that there is none left for evaluates one without targets.
+  /// Returns the losses of all sequences for evaluation, over all ranks. Ranks alternate between
+  /// batches; a rank without a remaining batch evaluates one without targets.
   [[nodiscard]] LossSum evaluate(TrainingSession& session) {
     session.begin_evaluation();
     const Index batches = validation_batches();
@@ -92,20 +93,22 @@ class ChatBatches {
   [[nodiscard]] double tokens_in_step() const {
     return static_cast<double>(tokens_.size()) * options_.ranks;
   }
-  /// Steps that take all chats so often, the last of them perhaps some more.
+  /// Returns the number of steps that use all chats this many times; the last step may use some
+  /// more.
   [[nodiscard]] Index steps_of(Index epochs) const {
     const Index step = options_.batch.sequences * options_.micro_batches * options_.ranks;
     return (stream_.sequences_of(epochs) + step - 1) / step;
   }
-  /// Sequences that the first epoch packs its chats into.
+  /// Returns the number of sequences into which the first epoch packs its chats.
   [[nodiscard]] Index sequences() const { return stream_.sequences_of(1); }
-  /// Of a micro-batch.
+  /// Returns the shape of a micro-batch.
   [[nodiscard]] const BatchShape& shape() const { return options_.batch; }
   [[nodiscard]] const Chats& train() const { return chats_->train; }
   [[nodiscard]] const Chats& validation() const { return chats_->validation; }
-  /// Of all chats and of what decides their order: equal on ranks that train together.
+  /// Returns a hash of all chats and of everything that determines their order: equal on ranks that
+  /// train together.
   [[nodiscard]] std::uint64_t hash() const { return hash_; }
-  /// Of what is evaluated: losses of equal ones can be compared.
+  /// Returns a hash of the validation chats: losses can be compared if it is equal.
   [[nodiscard]] std::uint64_t validation_hash() const {
     detail::WordHash hash;
     hash.add(chats_->validation.hash());
@@ -115,9 +118,9 @@ class ChatBatches {
     return hash.value();
   }
 
-  /// Where the run stands in its chats, behind the last step, as a part of its state: the same on
-  /// all ranks, however many they are. Loaded with other chats, seed or sequence length it is an
-  /// error. The entries point into this.
+  /// Returns the run's position in its chats after the last step, as a part of its state. It is the
+  /// same on all ranks, and does not depend on their number. Loading it with different chats, seed
+  /// or sequence length is an error. The entries point into this.
   [[nodiscard]] std::vector<StateEntry> state() {
     StateEntry position;
     position.name = "data.position";
@@ -149,7 +152,7 @@ class ChatBatches {
     require<ConfigError>(batch.sequences >= 1 && batch.most_documents >= batch.sequences,
                          "a batch of ", batch.sequences, " sequences has room for ",
                          batch.most_documents,
-                         " chats; give it sequences, and at least a chat to each");
+                         " chats; pass sequences, and room for at least one chat in each");
     return {batch.tokens, batch.most_documents / batch.sequences, options.filler};
   }
 
@@ -159,7 +162,7 @@ class ChatBatches {
   }
 
   ChatBatchesOptions options_;
-  std::unique_ptr<const Both> chats_;  ///< where stream and sequences look for them
+  std::unique_ptr<const Both> chats_;  ///< at an address that stream and sequences refer to
   ChatStream stream_;
   PackedChats validation_;
   std::vector<std::int32_t> tokens_;   ///< [rows of a step]

@@ -110,7 +110,7 @@ class CheckpointConversion {
     if (wanted.name.starts_with(scaling_prefix)) {
       return message(
           "scales with histories: ",
-          is_same_recipe_ ? "taken over" : "initialised anew, the next step calibrates them", '\t',
+          is_same_recipe_ ? "taken over" : "initialised again, the next step calibrates them", '\t',
           operand_of(wanted.name), '\n');
     }
     const auto state = parameter_state(wanted.name);

@@ -108,9 +108,9 @@ inline std::vector<std::string> counted(const std::vector<std::string>& texts) {
 
 /// Resumes a session from a checkpoint, with the bits of the saved state, whatever the numbers of
 /// ranks, stages of ZeRO and tensor-parallel degrees of the two. With the same number of ranks,
-/// micro-batches and stage of ZeRO, steps on `Cpu` have the same bits, too. On `Cuda` they do so in
-/// deterministic contexts, on the same kind of card with the same CUDA, cuBLASLt and cuDNN (the
-/// manifest's `libraries`), if the context receives the algorithms of the manifest
+/// micro-batches and stage of ZeRO, steps on `Cpu` also have the same bits. On `Cuda` they have
+/// them in deterministic contexts, on the same kind of card with the same CUDA, cuBLASLt and cuDNN
+/// (the manifest's `libraries`), if the context receives the algorithms of the manifest
 /// (`take_gemm_plans`), and no others, before the next step. Every file is read and its checksum
 /// verified before the session is changed. All ranks call it together.
 ///

@@ -94,7 +94,7 @@ inline std::string manifest_end(std::string_view begin) {
   return ",\"crc32c\":\"" + checksum_text(crc32c(std::as_bytes(std::span(begin)))) + "\"}\n";
 }
 
-/// What a manifest says of a file.
+/// Returns a manifest's entry of a file.
 inline JsonLine line_of(const CheckpointFile& file) {
   return JsonLine{}
       .add("name", file.name)
@@ -240,7 +240,7 @@ inline CheckpointManifest read_manifest(const std::filesystem::path& folder) {
   });
   json.end();
   require<IoError>(format == checkpoint_format, path.string(), ": is of format ", format,
-                   ", but this program reads format ", checkpoint_format,
+                   " instead of format ", checkpoint_format,
                    "; take the version of Octavo that wrote it, ", manifest.version);
   return manifest;
 }

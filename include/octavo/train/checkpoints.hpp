@@ -69,9 +69,8 @@ class Checkpoints {
     require<ConfigError>(options_.every >= 0 && options_.keep.every >= 0, "checkpoints every ",
                          options_.every, " steps, and kept every ", options_.keep.every,
                          "; give numbers of steps from 0 on");
-    require<ConfigError>(options_.keep.last >= 2, "the last ", options_.keep.last,
-                         " checkpoints are to be kept; give at least 2: a disk may fail while one "
-                         "is read");
+    require<ConfigError>(options_.keep.last >= 2, "keep.last is ", options_.keep.last,
+                         "; set at least 2, because a disk may fail while a checkpoint is read");
     const auto texts = detail::all_or_none(session_, "folder of checkpoints", [&] {
       return is_first() ? take_folder() : std::string();
     });
@@ -202,7 +201,7 @@ class Checkpoints {
     const std::filesystem::path newest = newest_checkpoint(options_.folder, [](const auto&) {});
     require<ConfigError>(newest.filename() == own.filename(), path.string(),
                          " is not the newest checkpoint of the run: ", newest.filename().string(),
-                         " is; choose another folder for a run that goes on from an older one");
+                         " is; choose another folder for a run that resumes from an older one");
     return own.string();
   }
 

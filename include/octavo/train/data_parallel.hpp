@@ -321,7 +321,7 @@ struct DataParallel {
       bool sends = false;                 ///< gradients are being sent, and must not be overwritten
       typename Lane<D>::Mark gathered{};  ///< after the gather of weights
       typename Lane<D>::Mark sent{};      ///< after the sending of gradients
-      std::string weights_text{};         ///< name of what is sent, for errors
+      std::string weights_text{};         ///< name of the transfer, for errors
       std::string gradients_text{};
     };
 

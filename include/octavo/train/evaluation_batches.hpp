@@ -1,5 +1,5 @@
 /// @file
-/// The batches that a model is evaluated on, the same in every evaluation.
+/// The batches of an evaluation, the same in every evaluation.
 #pragma once
 
 #include <octavo/data/documents.hpp>
@@ -17,25 +17,25 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// What batches an evaluation has.
+/// Options of the batches of an evaluation.
 struct EvaluationOptions {
   BatchShape batch{};
-  int rank = 0;   ///< this one of
-  int ranks = 1;  ///< so many, which have the same tokens and options
-  Index batches = std::numeric_limits<Index>::max();  ///< at most
-  /// The token that ends a document: tokens see those of their own document only, and what follows
-  /// a document's end is no target. None: each sequence is one document.
+  int rank = 0;   ///< index of this replica
+  int ranks = 1;  ///< number of replicas, which have the same tokens and options
+  Index batches = std::numeric_limits<Index>::max();  ///< maximum number
+  /// The token that ends a document. Tokens then attend only to their own document, and the token
+  /// after a document's end is not a target. None: each sequence is one document.
   std::optional<std::int32_t> document_end{};
 };
 
-/// Windows of tokens in their order, without overlap, and the buffers of one batch. Ranks take
-/// turns with batches.
+/// Windows of tokens in their order, without overlap, and the buffers of one batch. Ranks alternate
+/// between batches.
 class EvaluationBatches {
  public:
-  /// Reads all batches of this rank once: what is wrong with them would end an evaluation of all
+  /// Reads all batches of this rank once, because an error in them would end an evaluation on all
   /// ranks.
-  /// @throws ConfigError  if there are fewer than two tokens; and what reading them throws, such as
-  ///                      of one that is not in the vocabulary
+  /// @throws ConfigError  if there are fewer than two tokens; and the exceptions of reading them,
+  ///                      such as for a token outside the vocabulary
   /// @throws TooManyDocumentsError  if a batch has more documents than the shape allows
   EvaluationBatches(Tokens tokens, const EvaluationOptions& options)
       : set_(std::move(tokens), {.sequences = options.batch.sequences,
@@ -53,9 +53,9 @@ class EvaluationBatches {
     if (most > options.batch.most_documents) throw TooManyDocumentsError(most, options.batch);
   }
 
-  /// The losses of all batches, of all ranks. Those ranks that there is no batch left for evaluate
-  /// one without targets, because each evaluation is one that all take part in.
-  /// @param progress  is told after each turn of batches done, of all that there are
+  /// Returns the losses of all batches, over all ranks. A rank without a remaining batch evaluates
+  /// one without targets, because all ranks take part in each evaluation.
+  /// @param progress  called after each round, with the number of rounds done and their total
   [[nodiscard]] LossSum evaluate(TrainingSession& session,
                                  const std::function<void(Index, Index)>& progress = {}) {
     session.begin_evaluation();
@@ -69,7 +69,7 @@ class EvaluationBatches {
     return session.sum_over_ranks(total);
   }
 
-  /// Losses of equal ones can be compared.
+  /// Returns a hash of the tokens: losses can be compared if it is equal.
   [[nodiscard]] std::uint64_t hash() const {
     detail::WordHash hash;
     hash.add(set_.hash());
@@ -77,7 +77,8 @@ class EvaluationBatches {
     return hash.value();
   }
 
-  /// A batch, in buffers that the next call overwrites; from the last on without targets.
+  /// Returns a batch, in buffers that the next call overwrites; after the last batch, one without
+  /// targets.
   [[nodiscard]] Batch get(Index number) {
     const Index batch = std::min(number, set_.batches() - 1);
     set_.get(batch, tokens_, targets_);

@@ -1,5 +1,5 @@
 /// @file
-/// The file in which a run leaves the algorithms of its GEMMs to the next.
+/// The file through which a run passes its GEMM algorithms to later runs.
 #pragma once
 
 #include <octavo/data/open_file.hpp>
@@ -20,8 +20,8 @@
 namespace octavo OCTAVO_ABI {
 namespace detail {
 
-/// The content of a file; empty if there is none.
-/// @throws IoError  if there is one that cannot be read
+/// Returns the content of a file; empty if the file does not exist.
+/// @throws IoError  if it exists but cannot be read
 inline std::string content_of(const std::filesystem::path& path) {
   std::error_code ignored;
   if (std::filesystem::status(path, ignored).type() == std::filesystem::file_type::not_found) {
@@ -30,16 +30,18 @@ inline std::string content_of(const std::filesystem::path& path) {
   return read_text_file(path);
 }
 
-/// While it lives others wait who want to write the same file; not where its disk has no locks.
+/// A lock that makes other writers of the same file wait. Without effect if the file system has no
+/// locks.
 class FileTurn {
  public:
-  /// @throws IoError  if another has had it for so long, or another user's may not be taken
+  /// @throws IoError  if another program keeps the lock for longer, or this user may not write
+  ///                  another user's lock
   FileTurn(const std::filesystem::path& path, int seconds) {
     const std::filesystem::path lock =
         path.parent_path() / ("." + path.filename().string() + ".lock");
     descriptor_ = open_lock_file(lock);
     if (descriptor_ < 0 && errno == EACCES) refuse(lock);
-    if (descriptor_ < 0) return;  // nor can the file beside it be written
+    if (descriptor_ < 0) return;  // nor can a file next to it be written
     for (int looks = 0; !try_lock(descriptor_); ++looks) {
       if (errno == EACCES) {
         ::close(descriptor_);
@@ -49,7 +51,7 @@ class FileTurn {
       if (looks == seconds * looks_a_second) {
         ::close(descriptor_);
         throw IoError(message(lock.string(), ": another program has had this lock for ", seconds,
-                              " seconds; end it, or give another file"));
+                              " seconds; end it, or pass another file"));
       }
       ::usleep(1'000'000 / looks_a_second);
     }
@@ -65,8 +67,8 @@ class FileTurn {
 
   [[noreturn]] static void refuse(const std::filesystem::path& lock) {
     throw IoError(message(lock.string(),
-                          ": this lock of another user's may not be written; have its owner allow "
-                          "it, or give another file"));
+                          ": this lock belongs to another user, and cannot be written; ask its "
+                          "owner for permission, or pass another file"));
   }
 
   int descriptor_;
@@ -74,18 +76,19 @@ class FileTurn {
 
 }  // namespace detail
 
-/// The algorithms that earlier runs chose, of all cards and libraries; none if there is no file.
-/// @throws IoError  if the file cannot be read, or naming the line that is not as it was written
+/// Returns the algorithms that earlier runs chose, for all cards and libraries; none if the file
+/// does not exist.
+/// @throws IoError  if the file cannot be read, or if a line is invalid, naming it
 [[nodiscard]] inline std::vector<GemmPlanRecord> load_gemm_plans(
     const std::filesystem::path& path) {
   return read_gemm_plans(detail::content_of(path), path.string());
 }
 
-/// Adds algorithms to what the file holds by now, and replaces those of the same products. The file
-/// is replaced whole or not at all, and runs that store at the same time do it by turns, by a lock
-/// file beside it; where the disk has no locks one may lose its own.
-/// @param seconds  to wait for the turn, at most
-/// @throws IoError  if the file cannot be read or written, or another has the turn
+/// Adds algorithms to the current content of the file, and replaces those of the same products. The
+/// file is replaced whole or not at all. Runs that store at the same time are serialised by a lock
+/// file next to it; if the file system has no locks, one run's algorithms may be lost.
+/// @param seconds  maximum time to wait for the lock
+/// @throws IoError  if the file cannot be read or written, or another program keeps the lock
 inline void store_gemm_plans(const std::filesystem::path& path,
                              std::span<const GemmPlanRecord> records, int seconds = 60) {
   if (records.empty()) return;

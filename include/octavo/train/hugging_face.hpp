@@ -1,5 +1,5 @@
 /// @file
-/// A session's weights from a Hugging Face folder, and to one.
+/// Loads a session's weights from a Hugging Face folder, and saves them to one.
 #pragma once
 
 #include <octavo/io/hugging_face_weights.hpp>
@@ -22,7 +22,7 @@ namespace octavo OCTAVO_ABI {
 namespace detail {
 
 /// @tparam Session  such as TrainingSession
-/// @throws UsageError  naming a parameter that the session's model and this one have not alike
+/// @throws UsageError  naming a parameter in which the session's model and this one differ
 template <class Session>
 void require_parameters_of(const Session& session, const ModelDescription& model) {
   std::map<std::string, Index> elements;
@@ -30,11 +30,11 @@ void require_parameters_of(const Session& session, const ModelDescription& model
     elements[tensor.parameter] += tensor.rows * tensor.columns;
   }
   const auto differ = [&](const std::string& name) {
-    throw UsageError(message("a session of ", session.facts().name, " has another ", name,
-                             " than the model that is named, ",
+    throw UsageError(message("a session of ", session.facts().name, " has a different ", name,
+                             " than the model that was passed, ",
                              model_family_names[static_cast<std::size_t>(model.family)],
-                             "; name its own, such as description_of(llama3_8b); models of other "
-                             "parts have no Hugging Face names"));
+                             "; pass the session's model, such as description_of(llama3_8b); "
+                             "models of custom parts have no Hugging Face names"));
   };
   for (const WeightInfo& weight : session.weights()) {
     if (weight.is_adapter) continue;
@@ -47,8 +47,7 @@ void require_parameters_of(const Session& session, const ModelDescription& model
   if (!elements.empty()) differ(elements.begin()->first);
 }
 
-/// The weights of a folder, once all that says what they are is found right: see
-/// `load_hugging_face`.
+/// Returns the weights of a folder, after its description was checked: see `load_hugging_face`.
 template <class Session>
 HuggingFaceWeights open_weights(const Session& session, const ModelDescription& model,
                                 const std::filesystem::path& folder) {
@@ -57,23 +56,22 @@ HuggingFaceWeights open_weights(const Session& session, const ModelDescription& 
   const std::vector<std::string> differing = differences(read_hugging_face_config(config), model);
   std::string text;
   for (const std::string& difference : differing) text += (text.empty() ? "" : "; ") + difference;
-  require<ConfigError>(differing.empty(), config.string(), ": is of another model than ",
+  require<ConfigError>(differing.empty(), config.string(), ": is of a different model than ",
                        session.facts().name, ": ", text);
   return {folder, model};
 }
 
 }  // namespace detail
 
-/// Sets all weights of a session but adapters, and their masters, to those of a Hugging Face
-/// folder. Files are read a piece at a time, and by each rank what it has; nothing is set before
-/// config.json and the headers of all files were found right. With several ranks each of them calls
-/// it.
+/// Sets all weights of a session except adapters, and their masters, to those of a Hugging Face
+/// folder. Files are read piece by piece, and each rank reads only its part. Nothing is set before
+/// config.json and the headers of all files have been checked. All ranks must call it.
 /// @param session  of a model that is `model`, such as `description_of(llama3_8b)`
-/// @throws UsageError   if the session's model is another one
-/// @throws ConfigError  if config.json is of another model, naming each difference; tensors are
-///                      missing, too many or misshapen; or a weight is not finite: then those
-///                      before it are set
-/// @throws IoError      for files that are missing, damaged or cannot be read
+/// @throws UsageError   if the session has a different model
+/// @throws ConfigError  if config.json describes a different model, naming each difference; if
+///                      tensors are missing, unknown or of the wrong shape; or if a weight is not
+///                      finite: then those before it are set
+/// @throws IoError      if files are missing, damaged or unreadable
 inline void load_hugging_face(TrainingSession& session, const ModelDescription& model,
                               const std::filesystem::path& folder) {
   const HuggingFaceWeights weights = detail::open_weights(session, model, folder);
@@ -85,16 +83,15 @@ inline void load_hugging_face(TrainingSession& session, const ModelDescription& 
   }
 }
 
-/// Writes the weights of a session as a Hugging Face folder that transformers opens: config.json
-/// and model.safetensors, or several files and their index. Weights have the format that the
-/// session stores them in; those beside which there are adapters are W + alpha / rank · B · A,
-/// rounded once. The folder appears whole or not at all. With several ranks all of them
-/// call it, and one writes.
-/// @param model   that the session's is, and the tokens and positions that config.json is to say
+/// Writes the weights of a session as a Hugging Face folder that transformers can open: config.json
+/// and model.safetensors, or several files and their index. Weights keep the format in which the
+/// session stores them. Weights that have adapters are written as W + alpha / rank · B · A, rounded
+/// once. The folder appears whole or not at all. All ranks must call it, and one of them writes.
+/// @param model   the session's model, with the tokens and positions for config.json
 /// @param writes  whether this rank writes the folder
 /// @throws IoError      if the folder has files already, or cannot be written; on ranks that do not
 ///                      write ConfigError
-/// @throws UsageError   if the session's model is another one
+/// @throws UsageError   if the session has a different model
 inline void save_hugging_face(TrainingSession& session, const ModelDescription& model,
                               const std::filesystem::path& folder,
                               const HuggingFaceOptions& options = {}, bool writes = true) {
@@ -116,7 +113,7 @@ inline void save_hugging_face(TrainingSession& session, const ModelDescription& 
     adapters->merge(weight.name, begin, merged);
     writer->write(weight.name, begin, merged);
   };
-  // A rank whose disk fails helps the others until all have come to the end.
+  // A rank whose disk fails helps the others until all have finished.
   std::exception_ptr failure;
   const auto try_to_write = [&](const WeightInfo& weight, Index begin,
                                 std::span<const float> values) {

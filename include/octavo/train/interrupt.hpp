@@ -20,9 +20,9 @@
 namespace octavo OCTAVO_ABI {
 
 /// While it lives, SIGINT, SIGTERM, SIGUSR1 and SIGHUP are recorded instead of ending the program,
-/// and what the process waits for (`WaitNote`) is written to standard error. SIGHUP stays ignored
-/// if it was, as nohup leaves it. Signals within a second count as one request: schedulers and
-/// terminals may send a signal more than once. A later one ends the program at once.
+/// and the reason for which the process waits (`WaitNote`) is written to standard error. SIGHUP
+/// stays ignored if it was, as nohup leaves it. Signals within a second count as one request:
+/// schedulers and terminals may send a signal more than once. A later one ends the program at once.
 class InterruptGuard {
  public:
   /// @param acknowledgement  written to standard error at the first signal; must live as long as

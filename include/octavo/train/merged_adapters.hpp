@@ -1,5 +1,5 @@
 /// @file
-/// Weights with the adapters that stand beside them.
+/// Weights with their adapters merged.
 #pragma once
 
 #include <octavo/models/adapter_tensors.hpp>
@@ -14,7 +14,7 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// W + scale · B · A of layers that have adapters, piece by piece, in FP32.
+/// Computes W + scale · B · A for layers that have adapters, piece by piece, in FP32.
 class MergedAdapters {
  public:
   MergedAdapters(const ModelDescription& model, const LoraOptions& options)
@@ -25,14 +25,15 @@ class MergedAdapters {
     }
   }
 
-  /// Takes elements of an adapter's parameter, from `begin` on: all of them before `merge`.
+  /// Accepts elements of an adapter's parameter, from `begin` on. All of them must be passed before
+  /// `merge`.
   void take(const std::string& parameter, Index begin, std::span<const float> values) {
     std::vector<float>& all = adapters_[parameter];
     all.resize(std::max(all.size(), static_cast<std::size_t>(begin) + values.size()));
     std::copy(values.begin(), values.end(), all.begin() + begin);
   }
 
-  /// Adds what adapters do to elements of a parameter.
+  /// Adds the contribution of adapters to elements of a parameter.
   /// @param begin  of the first value in the parameter
   void merge(const std::string& parameter, Index begin, std::span<float> values) const {
     const auto found = layers_.find(parameter);
@@ -53,7 +54,7 @@ class MergedAdapters {
   }
 
  private:
-  /// Adds what adapters do to neighbours in a row of the weight.
+  /// Adds the contribution of adapters to neighbours in a row of the weight.
   void add_row(const AdaptedTensor& adapted, Index row, Index column,
                std::span<float> values) const {
     const Index rank = adapted.a.rows;

@@ -1,5 +1,5 @@
 /// @file
-/// Which quantised operands are in trouble, from what is recorded of them.
+/// Detects quantised operands whose format no longer suits them, from their records.
 #pragma once
 
 #include <octavo/layers/scaling_table.hpp>
@@ -13,29 +13,29 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// Operands that have begun to suffer from the same.
+/// Operands that newly have the same problem.
 struct OperandTrouble {
   std::string kind;                     ///< "saturated", "flushed" or "drifting"
   std::vector<std::string> operands{};  ///< their names
-  std::string text{};                   ///< a sentence on the first, and how many more there are
+  std::string text{};                   ///< a sentence about the first, and how many more there are
 };
 
-/// Looks at the records of a run's operands, one after another, and names each operand that a
-/// format no longer suits: once for each kind of trouble.
+/// Examines the records of a run's operands in order, and reports each operand whose format no
+/// longer suits it, once for each kind of problem.
 class OperandHealth {
  public:
-  /// Shares of values from which on a warning is worth it.
+  /// Minimum shares of values that justify a warning.
   static constexpr double most_saturated = 0.01;
   static constexpr double most_flushed = 0.5;
-  /// By what factor an amax may leave where it mostly was, either way.
+  /// Maximum factor by which an amax may differ from its usual value, in either direction.
   static constexpr double largest_drift = 32;
-  /// Records of an operand before one is judged: scales follow the first steps, in which amaxes
-  /// move most, and an amax needs a place that it can leave.
+  /// Records of an operand before it is judged: scales follow the first steps, in which amaxes
+  /// change most, and an amax needs a usual value.
   static constexpr int settled = 4;
 
-  /// @param operands  the same operands in the same order with every call; of a step that was not
+  /// @param operands  the same operands in the same order in every call; of a step that was not
   ///                  skipped
-  /// @return what is new since the last call, of each kind; empty: nothing
+  /// @return problems that are new since the last call, of each kind
   [[nodiscard]] std::vector<OperandTrouble> examine(const std::vector<OperandReport>& operands) {
     histories_.resize(operands.size());
     Trouble saturated{"saturated"};
@@ -49,7 +49,7 @@ class OperandHealth {
           !std::exchange(history.saturated, true)) {
         saturated.add(operand.name,
                       message(percent(operand.saturated),
-                              " of its values were cut to the largest of ", operand.format));
+                              " of its values saturated to the maximum of ", operand.format));
       }
       if (is_judged && operand.flushed > most_flushed && !std::exchange(history.flushed, true)) {
         flushed.add(operand.name, message(percent(operand.flushed),
@@ -60,10 +60,9 @@ class OperandHealth {
       const double away = history.places == 0 ? 0 : place - history.mean_log2_amax;
       if (history.places >= settled && std::abs(away) > std::log2(largest_drift) &&
           !std::exchange(history.drifted, true)) {
-        drifting.add(
-            operand.name,
-            message("its amax is ", operand.amax, ", ", std::exp2(std::abs(away)),
-                    away > 0 ? " times what it mostly was" : " times smaller than it was"));
+        drifting.add(operand.name,
+                     message("its amax is ", operand.amax, ", ", std::exp2(std::abs(away)),
+                             away > 0 ? " times its usual value" : " times smaller than usual"));
       }
       // The mean follows: gradients shrink as a model learns.
       history.mean_log2_amax += history.places == 0 ? place : away / 4;
@@ -86,7 +85,7 @@ class OperandHealth {
     bool drifted = false;
   };
 
-  /// One kind of trouble, of the operands that are new to it.
+  /// One kind of problem, and the operands that newly have it.
   struct Trouble {
     explicit Trouble(std::string_view what) : kind(what) {}
 

@@ -1,5 +1,5 @@
 /// @file
-/// What the names of a state's entries say of parameters.
+/// Decodes the names of a state's entries that belong to parameters.
 #pragma once
 
 #include <octavo/core/macros.hpp>
@@ -11,7 +11,7 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// What of a parameter an entry of a state has.
+/// The kind of a parameter's state that an entry contains.
 enum class ParameterState {
   weight,
   master,
@@ -45,7 +45,7 @@ struct ParameterStateName {
   }
 };
 
-/// None: the entry is not of a parameter.
+/// Returns nothing if the entry does not belong to a parameter.
 inline std::optional<ParameterStateName> parameter_state(const std::string& name) {
   for (std::size_t i = 0; i < parameter_state_prefixes.size(); ++i) {
     const std::string prefix = parameter_state_prefixes[i];
@@ -55,7 +55,7 @@ inline std::optional<ParameterStateName> parameter_state(const std::string& name
   return std::nullopt;
 }
 
-/// The name of the moment whose scales an entry has, or "".
+/// Returns the name of the moment whose scales an entry contains, or "".
 inline std::string moment_of_scale(const std::string& name) {
   const auto state = parameter_state(name);
   if (!state.has_value() || !state->is_scale()) return {};

@@ -1,5 +1,5 @@
 /// @file
-/// What the steps of a run add up to.
+/// Totals over the steps of a run.
 #pragma once
 
 #include <octavo/train/training_session.hpp>
@@ -19,13 +19,13 @@ namespace octavo OCTAVO_ABI {
 /// One finished step.
 struct StepRecord {
   Index step = 0;
-  bool last = false;  ///< no other follows, however the run ends
+  bool last = false;  ///< no step follows, however the run ends
   double epoch = 0;
   double learning_rate = 0;
   double milliseconds = 0;
   double tokens_per_second = 0;
   StepResult result;
-  /// Of all weights after it, where the run records that.
+  /// Hash of all weights after it, if the run records hashes.
   std::optional<std::uint64_t> weights_hash{};
 };
 
@@ -55,19 +55,19 @@ class RunTotals {
   [[nodiscard]] Index skipped() const { return skipped_; }
   [[nodiscard]] Index skipped_in_a_row() const { return skipped_in_a_row_; }
   [[nodiscard]] bool gave_up() const { return skipped_in_a_row_ >= max_skipped_; }
-  /// Of the steps since the run began, or was resumed.
+  /// Returns the time of the steps since the run started or was resumed.
   [[nodiscard]] double seconds() const { return seconds_; }
   [[nodiscard]] Index timed_steps() const { return timed_steps_; }
 
-  /// Likewise, without the first of these steps, which also gets everything ready; with it where
-  /// there is no other; 0 without a step.
+  /// Returns the throughput in tokens/s since then, without the first step, which includes
+  /// preparations; with it if it is the only one; 0 without a step.
   [[nodiscard]] double tokens_per_second(double tokens_in_step) const {
     if (timed_steps_ == 0) return 0;
     if (timed_steps_ == 1) return tokens_in_step / seconds_;
     return tokens_in_step * static_cast<double>(timed_steps_ - 1) / (seconds_ - first_seconds_);
   }
 
-  /// Mean of the last 20 steps that were not skipped.
+  /// Returns the mean over the last 20 steps that were not skipped.
   [[nodiscard]] double train_loss() const {
     const std::size_t count = std::min<std::size_t>(20, recent_.size());
     double sum = 0;
@@ -75,7 +75,7 @@ class RunTotals {
     return count == 0 ? std::nan("") : sum / static_cast<double>(count);
   }
 
-  /// Of the last steps that were not skipped: how many are known, 1024 at most.
+  /// Maximum number of remembered recent steps; skipped steps do not count.
   static constexpr Index most_recent = 1024;
   struct Applied {
     double loss;
@@ -83,13 +83,14 @@ class RunTotals {
   };
   [[nodiscard]] const std::deque<Applied>& recent() const { return recent_; }
 
-  /// How often the run went back to a checkpoint after a spike.
+  /// Returns how often the run went back to a checkpoint after a spike.
   [[nodiscard]] Index rollbacks() const { return rollbacks_; }
-  /// To be called when its state is that of the checkpoint.
-  /// @param number  of times by now
+  /// Call it after the checkpoint's state was loaded.
+  /// @param number  of rollbacks so far
   void note_rollbacks(Index number) { rollbacks_ = number; }
 
-  /// Once, when a loss is twice the first: no training that goes well has such a loss.
+  /// Returns true once, when a loss is twice the first: training that converges never has such a
+  /// loss.
   [[nodiscard]] bool diverges() {
     if (warned_ != 0 || recent_.empty() || !(recent_.back().loss > 2 * first_loss_)) return false;
     warned_ = 1;
@@ -97,7 +98,8 @@ class RunTotals {
   }
   [[nodiscard]] double first_loss() const { return first_loss_; }
 
-  /// What a run that is resumed goes on with: all but times. The entries point into this.
+  /// Returns the state that a resumed run needs: everything except times. The entries point into
+  /// this.
   [[nodiscard]] std::vector<StateEntry> state() {
     StateEntry losses;
     losses.name = "run.losses";
@@ -135,7 +137,7 @@ class RunTotals {
   double seconds_ = 0;
   double first_seconds_ = 0;
   double first_loss_ = std::nan("");
-  Index warned_ = 0;  ///< 1: of a loss that is twice the first
+  Index warned_ = 0;  ///< 1 after a warning about a loss that is twice the first
   Index rollbacks_ = 0;
   std::deque<Applied> recent_;
 };

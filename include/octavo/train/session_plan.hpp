@@ -1,5 +1,5 @@
 /// @file
-/// The memory of a session, and what it depends on.
+/// The memory of a session, and the types that it depends on.
 #pragma once
 
 #include <octavo/train/replica_check.hpp>

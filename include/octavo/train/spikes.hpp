@@ -1,5 +1,5 @@
 /// @file
-/// Steps whose loss or gradients are far above those before, and what a run does about them.
+/// Steps whose loss or gradients are far above earlier ones, and how a run responds to them.
 #pragma once
 
 #include <octavo/core/error.hpp>
@@ -15,38 +15,38 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// What a run does about a spike: a step whose loss or gradient norm is above the limits that
-/// follow from the steps before. In any case the spike itself changes nothing.
+/// The response of a run to a spike: a step whose loss or gradient norm is above the limits
+/// computed from earlier steps. The spike itself never changes anything.
 enum class OnSpike {
   off,       ///< there are no limits
-  stop,      ///< ends, and saves the state from before the spike
-  skip,      ///< goes on with the next batch
-  rollback,  ///< goes back to the last checkpoint, and on with the batches behind the spike
+  stop,      ///< end, and save the state from before the spike
+  skip,      ///< continue with the next batch
+  rollback,  ///< return to the last checkpoint, and continue with the batches after the spike
 };
 inline constexpr std::array<const char*, 4> on_spike_names{"off", "stop", "skip", "rollback"};
 
 struct SpikeOptions {
   OnSpike action = OnSpike::off;
   double threshold = 8;     ///< deviations above the median
-  Index window = 50;        ///< steps that the median is of; before there are so many, no limits
-  Index max_rollbacks = 3;  ///< of a run; the spike behind them stops it
+  Index window = 50;        ///< steps that the median covers; no limits before there are this many
+  Index max_rollbacks = 3;  ///< per run; the next spike stops it
 };
 
-/// What a run did about a spike.
+/// The response of a run to one spike.
 struct SpikeRecord {
   Index step = 0;
   double loss = 0, loss_limit = 0;
   double gradient_norm = 0, gradient_norm_limit = 0;
-  OnSpike action = OnSpike::off;  ///< what was done: `stop` also where nothing is to go back to
-  Index resumed_step = 0;         ///< of a rollback: the step of the checkpoint
-  Index rollbacks = 0;            ///< of the run by now
-  std::string reason{};           ///< of a stop that was to be a rollback
+  OnSpike action = OnSpike::off;  ///< the response: also `stop` if there is no checkpoint
+  Index resumed_step = 0;         ///< after a rollback: the step of the checkpoint
+  Index rollbacks = 0;            ///< of the run so far
+  std::string reason{};           ///< why it stopped instead of rolling back
 };
 
-/// The largest value that is no spike: median + threshold · σ of the values before, where σ
-/// is 1.4826 times their median absolute deviation from the median, and 2 % of the median at least.
-/// Source: Rousseeuw and Croux 1993, Alternatives to the Median Absolute Deviation: the factor
-/// makes it the standard deviation of a normal distribution.
+/// Returns the largest value that is not a spike: median + threshold · σ of the earlier values,
+/// where σ is 1.4826 times their median absolute deviation from the median, and at least 2 % of the
+/// median. Source: Rousseeuw and Croux 1993, Alternatives to the Median Absolute Deviation: the
+/// factor makes it the standard deviation of a normal distribution.
 /// @param values  at least 1
 [[nodiscard]] inline double spike_limit(std::vector<double> values, double threshold) {
   const auto median_of = [](std::vector<double>& all) {
@@ -62,22 +62,23 @@ struct SpikeRecord {
 
 namespace detail {
 
-/// @throws ConfigError  for options that cannot be
+/// @throws ConfigError  for invalid options
 inline void check_spike_options(const SpikeOptions& options, bool is_saved) {
   if (options.action == OnSpike::off) return;
   require<ConfigError>(options.threshold > 0 && std::isfinite(options.threshold),
-                       "the threshold of spikes is ", options.threshold, "; give a number above 0");
+                       "the threshold of spikes must be above 0, but is ", options.threshold,
+                       "; set another");
   require<ConfigError>(options.window >= 2 && options.window <= RunTotals::most_recent,
-                       "the window of spikes is ", options.window, " steps; give 2 to ",
+                       "the window of spikes is ", options.window, " steps; set 2 to ",
                        RunTotals::most_recent);
   require<ConfigError>(options.max_rollbacks >= 1, "rollbacks after spikes are ",
-                       options.max_rollbacks, " at most; give at least 1");
+                       options.max_rollbacks, " at most; set at least 1");
   require<ConfigError>(options.action != OnSpike::rollback || is_saved,
-                       "a run that goes back to a checkpoint after a spike has to save some; give "
+                       "a rollback after a spike needs a checkpoint, but the run saves none; pass "
                        "--checkpoint-every, or another --on-spike");
 }
 
-/// The limits of a run's next step; infinities while too few steps were taken.
+/// The limits of a run's next step; infinite until enough steps have been taken.
 struct SpikeLimits {
   double loss = std::numeric_limits<double>::infinity();
   double gradient_norm = std::numeric_limits<double>::infinity();

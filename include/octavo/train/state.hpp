@@ -88,9 +88,9 @@ inline void load_state_sync(const SavedState& saved, std::span<const StateEntry>
   if (saved.size() != entries.size()) {
     SavedState rest = saved;
     for (const StateEntry& entry : entries) rest.erase(entry.name);
-    throw ConfigError(message("the saved state has ", rest.begin()->first,
-                              ", which is nothing of this session; it is of another model, recipe "
-                              "or optimizer"));
+    throw ConfigError(message(
+        "the saved state has ", rest.begin()->first,
+        ", which this session does not have; it is of a different model, recipe or optimizer"));
   }
   for (const StateEntry& entry : entries) entry.write_sync(saved.at(entry.name).bytes.data());
 }

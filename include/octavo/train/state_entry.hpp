@@ -38,8 +38,9 @@ struct StateEntry {
   std::function<void(std::byte*)> read_sync;
   /// Copies it from host memory, and waits for it.
   std::function<void(const std::byte*)> write_sync;
-  /// Has it copied until the session's `end_reading`, which the same thread calls, whichever that
-  /// is; the target is of `allocate_for_reading`. None: only the session's thread can read it.
+  /// Copies it asynchronously, until the session's `end_reading`; the same thread calls both, and
+  /// may be any thread. The target must come from `allocate_for_reading`. None: only the session's
+  /// thread can read it.
   std::function<void(std::byte*)> read_beside = nullptr;
 };
 
@@ -56,7 +57,7 @@ struct StateEntry {
   return entry;
 }
 
-/// What must be the same on both sides: `text` stands where others have their format, and the entry
+/// A value that must be equal on both sides: `text` takes the place of the format, and the entry
 /// has no bytes.
 [[nodiscard]] inline StateEntry text_entry(const std::string& name, const std::string& text) {
   StateEntry entry;
@@ -78,13 +79,13 @@ inline std::string entry_is(const std::string& name) {
 /// Returns the advice for an entry that differs from the saved state or that it lacks.
 inline const char* entry_advice(const std::string& name) {
   if (name.starts_with("data.")) {
-    return "; the text, or what its batches are made with, has changed since: resume with what the "
-           "run had";
+    return "; the text or the options of its batches have changed since: resume with the run's "
+           "original ones";
   }
   if (name == "session.recipe" || name == "session.lora") {
-    return "; make the session with the same";
+    return "; create the session with the same";
   }
-  return "; it is of another model, recipe or optimizer";
+  return "; it is of a different model, recipe or optimizer";
 }
 
 /// The name of the format in which elements of a state are stored.
@@ -107,7 +108,7 @@ class StateCollector {
   StateCollector(const Context<D>& context, StateReader<D>& reader)
       : context_(context), reader_(reader) {}
 
-  /// @tparam Where  the device, or `Cpu` for what lives in the host's memory
+  /// @tparam Where  the tensor's device; `Cpu` for host memory
   template <class T, int Rank, Device Where>
   void operator()(const std::string& name, TensorView<T, Rank, Where> view) {
     const std::vector<Index> shape(view.shape().begin(), view.shape().end());
@@ -121,7 +122,7 @@ class StateCollector {
     add(name, part, begin, {whole.begin(), whole.end()});
   }
 
-  /// What must be the same on both sides; see `text_entry`.
+  /// Adds a value that must be equal on both sides; see `text_entry`.
   void say(const std::string& name, const std::string& text) {
     entries_.push_back(text_entry(name, text));
   }
@@ -168,7 +169,7 @@ class StateCollector {
     };
     entries_.push_back(std::move(entry));
   }
-  /// @param data  where in the host's memory they are, once the device has done what it was given
+  /// @param data  where the entry's bytes are in host memory, once the device has finished its work
   void add_bytes_of_host(StateEntry entry, void* data) {
     const Context<D>& context = context_;
     const std::size_t bytes = entry.bytes;

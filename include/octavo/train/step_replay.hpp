@@ -1,6 +1,5 @@
 /// @file
-/// A step of a run that is taken again and again from one state, to see whether its bits are
-/// always the same.
+/// Repeats a step of a run from one state, to check whether its bits are always the same.
 #pragma once
 
 #include <octavo/kernels/hash.hpp>
@@ -20,16 +19,16 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// What a replay of a step came to. All ranks have the same.
+/// The result of a replayed step, the same on all ranks.
 struct StepReplay {
   StepRecord record;  ///< with the hash of the weights after the step
-  /// Of what the optimizer keeps after it: moments, and masters where there are such.
+  /// Hash of the optimizer state after it: moments, and masters if there are any.
   std::uint64_t optimizer_hash = 0;
-  /// For each rank the first entry of its state that is not what it is after the first replay, such
-  /// as "optimizer.first_moment.blocks.0.qkv.weight"; empty: none.
+  /// For each rank, the first entry of its state that differs from the first replay, such as
+  /// "optimizer.first_moment.blocks.0.qkv.weight"; empty: none.
   std::vector<std::string> differs{};
 
-  /// Whether it has all the bits of the first one.
+  /// Whether it has the same bits as the first replay.
   [[nodiscard]] bool equals(const StepReplay& first) const {
     const auto bits = [](double value) { return std::bit_cast<std::uint64_t>(value); };
     const StepResult& own = record.result;
@@ -49,7 +48,7 @@ struct EntryHash {
   std::uint64_t hash;
 };
 
-/// Hashes of a state's bytes, an entry at a time; by the host.
+/// Hashes a state's bytes, an entry at a time, on the host.
 inline std::vector<EntryHash> hash_entries_sync(std::span<const StateEntry> entries) {
   const Context<Cpu> host(0);
   std::vector<std::byte> bytes;
@@ -64,9 +63,9 @@ inline std::vector<EntryHash> hash_entries_sync(std::span<const StateEntry> entr
   return hashes;
 }
 
-/// What a replay has come to, on all ranks.
+/// Computes the result of a replay, on all ranks.
 /// @param entries  of this rank's state after the step
-/// @param first    their hashes after the first replay; empty: this is the first one
+/// @param first    their hashes after the first replay; empty if this is the first one
 inline StepReplay look_at_replay(TrainingSession& session, const StepRecord& record,
                                  std::span<const StateEntry> entries,
                                  std::vector<EntryHash>& first) {
@@ -95,15 +94,15 @@ inline StepReplay look_at_replay(TrainingSession& session, const StepRecord& rec
 
 }  // namespace detail
 
-/// Takes the steps of a run up to one, and that one several times, each time from the same state,
-/// which is kept on the host. Nothing is saved, and the model is not evaluated: both change no
-/// step. All ranks call it.
+/// Runs the steps of a run up to a given one, and then that step several times, each time from the
+/// same state, which is kept in host memory. Nothing is saved and the model is not evaluated,
+/// because neither changes a step. All ranks call it.
 /// @param options  those of the run
-/// @param totals    of the steps before: a new one's, or what `resume` made of it
-/// @param step     that is replayed, behind those of the totals
-/// @param replays  how often, at least 2
-/// @param tell     is told of each step before it
-/// @throws ConfigError  for another step or number, or where a step before it was a spike that the
+/// @param totals    of the earlier steps: a new run's, or those returned by `resume`
+/// @param step     to be replayed, after those of the totals
+/// @param replays  number of replays, at least 2
+/// @param tell     called for each step before it
+/// @throws ConfigError  for an invalid step or number, or if an earlier step was a spike that the
 ///                      run did not just skip
 template <class Batches>
 [[nodiscard]] std::vector<StepReplay> replay_step(
@@ -111,8 +110,9 @@ template <class Batches>
     Index step, Index replays, const std::function<void(const StepRecord&)>& tell) {
   require<ConfigError>(step > totals.steps() && step <= options.schedule.steps, "step ", step,
                        " cannot be replayed after step ", totals.steps(), " of a run of ",
-                       options.schedule.steps, " steps; give one between");
-  require<ConfigError>(replays >= 2, replays, " replays have nothing to be compared with; give 2");
+                       options.schedule.steps, " steps; pass one between");
+  require<ConfigError>(replays >= 2, replays,
+                       " replays have nothing to be compared with; pass at least 2");
   const auto take = [&] {
     return detail::take_step(session, batches, options, detail::SpikeLimits(options.spikes, totals),
                              totals);
@@ -128,7 +128,7 @@ template <class Batches>
     require<ConfigError>(
         !record.result.is_above_limits || options.spikes.action == OnSpike::skip, "step ",
         record.step, " is a spike, at which the run stopped or went back, so step ", step,
-        " did not follow from it; replay that step, or begin from a checkpoint behind it");
+        " did not follow from it; replay that step, or start from a checkpoint after it");
     tell(record);
   }
   const SavedState before = save_state_sync(state());

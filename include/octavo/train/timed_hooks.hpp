@@ -9,8 +9,8 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// Hooks that tell a timeline when stages begin and end, and call others: what those enqueue before
-/// a stage and behind a backward is no part of one.
+/// Hooks that report the beginning and end of stages to a timeline, and call other hooks. Work that
+/// those enqueue before a stage or after a backward is not part of a stage.
 template <class W, class G, Device D>
 class TimedHooks final : public StageHooks<W, G, D> {
  public:
@@ -54,7 +54,7 @@ class TimedHooks final : public StageHooks<W, G, D> {
  private:
   StageHooks<W, G, D>& hooks_;
   Timeline<D>& timeline_;
-  bool reads_ = false;  ///< weights in a backward that has begun
+  bool reads_ = false;  ///< weights, in a backward that has begun
 };
 
 }  // namespace octavo

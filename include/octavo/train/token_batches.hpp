@@ -39,13 +39,13 @@ struct TokenBatchesOptions {
   std::optional<std::int32_t> document_end{};
 };
 
-/// Tokens, parted into those of steps and those of evaluations, and the buffers of one step. Ranks
-/// share both: a step's batches are those that one rank with as many micro-batches as all have
-/// would take, and each rank takes its neighbouring ones. While a step runs, a thread reads the
+/// Tokens, divided into those for steps and those for evaluations, and the buffers of one step.
+/// Ranks share both: a step has the batches that one rank with as many micro-batches as all ranks
+/// together would use, and each rank takes consecutive ones. While a step runs, a thread reads the
 /// batches of the next one.
 class TokenBatches {
  public:
-  /// @param text  that outlives this; its end is for validation
+  /// @param text  must outlive this; its end is for validation
   /// @throws ConfigError  if there are too few tokens, or more documents than the shape allows
   TokenBatches(std::span<const std::uint8_t> text, const TokenBatchesOptions& options)
       : TokenBatches(split_validation(text, options.validation_fraction, options.batch.tokens + 1),
@@ -57,9 +57,9 @@ class TokenBatches {
   TokenBatches(const TokenSplit& split, const TokenBatchesOptions& options)
       : TokenBatches({{"the text", split.train}}, split.validation, options) {}
 
-  /// Whether a batch of a step has more documents than the shape allows turns out when it comes:
-  /// the session refuses it.
-  /// @param train  shares of what steps train on
+  /// The number of documents in the batch of a step is known only when it is read; the session
+  /// refuses a batch with more than the shape allows.
+  /// @param train  shares of the training tokens
   /// @throws ConfigError  if there are too few tokens
   /// @throws TooManyDocumentsError  if a batch of an evaluation has more than the shape allows
   TokenBatches(std::vector<TokenShare> train, const Tokens& validation,
@@ -103,7 +103,7 @@ class TokenBatches {
     }
   }
 
-  /// The losses of all batches for evaluation, of all ranks; see `EvaluationBatches`.
+  /// Returns the losses of all validation batches, over all ranks; see `EvaluationBatches`.
   [[nodiscard]] LossSum evaluate(TrainingSession& session) { return evaluation_.evaluate(session); }
 
   [[nodiscard]] double epoch() const { return reader_->current().epoch; }
@@ -116,20 +116,21 @@ class TokenBatches {
   [[nodiscard]] std::size_t validation_tokens() const {
     return static_cast<std::size_t>(validation_tokens_);
   }
-  /// Of all tokens and of what decides their order: equal on ranks that train together.
+  /// Returns a hash of all tokens and of everything that determines their order: equal on ranks
+  /// that train together.
   [[nodiscard]] std::uint64_t hash() const { return hash_; }
-  /// Of what is evaluated: losses of equal ones can be compared.
+  /// Returns a hash of the validation tokens: losses can be compared if it is equal.
   [[nodiscard]] std::uint64_t validation_hash() const { return evaluation_.hash(); }
 
-  /// Where the run stands in its tokens, behind the last step, as a part of its state: the same on
-  /// all ranks, however many they are. Loaded with other tokens, weights, seed, sequence length or
-  /// document's end it is an error. The entries point into this.
+  /// Returns the run's position in its tokens after the last step, as a part of its state. It is
+  /// the same on all ranks, and does not depend on their number. Loading it with different tokens,
+  /// weights, seed, sequence length or document end is an error. The entries point into this.
   [[nodiscard]] std::vector<StateEntry> state() {
     StateEntry source;
     source.name = "data.source";
     source.format = message("tokens of hash ", reader_->current().position.source);
     if (document_end_.has_value()) {
-      source.format += message(" with documents that end with ", *document_end_);
+      source.format += message(" with documents that end in ", *document_end_);
     }
     source.read_sync = [](std::byte*) {};
     source.write_sync = [](const std::byte*) {};
@@ -160,17 +161,18 @@ class TokenBatches {
     return tokens;
   }
 
-  /// Every batch of the run has room for its documents, whichever sequences come together.
+  /// Requires that every batch of the run has room for its documents, whichever sequences it
+  /// combines.
   static void require_room_for_documents(std::span<const std::uint8_t> text, BatchShape shape,
                                          std::int32_t document_end) {
     const auto end = static_cast<std::uint8_t>(document_end);
-    if (end != document_end) return;  // no byte: no document ends
+    if (end != document_end) return;  // not a byte: no document ends
     const Index needed = shape.sequences * most_documents_in(text, shape.tokens, end);
     require<ConfigError>(needed <= shape.most_documents, "a batch of ", shape.sequences, " x ",
                          shape.tokens, " tokens may have up to ", needed,
                          " documents of this text, but most_documents of its shape is ",
                          shape.most_documents, "; set it to ", needed,
-                         ", here and for the session");
+                         ", for the batches and for the session");
   }
 
   Index training_tokens_;

@@ -205,7 +205,7 @@ struct TrainableModelCheck<M> {
 
 }  // namespace detail
 
-/// Replaces a session of an invalid model, so that the compiler prints only what the model lacks.
+/// Replaces a session of an invalid model, so that the compiler prints only the missing members.
 template <class Model, class Optimizer, class Ranks>
 requires(!TrainableModel<Model>) class ModelSession<Model, Optimizer, Ranks>
     : detail::TrainableModelCheck<Model> {

@@ -1,5 +1,6 @@
 /// @file
-/// A run from its first step to its last: what every trainer does beside the steps themselves.
+/// A run from its first step to its last: everything that a trainer does in addition to the steps
+/// themselves.
 #pragma once
 
 #include <octavo/optim/schedule.hpp>
@@ -26,29 +27,31 @@ struct RunOptions {
   Schedule schedule{};         ///< of the learning rate; its `steps` are those of the run
   Index evaluate_every = 0;    ///< steps; 0: at the end only
   Index operands_every = 100;  ///< steps between records of all operands
-  Index max_skipped = 10;      ///< steps in a row that are skipped end the run
+  Index max_skipped = 10;      ///< number of consecutive skipped steps that ends the run
   Index hash_every = 0;        ///< steps between hashes of all weights; 0: none
   SpikeOptions spikes{};
 };
 
 /// How a run ended.
 struct RunSummary {
-  Index steps = 0;  ///< those before it was resumed included
-  Index taken = 0;  ///< since the run began, or was resumed
+  Index steps = 0;  ///< including those before it was resumed
+  Index taken = 0;  ///< since the run started or was resumed
   Index skipped = 0;
   double train_loss = 0;         ///< mean of the last 20 steps that were not skipped
   double validation_loss = 0;    ///< at the end
-  double tokens_per_second = 0;  ///< without the first step, where there is another
-  double seconds = 0;            ///< of all steps since the run began, or was resumed
-  GemmCount gemms{};             ///< of one micro-batch of its first step, as they were counted
-  Index rollbacks = 0;           ///< to checkpoints, after spikes
-  bool gave_up = false;          ///< after `max_skipped` steps that were skipped
-  bool spiked = false;           ///< it stopped before a spike; `steps` are those before it
+  double tokens_per_second = 0;  ///< without the first step, unless it is the only one
+  double seconds = 0;            ///< of all steps since the run started or was resumed
+  GemmCount gemms{};             ///< of one micro-batch of its first step, as counted
+  Index rollbacks = 0;           ///< returns to checkpoints after spikes
+  bool gave_up = false;          ///< after `max_skipped` skipped steps
+  bool spiked = false;           ///< it stopped before a spike; `steps` counts the steps before it
   int signal = 0;                ///< that ended it before its last step, or 0
-  bool is_saved = true;          ///< as far as it was to be: its last save did not fail
-  /// Of a batch that it stopped before, which has more of them than there is room for; 0: none.
+  bool is_saved = true;          ///< its last save did not fail, or the run is not saved
+  /// Number of documents of a batch with more than there is room for, before which it stopped; 0:
+  /// none.
   Index documents = 0;
-  /// As they were recorded last: after a run that gave up, with the Inf and NaN that they met.
+  /// The last records of operands; after a run that gave up, with the Inf and NaN values that it
+  /// met.
   std::vector<OperandReport> operands{};
 
   [[nodiscard]] std::string end() const {
@@ -60,26 +63,27 @@ struct RunSummary {
   }
 };
 
-/// Is told of a run as it goes on.
+/// Receives the events of a run.
 class RunObserver {
  public:
   virtual ~RunObserver() = default;
 
-  /// @param operands  empty where they were not recorded: they are in the first step, the last one,
-  ///                  those that are skipped and every `operands_every`; that a batch with too many
-  ///                  documents makes a step the last one is known only behind it
+  /// @param operands  empty if they were not recorded. They are recorded in the first step, the
+  ///                  last one, skipped ones, and every `operands_every` steps. If a batch with too
+  ///                  many documents ends the run, its last step is known only afterwards
   virtual void step(const StepRecord& record, const std::vector<OperandReport>& operands) = 0;
   /// @param step  after which the model was evaluated
   virtual void evaluation(Index step, const LossSum& loss) = 0;
-  /// Behind the record of a step that was a spike, with what is done about it.
+  /// Called after the record of a step that was a spike, with the response to it.
   virtual void spike(const SpikeRecord& record) { (void)record; }
-  /// Once, when a loss is twice the first.
+  /// Called once, when a loss is twice the first.
   virtual void divergence(const StepRecord& record, double first_loss) = 0;
 };
 
 namespace detail {
 
-/// What a run has to go on with beside its session's state: the batches' and the totals's.
+/// Returns the state that a resumed run needs in addition to its session's: that of the batches and
+/// of the totals.
 template <class Batches>
 std::vector<StateEntry> run_state(Batches& batches, RunTotals& totals) {
   std::vector<StateEntry> entries = batches.state();
@@ -87,7 +91,7 @@ std::vector<StateEntry> run_state(Batches& batches, RunTotals& totals) {
   return entries;
 }
 
-/// Takes the next step of a run, and counts it.
+/// Runs the next step of a run, and counts it.
 /// @param limits  above which it is a spike, and changes nothing
 template <class Batches>
 StepRecord take_step(TrainingSession& session, Batches& batches, const RunOptions& options,
@@ -114,7 +118,7 @@ StepRecord take_step(TrainingSession& session, Batches& batches, const RunOption
 template <class Batches>
 class TrainingRun {
  public:
-  /// @param checkpoints  null: the run is not saved
+  /// @param checkpoints  null if the run is not saved
   TrainingRun(TrainingSession& session, Batches& batches, const RunOptions& options,
               RunObserver& observer, RunTotals& totals, Checkpoints* checkpoints)
       : session_(session),
@@ -129,7 +133,7 @@ class TrainingRun {
     }
     const SpikeLimits none;
     session_.limit_steps(none.loss, none.gradient_norm);
-    // Who sent the signal may not wait for an evaluation.
+    // The sender of the signal may not wait for an evaluation.
     if (summary_.signal != 0) save_to_the_end(std::nullopt);
     const LossSum validation = batches_.evaluate(session_);
     observer_.evaluation(totals_.steps(), validation);
@@ -147,14 +151,14 @@ class TrainingRun {
   }
 
  private:
-  /// One step and what is told of it; true if it is the last.
+  /// Runs one step and reports it; returns true if it is the last.
   bool step() {
     const SpikeLimits limits(options_.spikes, totals_);
     if (may_go_back()) before_ = save_state_sync(run_state(batches_, totals_));
     StepRecord record;
     try {
       record = take_step(session_, batches_, options_, limits, totals_);
-    } catch (const TooManyDocumentsError& error) {  // on all ranks, and nothing has changed
+    } catch (const TooManyDocumentsError& error) {  // on all ranks; nothing has changed
       if (totals_.timed_steps() == 0) throw;
       summary_.documents = error.count();
       return true;
@@ -165,7 +169,8 @@ class TrainingRun {
           session_.manifest().executed(static_cast<std::uint64_t>(session_.micro_batches()));
     }
     const Index steps = options_.schedule.steps;
-    // A signal in a run's last step stops nothing. Ranks stop together, whichever it came to.
+    // A signal in a run's last step has no effect. Ranks stop together, whichever of them received
+    // it.
     if (record.step < steps) {
       summary_.signal = static_cast<int>(session_.largest_over_ranks(InterruptGuard::received()));
     }
@@ -183,12 +188,13 @@ class TrainingRun {
     return record.last;
   }
 
-  /// Whether the run may have to be as it was before a step.
+  /// Returns whether the run may have to return to its state before a step.
   [[nodiscard]] bool may_go_back() const {
     return options_.spikes.action == OnSpike::stop || options_.spikes.action == OnSpike::rollback;
   }
 
-  /// Brings the run to where it goes on. The session is as it was before the step: it skipped it.
+  /// Brings the run to the point where it continues. The session is as before the step, because it
+  /// skipped it.
   SpikeRecord answer_spike(const StepRecord& record, const SpikeLimits& limits) {
     SpikeRecord spike{.step = record.step,
                       .loss = record.result.loss,
@@ -200,23 +206,23 @@ class TrainingRun {
     if (spike.action == OnSpike::rollback && summary_.signal == 0) roll_back(spike);
     const bool stays = spike.action == OnSpike::skip || spike.resumed_step != 0;
     if (stays) return spike;
-    // A run that goes on later meets the spike again.
+    // If the run were resumed later, it would meet the spike again.
     spike.action = OnSpike::stop;
     load_state_sync(before_, run_state(batches_, totals_));
     summary_.spiked = summary_.signal == 0;
     return spike;
   }
 
-  /// Goes back to the newest checkpoint, if there is one and it may: the batches stay behind the
-  /// spike.
+  /// Returns to the newest checkpoint, if there is one and rollbacks remain. The batches stay after
+  /// the spike.
   void roll_back(SpikeRecord& spike) {
     if (spike.rollbacks == options_.spikes.max_rollbacks) {
-      spike.reason = message("the run went back ", spike.rollbacks, " times before");
+      spike.reason = message("the run has already gone back ", spike.rollbacks, " times");
       return;
     }
     const std::filesystem::path path = checkpoints_->newest_sync();
     if (path.empty()) {
-      spike.reason = "there is no checkpoint yet to go back to";
+      spike.reason = "there is no checkpoint to go back to yet";
       return;
     }
     std::vector<StateEntry> more = run_state(batches_, totals_);
@@ -225,20 +231,20 @@ class TrainingRun {
     }
     try {
       spike.resumed_step = checkpoints_->resume(path, std::move(more)).step;
-    } catch (const ConfigError& error) {  // of all ranks, before anything is loaded
+    } catch (const ConfigError& error) {  // on all ranks, before anything is loaded
       spike.reason = error.what();
       return;
     }
     totals_.note_rollbacks(++spike.rollbacks);
   }
 
-  /// The mean loss, by which checkpoints are compared; none if there were no targets or it is not
-  /// finite.
+  /// Returns the mean loss, by which checkpoints are compared; none if there were no targets or it
+  /// is not finite.
   static std::optional<double> score(const LossSum& loss) {
     return std::isfinite(loss.mean()) ? std::optional(loss.mean()) : std::nullopt;
   }
 
-  /// What is due between two steps.
+  /// Evaluates and saves between two steps, if due.
   void evaluate_and_save(Index step) {
     std::optional<double> validation_loss;
     if (options_.evaluate_every != 0 && step % options_.evaluate_every == 0) {
@@ -255,7 +261,7 @@ class TrainingRun {
     checkpoints_->save(totals_.steps(), run_state(batches_, totals_), validation_loss);
   }
 
-  /// After too many steps that were not finite there is nothing new to save.
+  /// After too many steps that were not finite, nothing has changed since the last save.
   void save_to_the_end(std::optional<double> validation_loss) {
     if (checkpoints_ == nullptr) return;
     if (!totals_.gave_up()) save(validation_loss);
@@ -269,41 +275,41 @@ class TrainingRun {
   RunObserver& observer_;
   RunTotals& totals_;
   Checkpoints* checkpoints_;
-  SavedState before_;  ///< of batches and totals before a step, where the run may have to go back
+  SavedState before_;  ///< of batches and totals before a step, if the run may have to return to it
   RunSummary summary_;
 };
 
 }  // namespace detail
 
-/// Trains until the last step, until too many steps in a row were skipped, until a spike that is to
-/// stop it, until a batch that has more documents than the session has room for, or until a signal
-/// comes while an `InterruptGuard` lives; then evaluates the model.
-/// @tparam Batches     `TokenBatches`, or what has its `step`, `evaluate`, `epoch`, `state` and
+/// Trains until the last step, too many consecutive skipped steps, a spike that must stop it, a
+/// batch with more documents than the session has room for, or a signal while an `InterruptGuard`
+/// lives. Then evaluates the model.
+/// @tparam Batches     `TokenBatches`, or a type with its `step`, `evaluate`, `epoch`, `state` and
 ///                     `tokens_in_step`
-/// @param totals        of the steps before: a new one's, or what `resume` made of it
-/// @param checkpoints  that are saved when they are due, at the end, and when a signal or such a
-///                     batch comes; null: none
-/// @throws TooManyDocumentsError  on all ranks, if it is the first batch that has too many
+/// @param totals        of the earlier steps: a new run's, or those returned by `resume`
+/// @param checkpoints  saved when they are due, at the end, and after a signal or such a batch;
+///                     null: none
+/// @throws TooManyDocumentsError  on all ranks, if the first batch has too many
 template <class Batches>
 [[nodiscard]] RunSummary train(TrainingSession& session, Batches& batches,
                                const RunOptions& options, RunObserver& observer, RunTotals& totals,
                                Checkpoints* checkpoints) {
   require<ConfigError>(options.schedule.steps > 0, "the run has ", options.schedule.steps,
-                       " steps; give at least 1");
+                       " steps; set at least 1");
   require<ConfigError>(options.operands_every > 0, "operands_every is ", options.operands_every,
-                       "; give at least 1 step");
+                       "; set at least 1 step");
   require<ConfigError>(options.max_skipped > 0, "max_skipped is ", options.max_skipped,
-                       "; give at least 1 step");
+                       "; set at least 1 step");
   require<ConfigError>(options.evaluate_every >= 0, "evaluate_every is ", options.evaluate_every,
-                       "; give a number of steps, or 0 for the end only");
+                       "; set a number of steps, or 0 for the end only");
   require<ConfigError>(options.hash_every >= 0, "hash_every is ", options.hash_every,
-                       "; give a number of steps, or 0 for never");
+                       "; set a number of steps, or 0 for never");
   detail::check_spike_options(options.spikes, checkpoints != nullptr);
   return detail::TrainingRun<Batches>(session, batches, options, observer, totals, checkpoints)
       .run();
 }
 
-/// A whole run, which is not saved.
+/// Trains a run that is not saved.
 template <class Batches>
 [[nodiscard]] RunSummary train(TrainingSession& session, Batches& batches,
                                const RunOptions& options, RunObserver& observer) {
@@ -311,8 +317,8 @@ template <class Batches>
   return train(session, batches, options, observer, totals, nullptr);
 }
 
-/// Makes session, batches and totals go on from a checkpoint of a run, see `load_checkpoint`.
-/// @param checkpoints  of the run that goes on; null: none are saved
+/// Restores session, batches and totals from a checkpoint of a run; see `load_checkpoint`.
+/// @param checkpoints  of the resumed run; null if none are saved
 template <class Batches>
 CheckpointManifest resume(const std::filesystem::path& path, TrainingSession& session,
                           Batches& batches, RunTotals& totals, Checkpoints* checkpoints,

@@ -203,76 +203,77 @@ class TrainingSession {
   /// step. See `save_state_sync` and `load_state_sync`.
   [[nodiscard]] virtual std::vector<StateEntry> state() = 0;
 
-  /// Entries of the last `state()` may be read by another thread (`StateEntry::read_beside`) from
-  /// here to `end_reading`. Steps go on, and wait before they change what is being read; so does
-  /// whatever else writes it. All ranks call it.
+  /// Lets another thread read the entries of the last `state()` (`StateEntry::read_beside`) until
+  /// `end_reading`. Steps continue, but steps and other writers wait before they change data that
+  /// is being read. All ranks call it.
   virtual void begin_reading() {}
-  /// Copies all that is to be read, and waits for it; called once for each `begin_reading`, by that
-  /// thread. On the `Cuda` device, what is not copied when a step would wait is put aside in
-  /// memory of the device, as much as is free, until it is copied.
-  /// @throws CudaError  if some of it cannot be read; nothing waits for it any more
+  /// Copies all entries to be read, and waits for the copies. Called once for each `begin_reading`,
+  /// by the reading thread. On the `Cuda` device, data that is not copied yet when a step would
+  /// wait is moved to free device memory, as far as it fits, until it is copied.
+  /// @throws CudaError  if some data cannot be read; nothing waits for it afterwards
   virtual void end_reading() {}
-  /// Memory of the host that is read to fastest: on the `Cuda` device it is pinned, which takes a
-  /// while.
+  /// Allocates the host memory to which reading is fastest: pinned on the `Cuda` device, which
+  /// takes a while.
   /// @param bytes  more than 0
-  /// @throws MemoryError  if the host has not that much memory left
+  /// @throws MemoryError  if the host has too little free memory
   [[nodiscard]] virtual OwnedBytes allocate_for_reading(std::size_t bytes) {
     return allocate_on_host(bytes, Context<Cpu>(1));
   }
 
-  /// The sum of all ranks', on each of them. All ranks call it; it waits for them.
+  /// Returns the sum over all ranks, on each of them. All ranks call it; it waits for them.
   [[nodiscard]] virtual LossSum sum_over_ranks(const LossSum& own) { return own; }
-  /// The largest of all ranks', likewise.
+  /// Returns the maximum over all ranks, on each of them. All ranks call it; it waits for them.
   [[nodiscard]] virtual std::int64_t largest_over_ranks(std::int64_t own) { return own; }
-  /// What each of the ranks gives, in their order, likewise.
-  /// @param what  names the exchange in errors; lives as long as the program
+  /// Returns the texts of all ranks, in rank order, on each of them. All ranks call it; it waits
+  /// for them.
+  /// @param what  names the exchange in errors; must live as long as the program
   [[nodiscard]] virtual std::vector<std::string> texts_of_ranks(const std::string& own,
                                                                 const char* what) {
     (void)what;
     return {own};
   }
-  /// How ranks share the work, and which of them this is.
+  /// Returns how ranks share the work, and which of them this is.
   [[nodiscard]] virtual Sharding sharding() const { return {}; }
   /// See Communicator.
   [[nodiscard]] virtual std::string transport() const { return {}; }
 
-  /// A hash of all weights as they are: of those that each rank updates. It is the same on all
-  /// ranks and in all stages of ZeRO; among other numbers of ranks the weights are cut elsewhere,
-  /// and have another. All ranks call it.
+  /// Returns a hash of all current weights, computed from those that each rank updates. It is the
+  /// same on all ranks and in all ZeRO stages. It depends on the number of ranks, which determines
+  /// where the weights are cut. All ranks call it.
   [[nodiscard]] virtual std::uint64_t hash_weights_sync() = 0;
 
-  /// Steps are timed from the next one on (`Timeline`), on the `Cuda` device without their record.
-  /// All ranks call it; it waits for them.
+  /// Starts timing with the next step (`Timeline`); on the `Cuda` device timed steps do not use the
+  /// recording. All ranks call it; it waits for them.
   virtual void begin_timeline_sync() {}
-  /// Steps are timed no more.
-  /// @return what the steps since then spent their time on; µs from nearly the same time on on all
-  ///         ranks
+  /// Stops timing.
+  /// @return the spans of the timed steps, in µs from nearly the same time on all ranks
   [[nodiscard]] virtual std::vector<TimelineSpan> end_timeline() { return {}; }
 
-  /// Sets a parameter, and its FP32 master where there are such. Delayed scales forget their
-  /// histories: they are 1 until the next step calibrates them, in evaluations before it too.
+  /// Sets a parameter, and its FP32 master if there is one. Delayed scales lose their histories:
+  /// they are 1 until the next step calibrates them, including in evaluations before that step.
   /// @param name    such as "blocks.0.qkv.weight"
-  /// @param values  [rows, columns] of the parameter, without the rows that pad it, which become 0;
-  ///                finite once they are rounded to the weight's format
-  /// @throws ConfigError  for a name that there is not, another number of values, or one that is
-  ///                      not finite
+  /// @param values  [rows, columns] of the parameter, without padding rows, which become 0; must be
+  ///                finite when rounded to the weight's format
+  /// @throws ConfigError  for an unknown name, a wrong number of values, or a value that is not
+  ///                      finite
   virtual void set_weight(const std::string& name, std::span<const float> values) = 0;
 
-  /// As above, of a parameter that needs not be in memory as a whole.
-  /// @param source  asked for the elements that this rank has, a piece at a time
-  /// @throws ConfigError  for a name that there is not, or a value that is not finite; the pieces
-  ///                      before it are set
+  /// Does the same for a parameter that need not be in memory as a whole.
+  /// @param source  called for the elements that this rank has, a piece at a time
+  /// @throws ConfigError  for an unknown name, or a value that is not finite; the pieces before it
+  ///                      are set
   virtual void set_weight(const std::string& name, const WeightSource& source) = 0;
 
-  /// The adapters of a model of which nothing else is trained; none: all of it is.
+  /// Returns the adapters of a model of which only the adapters are trained; empty if all weights
+  /// are trained.
   [[nodiscard]] virtual std::optional<LoraOptions> lora() const { return {}; }
 
-  /// Every parameter, in the order of `read_weights_sync`: those of adapters come first.
+  /// Returns every parameter, in the order of `read_weights_sync`: those of adapters come first.
   [[nodiscard]] virtual std::vector<WeightInfo> weights() const = 0;
 
-  /// Gives all weights to `sink`, a piece at a time, as they are stored. All ranks call it, put
-  /// together what each has a part of, a piece at a time, and wait for it.
-  /// @param sink  empty: this rank helps the others only
+  /// Passes all weights to `sink` as they are stored, a piece at a time. All ranks call it,
+  /// assemble each piece from their parts, and wait for it.
+  /// @param sink  empty: this rank only helps the others
   virtual void read_weights_sync(const WeightSink& sink) = 0;
 };
 

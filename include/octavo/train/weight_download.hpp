@@ -1,5 +1,5 @@
 /// @file
-/// Weights on their way from a session to the host.
+/// Copies weights from a session to the host.
 #pragma once
 
 #include <octavo/layers/flat_parameters.hpp>
@@ -13,21 +13,21 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// Gives weights to a sink, piece by piece: what ranks have in shards or in parts is put together
-/// for each piece, so that no rank needs memory for all of it. All ranks make the same calls.
+/// Passes weights to a sink, piece by piece. Shards and parts of different ranks are assembled for
+/// each piece, so that no rank needs memory for all weights. All ranks make the same calls.
 /// @tparam T  format of the weights
 template <class T, Device D>
 class WeightDownload {
  public:
-  /// All outlive this.
-  /// @param sink  empty: this rank helps the others only
+  /// All arguments must outlive this.
+  /// @param sink  empty: this rank only helps the others
   WeightDownload(StepCollectives<D>& ranks, Communicator<D>& communicator, const WeightSink& sink,
                  const Context<D>& context)
       : ranks_(ranks), communicator_(communicator), sink_(sink), context_(context) {}
 
-  /// Gives neighbouring elements of this rank's part of a parameter, and those of the ranks that
-  /// have the other parts.
-  /// @param parameter  such as a `Parameter`; says its shape and which part it is
+  /// Passes neighbouring elements of this rank's part of a parameter, and of the parts of the other
+  /// ranks.
+  /// @param parameter  such as a `Parameter`; describes its shape and its part
   /// @param begin      of the first in the part
   void give_sync(const WeightInfo& weight, const auto& parameter, Index begin,
                  TensorView<const T, 1, D> elements) {
@@ -48,10 +48,10 @@ class WeightDownload {
     }
   }
 
-  /// Gives the weights of a run of which each rank has a shard.
+  /// Passes the weights of a flat buffer of which each rank has a shard.
   /// @param shard   this rank's
-  /// @param shards  how many there are
-  /// @param weight  of the run's first parameter; those of the others follow
+  /// @param shards  number of shards
+  /// @param weight  of the flat buffer's first parameter; those of the others follow
   template <class Run>
   void give_shards_sync(const Run& in, TensorView<const T, 1, D> shard, Index shards,
                         const WeightInfo* weight) {
@@ -61,7 +61,7 @@ class WeightDownload {
       });
       const Index count = all.size() / shards;
       for (Index rank = 0; rank < shards; ++rank) {
-        const Index begin = rank * shard.size() + done;  // in the run
+        const Index begin = rank * shard.size() + done;  // in the flat buffer
         const WeightInfo* of = weight;
         for (const auto* parameter : in.parameters) {
           const Index end = parameter->offset + parameter->weight.size();
@@ -76,8 +76,8 @@ class WeightDownload {
   }
 
  private:
-  /// What ranks make of the first of these elements, once it is there.
-  /// @param gather  gives bytes of `ranks` ranks for one's own
+  /// Gathers the first of these elements over ranks, once they are available.
+  /// @param gather  returns the bytes of `ranks` ranks for those of one
   template <class Gather>
   TensorView<const T, 1, D> gather_sync(TensorView<const T, 1, D> own, Index ranks,
                                         const Gather& gather) {

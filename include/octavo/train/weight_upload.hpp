@@ -1,5 +1,5 @@
 /// @file
-/// Weights on their way from the host into a session.
+/// Copies weights from the host into a session.
 #pragma once
 
 #include <octavo/memory/buffer.hpp>
@@ -17,29 +17,29 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// Threads that make weights ready, at most: so many take more than a bus brings to a device.
+/// Maximum number of threads that prepare weights: this many saturate the bus to a device.
 inline constexpr int most_weight_threads = 16;
 
-/// Brings floats to the device, and what they are rounded to: threads make pieces ready while those
-/// before them are copied.
+/// Copies floats to the device, and the values that they are rounded to. Threads prepare pieces
+/// while earlier ones are copied.
 /// @tparam T  format of the weights
 template <class T, Device D>
 class WeightUpload {
  public:
-  /// A piece that is ready, in memory that a device's copies reach.
+  /// A prepared piece, in memory that the device copies from.
   struct Piece {
     Index begin = 0;
     std::span<float> values;
     std::span<T> rounded;
   };
 
-  /// @param context  outlives this
+  /// @param context  must outlive this
   explicit WeightUpload(const Context<D>& context)
       : context_(context), host_(std::min(host_threads(context), most_weight_threads)) {}
 
-  /// Calls `make` for pieces of `count` elements, on several threads at a time, and then `copy`, in
-  /// order, which enqueues. When it returns all has arrived.
-  /// @throws  what the first `make` that failed threw; pieces before it have been copied
+  /// Calls `make` for pieces of `count` elements, on several threads at a time, and then `copy` in
+  /// order, which enqueues. All copies have completed when it returns.
+  /// @throws  the exception of the first `make` that failed; pieces before it have been copied
   void run_sync(Index count, const std::function<void(const Piece&)>& make,
                 const std::function<void(const Piece&)>& copy) {
     const Index pieces = ceil_divide(count, weights_at_once);
@@ -47,7 +47,7 @@ class WeightUpload {
     take_slots(2 * at_once, std::min(count, weights_at_once));
     std::vector<std::exception_ptr> errors(static_cast<std::size_t>(at_once));
     for (Index first = 0; first < pieces; first += at_once) {
-      // The other slots are on their way meanwhile.
+      // The other slots are being copied meanwhile.
       const Index slot = first / at_once % 2 * at_once;
       const Index ready = std::min(at_once, pieces - first);
       const auto piece = [&](Index i) {
@@ -76,7 +76,7 @@ class WeightUpload {
   }
 
  private:
-  /// Threads that make pieces ready.
+  /// Returns the number of threads that prepare pieces.
   static int host_threads(const Context<D>& context) {
     if constexpr (std::is_same_v<D, Cpu>) {
       return context.threads();
@@ -85,7 +85,7 @@ class WeightUpload {
     }
   }
 
-  /// Takes memory for so many slots of so many elements, unless there is as much.
+  /// Allocates this many slots of this many elements, unless they are already large enough.
   void take_slots(Index count, Index elements) {
     if (static_cast<Index>(slots_.size()) >= count && elements_ >= elements) return;
     elements_ = std::max(elements_, elements);
@@ -103,9 +103,9 @@ class WeightUpload {
 
   const Context<D>& context_;
   Context<Cpu> host_;
-  Index elements_ = 0;  ///< of a slot
+  Index elements_ = 0;  ///< per slot
   OwnedBytes memory_;
-  std::vector<Piece> slots_;  ///< two for each thread that makes one
+  std::vector<Piece> slots_;  ///< two for each preparing thread
 };
 
 }  // namespace octavo OCTAVO_ABI::detail

@@ -1,5 +1,5 @@
 /// @file
-/// Weights on their way into a session and out of it, piece by piece.
+/// Weights that are copied into a session or out of it, piece by piece.
 #pragma once
 
 #include <octavo/core/array.hpp>
@@ -15,30 +15,31 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// A parameter as others see it: whole, and without rows that pad it.
+/// A parameter as users see it: whole, and without padding rows.
 struct WeightInfo {
   std::string name;    ///< such as "blocks.0.qkv.weight"
   std::string format;  ///< of its elements: "fp32" or "bf16"
-  Index rows = 0;      ///< vectors have one
+  Index rows = 0;      ///< 1 for vectors
   Index columns = 0;
   bool is_adapter = false;  ///< see Lora
 };
 
-/// Gives elements of a parameter, row-major: `values` are those from `begin` on. Several threads
-/// call it at a time.
+/// Provides elements of a parameter, row-major: `values` starts at element `begin`. Several threads
+/// call it at the same time.
 using WeightSource = std::function<void(Index begin, std::span<float> values)>;
 
-/// Takes them; each element comes once, in any order where ranks have parts of the parameter.
+/// Receives elements of a parameter. Each element is passed once; the order is arbitrary if ranks
+/// have parts of the parameter.
 using WeightSink =
     std::function<void(const WeightInfo& weight, Index begin, std::span<const float> values)>;
 
 namespace detail {
 
-/// Elements that are on their way at once: 4 MiB of floats.
+/// Elements per piece: 4 MiB of floats.
 inline constexpr Index weights_at_once = Index{1} << 20;
 
 /// @tparam T        format of the weight
-/// @param place_of  gives the place of a value in the whole weight
+/// @param place_of  returns the position of a value in the whole weight
 /// @throws ConfigError  naming the first value that is not finite in the format
 template <class T, class PlaceOf>
 void require_finite(const std::string& name, std::span<const float> values,
@@ -48,13 +49,13 @@ void require_finite(const std::string& name, std::span<const float> values,
   });
   if (wrong == values.end()) return;
   throw ConfigError(message(name, " is given ", *wrong, " at element ",
-                            place_of(wrong - values.begin()), "; give numbers that are finite in ",
+                            place_of(wrong - values.begin()), "; pass numbers that are finite in ",
                             FormatTraits<T>::name, ", the weight's format"));
 }
 
-/// Has a source give elements of a part of a parameter; those that pad it become 0.
+/// Calls a source for the elements of a part of a parameter; padding elements become 0.
 /// @param shape   of the part
-/// @param live    elements of the whole that pad nothing
+/// @param live    elements of the whole that are not padding
 /// @param begin   of the first value in the part
 inline void take_elements(const ParameterPart& part, const Array<Index, 2>& shape, Index live,
                           const WeightSource& source, Index begin, std::span<float> values) {
@@ -63,7 +64,7 @@ inline void take_elements(const ParameterPart& part, const Array<Index, 2>& shap
     return values.subspan(static_cast<std::size_t>(from - begin),
                           static_cast<std::size_t>(to - from));
   };
-  Index at = begin;  // values before it are there
+  Index at = begin;  // values before it are filled
   const auto pad_to = [&](Index place) { std::ranges::fill(between(at, place), 0.0f); };
   part.for_each_stripe(shape, [&](Index stripe, Index whole, Index count) {
     const Index from = std::max(stripe, begin);

@@ -29,7 +29,7 @@ struct WholeParameters {
   const FlatParameters<W, G, D>* run = nullptr;
   std::vector<Piece> pieces{};
   Index elements = 0;
-  std::string text{};  ///< name of what is sent, for errors
+  std::string text{};  ///< name of the transfer, for errors
 };
 
 /// Memory that groups of ranks need in addition to the memory of `Base`.

@@ -114,8 +114,8 @@ class Context<Cuda> : detail::FindsBodies {
   void set_cudnn(bool cudnn) {
     require<ConfigError>(
         !cudnn || DeviceLimits<Cuda>().cudnn,
-        "cuDNN attention needs a program that is compiled with cuDNN, but this one is not; install "
-        "cuDNN and its frontend, and configure the build again");
+        "attention through cuDNN needs a program that is compiled with cuDNN; install cuDNN and "
+        "its frontend, and configure the build again");
     limits_.cudnn = cudnn;
   }
 
