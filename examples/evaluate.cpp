@@ -173,7 +173,7 @@ void read_inputs(Setup& setup, const Options& options, const trainer::Instance& 
   const octavo::BatchShape shape{options.batch, options.sequence_length, options.most_documents};
   trainer::require_documents(options.document_end, shape, vocabulary);
   const bool has_lines = std::filesystem::path(options.hellaswag).extension() == ".jsonl";
-  // Of bytes a text is what the trainer's is; else each document has a token behind it.
+  // A text of bytes is tokenised as by the trainer; otherwise a token follows each document.
   const bool has_bytes = setup.tokenizer_name == "bytes";
   std::optional<std::int32_t> end_of_each;
   if (options.document_end >= 0 && !has_bytes) end_of_each = options.document_end;
@@ -189,7 +189,7 @@ void read_inputs(Setup& setup, const Options& options, const trainer::Instance& 
       trainer::require_documents(options.document_end, shape, octavo::ByteTokenizer::vocabulary);
     }
   }
-  // Token files need none.
+  // Token files need no tokenizer.
   if (setup.data.is_text || has_lines) {
     setup.tokenizer = programs::open_tokenizer(setup.tokenizer_name);
   } else {
@@ -205,9 +205,9 @@ void read_inputs(Setup& setup, const Options& options, const trainer::Instance& 
                             : read_hellaswag(options.hellaswag, vocabulary);
 }
 
-/// What the session is made from: the smallest optimizer that there is, which does nothing. Ranks
-/// share weights and what goes with them, so that a model which they train is one that they
-/// evaluate.
+/// Returns the request for the session, with the smallest optimizer, which is not used. Ranks shard
+/// weights, gradients and state as in training, so that a model that ranks can train also fits for
+/// evaluation.
 trainer::SessionRequest session_request(const Options& options, octavo::BatchShape shape,
                                         int ranks) {
   trainer::SessionRequest request;
@@ -217,18 +217,18 @@ trainer::SessionRequest session_request(const Options& options, octavo::BatchSha
   request.options.batch = shape;
   request.options.model.recompute = octavo::Recompute::block;
   request.options.sharding.zero = octavo::Zero::weights;
-  // Copies that are kept would be of all weights, on each rank.
+  // Kept copies would be of all weights on each rank.
   if (ranks > 1) request.options.model.weight_copies = octavo::WeightCopies::remade;
   return request;
 }
 
-/// The batches of this rank, each of which may have too many documents.
+/// Creates the batches of this rank, each of which may have too many documents.
 void make_batches(Setup& setup, const Options& options, const trainer::Ranks& ranks) {
   const int groups = ranks.groups(options.tensor_parallel);
   const int group = ranks.rank() / options.tensor_parallel;
   setup.shape = {options.batch, options.sequence_length, options.most_documents};
   if (setup.text.has_value() && setup.choices.empty()) {
-    // A text that is shorter would be filled up.
+    // A shorter text would be padded.
     const Index longest = std::max<Index>(1, setup.text->tokens.size() - 1);
     setup.shape.tokens = std::min(setup.shape.tokens, longest);
   }
@@ -244,8 +244,8 @@ void make_batches(Setup& setup, const Options& options, const trainer::Ranks& ra
   }
 }
 
-/// Ranks that evaluate different things would add up losses that do not belong together.
-/// @throws CommError  naming the ranks that differ, and in what
+/// Throws if ranks evaluate different inputs, whose losses cannot be summed.
+/// @throws CommError  naming the ranks that differ, and how
 void require_same(trainer::Ranks& ranks, const Setup& setup, const Options& options) {
   if (ranks.size() == 1) return;
   const octavo::BatchShape& shape = setup.shape;
@@ -253,7 +253,7 @@ void require_same(trainer::Ranks& ranks, const Setup& setup, const Options& opti
       ranks,
       {{"octavo", octavo::version_string},
        {"model", octavo::message(options.model, " in ", options.precision)},
-       {"weights", trainer::digests_of(options.load_hf)},  // each rank reads them for itself
+       {"weights", trainer::digests_of(options.load_hf)},  // each rank reads them separately
        {"batches", octavo::message(shape.sequences, " x ", shape.tokens, " tokens, ",
                                    shape.most_documents, " documents at most")},
        {"text", setup.text_batches.has_value()
@@ -263,7 +263,8 @@ void require_same(trainer::Ranks& ranks, const Setup& setup, const Options& opti
        {"questions", octavo::message(setup.choices.size(), ", hash ", hash_of(setup.choices))}});
 }
 
-/// The session, which ranks make together: what one of them alone has wrong, others would wait for.
+/// Creates the session. All ranks must call it; the others would wait for a rank that failed
+/// before.
 void make_session(Setup& setup, const CLI::App& app, const Options& options,
                   const trainer::Instance& instance, trainer::Ranks& ranks) {
   trainer::SessionRequest request = session_request(options, setup.shape, ranks.size());
@@ -272,10 +273,10 @@ void make_session(Setup& setup, const CLI::App& app, const Options& options,
   try {
     setup.session = instance.make(request);
   } catch (const octavo::MemoryError& error) {
-    throw octavo::ConfigError(
-        octavo::message("--batch ", setup.shape.sequences, " of --seq-len ", setup.shape.tokens,
-                        ": the model and so many tokens at once need more memory than there is: ",
-                        programs::lack_of(error), "; give smaller ones"));
+    throw octavo::ConfigError(octavo::message(
+        "--batch ", setup.shape.sequences, " of --seq-len ", setup.shape.tokens,
+        ": the model and a batch of this size do not fit in memory: ", programs::lack_of(error),
+        "; pass smaller values"));
   }
   if (!setup.checkpoint.empty()) {
     (void)octavo::load_checkpoint_weights(setup.checkpoint, *setup.session);
@@ -284,15 +285,15 @@ void make_session(Setup& setup, const CLI::App& app, const Options& options,
   }
 }
 
-/// A step of rate 0 moves scales and no weight.
-/// @return whether there was something to do
+/// Calibrates the scales by a step with learning rate 0, which changes no weight.
+/// @return whether calibration was needed
 bool calibrate(Setup& setup) {
   if (!setup.session->must_calibrate()) return false;
   const octavo::Batch batch =
       setup.text_batches.has_value() ? setup.text_batches->get(0) : setup.choice_batches->first();
-  octavo::require<octavo::ConfigError>(
-      !setup.session->step(batch, 0.0).skipped,
-      "scales cannot be calibrated: the first batch gave an Inf or NaN; choose another precision");
+  octavo::require<octavo::ConfigError>(!setup.session->step(batch, 0.0).skipped,
+                                       "the first batch has an Inf or NaN, so scales cannot be "
+                                       "calibrated; choose another precision");
   return true;
 }
 
@@ -316,7 +317,7 @@ octavo::JsonLine evaluate_text(Setup& setup, bool is_first, std::vector<Metric>&
       .add("sequence_length", setup.shape.tokens)
       .add("loss", loss.mean())
       .add("perplexity", std::exp(loss.mean()));
-  // Of all bytes, those of the tokens that were predicted.
+  // The bytes of the predicted tokens, in proportion to all.
   if (setup.text->bytes.has_value()) {
     const double share =
         static_cast<double>(loss.tokens) / static_cast<double>(setup.text->tokens.size());
@@ -347,7 +348,7 @@ octavo::JsonLine evaluate_choices(Setup& setup, const Options& options, bool is_
         {"hellaswag", "questions without a finite loss", static_cast<double>(score.without_loss)});
   }
   const auto add = [&](const char* name, const char* key, Index right) {
-    if (score.without_loss > 0) {  // a share of the other questions would look like a score
+    if (score.without_loss > 0) {  // a fraction of the other questions would look like a score
       line.add(key, nullptr);
       return;
     }
@@ -384,11 +385,11 @@ int run(Setup& setup, const Options& options, const trainer::Instance& instance,
   octavo::TrainingSession& session = *setup.session;
   if (ranks.is_first() && setup.checkpoint.empty() && options.load_hf.empty()) {
     programs::tell(
-        "evaluate: warning: the weights are random; give --checkpoint FOLDER or --model "
-        "hf:FOLDER to evaluate what was trained\n");
+        "evaluate: warning: the weights are random; pass --checkpoint FOLDER or --model hf:FOLDER "
+        "to evaluate a trained model\n");
   }
   const std::string weights = !setup.checkpoint.empty() ? setup.checkpoint.string()
-                              : options.load_hf.empty() ? "the initial ones of its seed"
+                              : options.load_hf.empty() ? "random, from the default seed"
                                                         : options.load_hf;
   fmt::print("octavo {} | {} | {} on {} | {} parameters | weights: {}\n", octavo::version_string,
              instance.model, session.precision(), instance.device, session.facts().parameters,
@@ -402,14 +403,14 @@ int run(Setup& setup, const Options& options, const trainer::Instance& instance,
     fmt::print("tokenizer | {}\n", programs::visible(setup.tokenizer_name));
   }
   if (setup.shape.tokens < options.sequence_length) {
-    fmt::print("batch | the text has {} tokens: sequences of {}, not of --seq-len {}\n",
+    fmt::print("batch | the text has {} tokens: sequences have {}, not --seq-len {}\n",
                setup.text->tokens.size(), setup.shape.tokens, options.sequence_length);
   }
   const std::string note = octavo::run_shape_note(setup.shape.tokens, session.run_shape());
   if (!note.empty()) fmt::print("batch | {}\n", note);
-  programs::flush_output();  // what follows takes long
+  programs::flush_output();  // the following steps take long
   if (calibrate(setup)) {
-    fmt::print("scales | delayed ones were calibrated on the first batch\n");
+    fmt::print("scales | delayed scales were calibrated on the first batch\n");
     programs::flush_output();
   }
   const bool is_first = ranks.is_first();
@@ -472,7 +473,7 @@ int run(const CLI::App& app, Options& options) {
     require_same(*ranks, setup, options);
     if (!are_well_after([&] { make_session(setup, app, options, *instance, *ranks); }))
       return bad_input;
-    // One rank speaks for all.
+    // Only rank 0 prints.
     if (!ranks->is_first() && std::freopen("/dev/null", "w", stdout) == nullptr) return failure;
     return run(setup, options, *instance, *ranks);
   } catch (const std::exception& error) {

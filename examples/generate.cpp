@@ -253,15 +253,15 @@ std::vector<std::int32_t> print_text(const Setup& setup, const Options& options,
   programs::tell("\n");
   if (is_full) {
     programs::tell(
-        "generate: the text stops here: there is room for {}, and --max-tokens {} need more; "
-        "give a larger --context\n",
+        "generate: the text stops here: the context has room for {}, but --max-tokens {} need "
+        "more; pass a larger --context\n",
         programs::counted(static_cast<std::uint64_t>(setup.session->longest()), "token"),
         options.most_tokens);
   }
   return tokens;
 }
 
-/// The exit code of a text that ended, or was ended by a signal.
+/// Returns the exit code of a text that ended, or was ended by a signal.
 int exit_code() {
   const int signal = octavo::InterruptGuard::received();
   return signal == 0 ? success : by_signal + signal;
@@ -272,9 +272,10 @@ std::string read_prompt(const Options& options) {
   return {std::istreambuf_iterator<char>(std::cin), {}};
 }
 
-/// @param tokens   number of tokens of the prompt and of all text before it
-/// @param longest  number of tokens that the session has memory for
-/// @throws ConfigError  if the prompt is longer, with a context that also fits --max-tokens
+/// Throws if the prompt does not fit the context.
+/// @param tokens   number of tokens of the prompt and all text before it
+/// @param longest  maximum number of tokens of the session
+/// @throws ConfigError  with a context that also fits --max-tokens
 void require_room(std::size_t tokens, Index longest, const Options& options) {
   const Index count = static_cast<Index>(tokens);
   octavo::require<octavo::ConfigError>(count <= longest, "the prompt must have at most ", longest,
@@ -282,9 +283,9 @@ void require_room(std::size_t tokens, Index longest, const Options& options) {
                                        count + options.most_tokens - 1);
 }
 
-/// Answers a chat, whose last message is a question. Tokens that the session has cached of the
-/// chat are not read again.
-/// @param cached  tokens of the session
+/// Answers a chat whose last message is a question. Reuses the session's KV cache of earlier
+/// messages.
+/// @param cached  tokens in the KV cache
 /// @throws ConfigError  if the question cannot be encoded or is too long
 octavo::ChatMessage answer(const Setup& setup, const Options& options,
                            const std::vector<octavo::ChatMessage>& messages,
@@ -303,8 +304,8 @@ octavo::ChatMessage answer(const Setup& setup, const Options& options,
   return {"assistant", "", std::move(tokens)};
 }
 
-/// Answers questions until there are no more. A question of standard input that cannot be answered
-/// is left out of the chat, with a message.
+/// Answers questions until there are no more. Leaves a line of standard input that cannot be
+/// answered out of the chat, with a message.
 int chat(const Setup& setup, const Options& options) {
   std::vector<octavo::ChatMessage> messages;
   if (!options.system.empty()) messages.push_back({"system", options.system});
@@ -316,14 +317,14 @@ int chat(const Setup& setup, const Options& options) {
     if (on_terminal) programs::tell("> ");
     if (!is_asked_once && !std::getline(std::cin, question)) return exit_code();
     octavo::require<octavo::ConfigError>(!is_asked_once || !question.empty(),
-                                         "--prompt is empty: give a question");
+                                         "--prompt is empty: pass a question");
     if (question.empty()) continue;
     messages.push_back({"user", question});
     try {
       messages.push_back(answer(setup, options, messages, cached));
     } catch (const octavo::ConfigError& error) {
       if (is_asked_once) throw;
-      programs::tell("generate: this line is left out of the chat: {}\n",
+      programs::tell("generate: this line was left out of the chat: {}\n",
                      programs::visible(error.what()));
       messages.pop_back();
       setup.session->truncate(std::min(setup.session->length(), static_cast<Index>(cached.size())));
@@ -332,8 +333,8 @@ int chat(const Setup& setup, const Options& options) {
   }
 }
 
-/// The prompt of a text, with the token that it begins with.
-/// @throws ConfigError  if there is none
+/// Returns the tokens of the prompt, with the token of --begin.
+/// @throws ConfigError  if there are none
 std::vector<std::int32_t> tokens_of_prompt(const octavo::Tokenizer& tokenizer,
                                            const Options& options) {
   std::vector<std::int32_t> tokens;
@@ -341,11 +342,12 @@ std::vector<std::int32_t> tokens_of_prompt(const octavo::Tokenizer& tokenizer,
   const std::vector<std::int32_t> text = tokenizer.encode(read_prompt(options));
   tokens.insert(tokens.end(), text.begin(), text.end());
   octavo::require<octavo::ConfigError>(
-      !tokens.empty(), "--prompt is empty: give a text, or a special token to --begin");
+      !tokens.empty(), "--prompt is empty: pass a text, or a special token with --begin");
   return tokens;
 }
 
-/// @throws ConfigError  if a launcher started several ranks, each of which would generate alone
+/// @throws ConfigError  if a launcher started several ranks, each of which would generate
+///                      separately
 void require_single_rank() {
   const octavo::Launch launch = octavo::read_launch();
   octavo::require<octavo::ConfigError>(
@@ -365,11 +367,11 @@ int run(const CLI::App& app, Options& options) {
     trainer::find_preset_of_folder(app, options);
     octavo::require<octavo::ConfigError>(
         !options.load_hf.empty() || !checkpoint.empty(),
-        "a preset has no weights; give --model hf:FOLDER or --checkpoint FOLDER");
+        "a preset has no weights; pass --model hf:FOLDER or --checkpoint FOLDER");
     const trainer::Instance& instance = trainer::find_instance(app, options);
     octavo::require<octavo::ConfigError>(options.system.empty() || !options.chat.empty(),
-                                         "--system is for a chat; give --chat a template, too");
-    if (app.count("--seed") == 0) options.seed = std::random_device()() >> 1;  // --seed takes it
+                                         "--system needs a chat template; also pass --chat");
+    if (app.count("--seed") == 0) options.seed = std::random_device()() >> 1;  // --seed accepts it
     setup.tokenizer = open_tokenizer(options);
     find_stops(setup, options);
     take_generation_config(setup, app, options);
@@ -405,7 +407,7 @@ int run(const CLI::App& app, Options& options) {
 }  // namespace generating
 
 int main(int argc, char** argv) {
-  CLI::App app("Goes on with a text, or answers in a chat, by a trained model.", "generate");
+  CLI::App app("Generates text or chat answers with a trained model.", "generate");
   generating::Options options;
   generating::declare(app, options);
   if (const auto code = programs::parse(app, argc, argv)) return *code;

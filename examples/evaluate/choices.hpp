@@ -1,4 +1,4 @@
-// Questions of several endings, and which of them a model finds likeliest.
+// Multiple-choice questions, and the endings that a model finds most likely.
 #pragma once
 
 #include <octavo/data/tokens.hpp>
@@ -21,18 +21,18 @@ using octavo::Index;
 /// One ending of a question.
 struct Ending {
   std::vector<std::int32_t> tokens;
-  Index characters = 0;  ///< of its text; 0: unknown
+  Index characters = 0;  ///< of its text; 0 if unknown
 };
 
-/// A text that goes on in several ways, of which one is right.
+/// A context with several endings, one of which is correct.
 struct Choice {
-  std::string place;  ///< for messages: the file and where in it
+  std::string place;  ///< file and position, for messages
   std::vector<std::int32_t> context;
   std::vector<Ending> endings;
-  std::size_t label = 0;  ///< the right one
+  std::size_t label = 0;  ///< index of the correct ending
 };
 
-/// What tells questions from others: their tokens, characters, and which endings are right.
+/// Returns a hash that identifies questions: their tokens, characters, and correct endings.
 inline std::uint64_t hash_of(std::span<const Choice> choices) {
   octavo::detail::WordHash hash;
   const auto add = [&](const std::vector<std::int32_t>& tokens) {
@@ -50,27 +50,27 @@ inline std::uint64_t hash_of(std::span<const Choice> choices) {
   return hash.value();
 }
 
-/// How many questions were answered rightly, by the ending whose tokens have the least loss: the
-/// sum of all (the accuracy of lm-eval and of llm.c's reference), the mean of a token (what llm.c
-/// calls normalised), the mean of a character (what lm-eval calls normalised).
+/// Number of questions answered correctly, by the ending whose tokens have the smallest loss: in
+/// total (the accuracy of lm-eval and of llm.c's reference), per token (llm.c's normalised
+/// accuracy), or per character (lm-eval's normalised accuracy).
 struct ChoiceScore {
   Index questions = 0;
   Index by_sum = 0;
   Index by_tokens = 0;
   Index by_characters = 0;
   Index without_loss = 0;      ///< questions with an ending whose loss is not finite
-  bool has_characters = true;  ///< of all endings
+  bool has_characters = true;  ///< known for all endings
 };
 
 namespace detail {
 
-/// Where the losses of an ending are in a batch.
+/// Position of the losses of an ending in a batch.
 struct EndingPlace {
   std::size_t choice, ending;
   std::size_t first;  ///< row that predicts its first token
 };
 
-/// Endings side by side, each with its context as a document.
+/// Endings in one batch, each with its context as a separate document.
 struct PackedBatch {
   std::vector<std::int32_t> tokens;
   std::vector<std::int32_t> targets;
@@ -78,7 +78,7 @@ struct PackedBatch {
   std::vector<EndingPlace> endings;
 };
 
-/// Fills batches with documents, sequence by sequence.
+/// Packs documents into batches, sequence by sequence.
 class Packer {
  public:
   explicit Packer(octavo::BatchShape shape) : shape_(shape) {}
@@ -93,7 +93,7 @@ class Packer {
                                          " tokens with an ending, but a sequence has ",
                                          shape_.tokens, "; raise --seq-len");
     if (batches_.empty() || !has_room(rows)) begin_batch();
-    // The rest of a sequence is too short.
+    // The rest of the sequence is too short.
     if (at_ % shape_.tokens + rows > shape_.tokens) at_ = (at_ / shape_.tokens + 1) * shape_.tokens;
     PackedBatch& batch = batches_.back();
     const auto begin = static_cast<std::size_t>(at_);
@@ -109,7 +109,7 @@ class Packer {
   [[nodiscard]] std::vector<PackedBatch> take() { return std::move(batches_); }
 
  private:
-  /// Whether a document fits the batch, counting those that begin with the sequences behind it.
+  /// Whether a document fits the batch, counting those that begin with the following sequences.
   [[nodiscard]] bool has_room(Index rows) const {
     const Index sequence = at_ / shape_.tokens;
     const bool fits_here = at_ % shape_.tokens + rows <= shape_.tokens;
@@ -127,12 +127,12 @@ class Packer {
 
   octavo::BatchShape shape_;
   std::vector<PackedBatch> batches_;
-  Index at_ = 0;  ///< the next free row
+  Index at_ = 0;  ///< next free row
 };
 
 }  // namespace detail
 
-/// Documents in a batch of which few are shorter than 32 tokens.
+/// Returns the number of documents in a batch, assuming that few are shorter than 32 tokens.
 inline Index most_choices(octavo::BatchShape shape) {
   return std::max(shape.sequences, shape.rows() / 32);
 }
@@ -140,9 +140,9 @@ inline Index most_choices(octavo::BatchShape shape) {
 /// Asks a model the questions of one rank.
 class ChoiceBatches {
  public:
-  /// @param choices  of all ranks; outlive this
-  /// @param rank     this one of
-  /// @param ranks    so many, which take turns with questions
+  /// @param choices  questions of all ranks; must outlive this object
+  /// @param rank     this rank
+  /// @param ranks    number of ranks, which share the questions in turn
   /// @throws ConfigError  naming a question that is longer than a sequence
   ChoiceBatches(std::span<const Choice> choices, octavo::BatchShape shape, int rank, int ranks)
       : shape_(shape), choices_(choices) {
@@ -155,17 +155,17 @@ class ChoiceBatches {
       own_.push_back(i);
     }
     batches_ = packer.take();
-    // One to evaluate when all own ones are done.
+    // An empty batch to evaluate after this rank's own batches.
     const auto rows = static_cast<std::size_t>(shape.rows());
     batches_.push_back(
         {std::vector<std::int32_t>(rows, 0), std::vector<std::int32_t>(rows, -1), {}, {}});
   }
 
-  /// The first batch, such as to calibrate with.
+  /// Returns the first batch, for calibration.
   [[nodiscard]] octavo::Batch first() const { return batch_of(batches_.front()); }
 
-  /// The score of all ranks' questions. All ranks call it together.
-  /// @param progress  is told after each batch of the number of them done, of all that there are
+  /// Returns the score of all ranks' questions. All ranks must call it.
+  /// @param progress  called after each batch with the numbers of finished and of all batches
   [[nodiscard]] ChoiceScore evaluate(octavo::TrainingSession& session,
                                      const std::function<void(Index, Index)>& progress = {}) const {
     session.begin_evaluation();
@@ -193,7 +193,8 @@ class ChoiceBatches {
     return {batch.tokens, batch.targets, batch.documents};
   }
 
-  /// Whether the right ending has the least loss for its size; of equal ones the first wins.
+  /// Whether the correct ending has the smallest loss relative to its size; the first wins among
+  /// equals.
   template <class Size>
   static bool is_right(const Choice& choice, const std::vector<double>& losses, const Size& size) {
     std::size_t best = 0;

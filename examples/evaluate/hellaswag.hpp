@@ -1,4 +1,4 @@
-// Files of HellaSwag: that of llm.c, and JSON Lines.
+// Reads HellaSwag files: llm.c's format and JSON Lines.
 #pragma once
 
 #include <common/text.hpp>
@@ -25,9 +25,9 @@ namespace detail {
 
 inline constexpr std::int32_t hellaswag_magic = 20240522;
 
-/// Reads the examples of a file of llm.c, which are 16-bit numbers behind a header of 1024 bytes:
-/// 65535, bytes of the example, its number, label, number of endings, tokens of the context, these,
-/// and of each ending how many tokens it has, and these.
+/// Reads a HellaSwag file of llm.c: 16-bit numbers after a header of 1024 bytes. Each example
+/// contains 65535, its size in bytes, its index, the label, the number of endings, the number of
+/// context tokens, these tokens, and for each ending the number of its tokens and these tokens.
 /// Source: llm.c, dev/data/data_common.py
 class HellaSwagFile {
  public:
@@ -36,17 +36,18 @@ class HellaSwagFile {
     const octavo::detail::OpenFile file(path);
     constexpr std::uint64_t header_bytes = 1024;
     if (file.size() < header_bytes) {
-      refuse(0, octavo::message("the file has ", file.size(), " bytes, but a header of llm.c ",
+      refuse(0, octavo::message("the file has ", file.size(), " bytes, but llm.c's header has ",
                                 header_bytes));
     }
     std::array<std::int32_t, 3> header{};
     file.read_at(0, std::as_writable_bytes(std::span(header)));
     if (header[0] != hellaswag_magic)
-      refuse(0, octavo::message("the file begins with ", header[0], ", and not with ",
+      refuse(0, octavo::message("the file begins with ", header[0], ", but must begin with ",
                                 hellaswag_magic));
-    if (header[1] != 1) refuse(4, octavo::message("the version is ", header[1], "; 1 can be read"));
+    if (header[1] != 1)
+      refuse(4, octavo::message("the version is ", header[1], "; only version 1 is supported"));
     if (header[2] <= 0) refuse(8, octavo::message("there are ", header[2], " examples"));
-    if (file.size() % 2 != 0) refuse(file.size() - 1, "half of a 16-bit number ends the file");
+    if (file.size() % 2 != 0) refuse(file.size() - 1, "the file ends with half of a 16-bit number");
     count_ = static_cast<std::size_t>(header[2]);
     numbers_.resize((file.size() - header_bytes) / 2);
     file.read_at(header_bytes, std::as_writable_bytes(std::span(numbers_)));
@@ -56,15 +57,15 @@ class HellaSwagFile {
     std::vector<Choice> choices;
     for (std::size_t i = 0; i < count_; ++i) choices.push_back(example(i));
     if (at_ != numbers_.size())
-      refuse(place(), octavo::message("the file goes on after ", count_, " examples"));
+      refuse(place(), octavo::message("the file continues after ", count_, " examples"));
     return choices;
   }
 
  private:
   [[noreturn]] void refuse(std::uint64_t byte, const std::string& what) const {
-    throw octavo::IoError(octavo::message(path_.string(), ": at byte ", byte, ": ", what,
-                                          "; give a file of llm.c's hellaswag.py, or JSON Lines "
-                                          "whose name ends in .jsonl"));
+    throw octavo::IoError(octavo::message(
+        path_.string(), ": at byte ", byte, ": ", what,
+        "; pass a file written by llm.c's hellaswag.py, or JSON Lines in a file named .jsonl"));
   }
   [[nodiscard]] std::uint64_t place() const { return 1024 + 2 * std::uint64_t{at_}; }
 
@@ -76,7 +77,7 @@ class HellaSwagFile {
     const std::uint16_t found = next(what);
     if (found == number) return;
     --at_;
-    refuse(place(), octavo::message(what, " is ", found, ", and not ", number));
+    refuse(place(), octavo::message(what, " is ", found, ", but must be ", number));
   }
 
   std::vector<std::int32_t> tokens(const char* what) {
@@ -91,9 +92,7 @@ class HellaSwagFile {
       if (token >= vocabulary_) {
         --at_;
         refuse(place(), octavo::message("the token ", token,
-                                        " is outside of the model's "
-                                        "vocabulary of ",
-                                        vocabulary_));
+                                        " is outside the model's vocabulary of ", vocabulary_));
       }
       result.push_back(token);
     }
@@ -104,9 +103,9 @@ class HellaSwagFile {
     const std::size_t begin = at_;
     Choice choice;
     choice.place = octavo::message(path_.string(), ": example ", number, ", at byte ", place());
-    expect(0xffff, "what begins an example");
+    expect(0xffff, "the start of an example");
     const std::uint16_t bytes = next("the size of an example");
-    expect(static_cast<std::uint16_t>(number), "the number of an example");
+    expect(static_cast<std::uint16_t>(number), "the index of an example");
     choice.label = next("a label");
     const std::uint16_t endings = next("the number of endings");
     if (choice.label >= endings) {
@@ -131,14 +130,14 @@ class HellaSwagFile {
   std::size_t at_ = 0;
 };
 
-/// The texts of a line.
+/// Texts of one line.
 struct ChoiceTexts {
   std::string context;
   std::vector<std::string> endings;
   std::size_t label = 0;
 };
 
-/// @param place  of the line, for messages
+/// @param place  position of the line, for messages
 inline ChoiceTexts texts_of_line(std::string_view line, const std::string& place) {
   octavo::JsonReader json(line, place, 0, "correct the line, or leave it out");
   std::optional<std::string> context;
@@ -150,11 +149,11 @@ inline ChoiceTexts texts_of_line(std::string_view line, const std::string& place
     } else if (key == "endings") {
       json.array([&] { texts.endings.push_back(json.string()); });
     } else if (key == "label") {
-      // Some copies have it as a string.
+      // Some copies store it as a string.
       if (json.peek() == octavo::JsonReader::Kind::string) {
         const std::string digit = json.string();
         if (digit.size() != 1 || digit[0] < '0' || digit[0] > '9')
-          json.fail(octavo::message("the label '", digit, "' is no number"));
+          json.fail(octavo::message("the label '", digit, "' is not a number"));
         label = digit[0] - '0';
       } else {
         label = json.natural();
@@ -173,13 +172,13 @@ inline ChoiceTexts texts_of_line(std::string_view line, const std::string& place
   return texts;
 }
 
-/// The tokens of a question: a space stands between context and ending.
+/// Returns the tokens of a question. A space separates context and ending.
 inline Choice encoded(const ChoiceTexts& texts, const octavo::Tokenizer& tokenizer,
                       Index vocabulary, std::string place) {
   Choice choice;
   choice.place = std::move(place);
   choice.label = texts.label;
-  // Spaces belong to the words behind them.
+  // Spaces belong to the following words.
   const std::size_t end = texts.context.find_last_not_of(' ') + 1;
   const std::string space = texts.context.substr(end) + ' ';
   const auto encode = [&](const std::string& text) {
@@ -188,15 +187,16 @@ inline Choice encoded(const ChoiceTexts& texts, const octavo::Tokenizer& tokeniz
         std::ranges::find_if(tokens, [&](auto token) { return token >= vocabulary; });
     octavo::require<octavo::ConfigError>(
         wrong == tokens.end(), choice.place, ": the tokenizer's token ",
-        wrong == tokens.end() ? 0 : *wrong, " is outside of the model's vocabulary of ", vocabulary,
-        "; give the tokenizer that the model was made for");
+        wrong == tokens.end() ? 0 : *wrong, " is outside the model's vocabulary of ", vocabulary,
+        "; pass the tokenizer that the model was trained with");
     return tokens;
   };
   choice.context = encode(texts.context.substr(0, end));
   octavo::require<octavo::ConfigError>(!choice.context.empty(), choice.place,
-                                       ": the context is empty; give a text to go on from");
+                                       ": the context must not be empty");
   for (const std::string& ending : texts.endings) {
-    octavo::require<octavo::ConfigError>(!ending.empty(), choice.place, ": an ending is empty");
+    octavo::require<octavo::ConfigError>(!ending.empty(), choice.place,
+                                         ": an ending must not be empty");
     choice.endings.push_back(
         {encode(space + ending), static_cast<Index>(programs::code_points(ending))});
   }
@@ -205,16 +205,16 @@ inline Choice encoded(const ChoiceTexts& texts, const octavo::Tokenizer& tokeniz
 
 }  // namespace detail
 
-/// The questions of a file of llm.c.
-/// @throws IoError  naming file and byte of what is not as llm.c writes it, or of a token that is
-///                  outside of the vocabulary
+/// Reads the questions of a file in llm.c's format.
+/// @throws IoError  naming the file and byte of invalid content, or of a token outside the
+///                  vocabulary
 inline std::vector<Choice> read_hellaswag(const std::filesystem::path& path, Index vocabulary) {
   return detail::HellaSwagFile(path, vocabulary).read();
 }
 
-/// The questions of a file of JSON Lines: on each an object with a string `ctx`, an array `endings`
-/// of strings, and `label`, the number of the right one.
-/// @throws IoError      naming file, line and byte of what is no such object
+/// Reads the questions of a JSON Lines file. Each line is an object with the string `ctx`, the
+/// array of strings `endings`, and `label`, the index of the correct ending.
+/// @throws IoError      naming the file, line and byte of an invalid object
 /// @throws ConfigError  naming the line of a text that cannot be used
 inline std::vector<Choice> read_hellaswag_lines(const std::filesystem::path& path,
                                                 const octavo::Tokenizer& tokenizer,
@@ -232,7 +232,7 @@ inline std::vector<Choice> read_hellaswag_lines(const std::filesystem::path& pat
     }
     begin = end + 1;
   }
-  octavo::require<octavo::IoError>(!choices.empty(), path.string(), ": has no question");
+  octavo::require<octavo::IoError>(!choices.empty(), path.string(), ": contains no question");
   return choices;
 }
 

@@ -1,4 +1,4 @@
-// The tokens whose loss is asked for.
+// The text to evaluate.
 #pragma once
 
 #include <octavo/data/data_files.hpp>
@@ -18,15 +18,15 @@
 
 namespace evaluate {
 
-/// What a model is to predict.
+/// Tokens that a model must predict.
 struct EvaluatedText {
   octavo::Tokens tokens;
-  std::optional<octavo::Index> bytes{};  ///< of text that they stand for, where that is known
+  std::optional<octavo::Index> bytes{};  ///< bytes of the text of the tokens, if known
 };
 
 namespace detail {
 
-/// Tokens of a text that was encoded.
+/// Tokens of an encoded text.
 class EncodedTokens final : public octavo::TokenSource {
  public:
   explicit EncodedTokens(std::vector<std::int32_t> tokens) : tokens_(std::move(tokens)) {}
@@ -50,13 +50,13 @@ class EncodedTokens final : public octavo::TokenSource {
 
 }  // namespace detail
 
-/// Text or token files, as the trainer's --data names them.
-/// @param data          what was found under the names
-/// @param tokenizer     of text
-/// @param document_end  stands behind each text, of a file or of a line of JSON Lines, which is
-///                      encoded by itself; none: all are one text
-/// @param vocabulary    of the model
-/// @throws ConfigError  if the text cannot be encoded, or has tokens that the model does not know
+/// Encodes text, or opens token files, as named by --data.
+/// @param data          the files that were read
+/// @param tokenizer     tokenizer of text
+/// @param document_end  follows each text (a file, or a line of JSON Lines), which is encoded
+///                      separately; if empty, all texts are concatenated first
+/// @param vocabulary    size of the model's vocabulary
+/// @throws ConfigError  if the text cannot be encoded, or has tokens outside the model's vocabulary
 inline EvaluatedText evaluated_text(const octavo::Data& data, const octavo::Tokenizer& tokenizer,
                                     std::optional<std::int32_t> document_end,
                                     octavo::Index vocabulary,
@@ -92,8 +92,8 @@ inline EvaluatedText evaluated_text(const octavo::Data& data, const octavo::Toke
   octavo::require<octavo::ConfigError>(largest == tokens.end() || *largest < vocabulary,
                                        data.train.front().name, ": the tokenizer's token ",
                                        largest == tokens.end() ? 0 : *largest,
-                                       " is outside of the model's vocabulary of ", vocabulary,
-                                       "; give the tokenizer that the model was made for");
+                                       " is outside the model's vocabulary of ", vocabulary,
+                                       "; pass the tokenizer that the model was trained with");
   result.tokens = octavo::Tokens(std::make_shared<detail::EncodedTokens>(std::move(tokens)));
   return result;
 }

@@ -1,4 +1,4 @@
-// Makes the inference of a model that a program was compiled with.
+// Creates the inference session of a compiled model.
 #pragma once
 
 #include <octavo/inference/session.hpp>
@@ -10,7 +10,7 @@
 
 namespace trainer {
 
-/// Makes an inference of a preset, and its context.
+/// Creates an inference session of a preset, and its context.
 template <class Family, class Precision, octavo::Device D>
 std::shared_ptr<octavo::Inferring> make_inference(const InferenceRequest& request) {
   struct Owner {

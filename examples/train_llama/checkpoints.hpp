@@ -1,4 +1,4 @@
-// The checkpoints of a run: which one it goes on from, and what there is.
+// The checkpoints of a run: listing, export, and the choice of one to resume from.
 #pragma once
 
 #include <common/text.hpp>
@@ -34,40 +34,40 @@ inline bool is_checkpoint(const std::filesystem::path& path) {
   return std::filesystem::exists(path / octavo::detail::manifest_name, error);
 }
 
-/// The same path from the root on, without a slash at its end.
+/// Returns the absolute path without a trailing slash.
 inline std::filesystem::path whole_path(const std::filesystem::path& path) {
   const std::filesystem::path whole = std::filesystem::absolute(path).lexically_normal();
   return whole.filename().empty() ? whole.parent_path() : whole;
 }
 
-/// Whether a folder has files that a run keeps beside its checkpoints.
+/// Whether a folder contains the files that a run keeps next to its checkpoints.
 inline bool has_files_of_run(const std::filesystem::path& folder) {
   std::error_code error;
   return std::filesystem::exists(folder / "config.toml", error) ||
          std::filesystem::exists(folder / "metrics.jsonl", error);
 }
 
-/// Whether a path is that of a run's checkpoints, and not of a run that is called so.
+/// Whether a path is the checkpoints folder of a run, rather than a run with that name.
 inline bool is_of_checkpoints(const std::filesystem::path& named) {
   std::error_code error;
   return whole_path(named).filename() == checkpoints_name && !has_files_of_run(named) &&
          !std::filesystem::exists(named / checkpoints_name, error);
 }
 
-/// Where the checkpoints of a run are.
-/// @param named  the run's folder, or that of its checkpoints
+/// Returns the folder of a run's checkpoints.
+/// @param named  the run's folder, or its checkpoints folder
 inline std::filesystem::path checkpoints_of(const std::filesystem::path& named) {
   return is_of_checkpoints(named) ? named : named / checkpoints_name;
 }
 
-/// The folder of the run that --out names, by itself or by that of its checkpoints.
+/// Returns the folder of the run that --out names directly or by its checkpoints folder.
 /// @throws ConfigError  if --out names a checkpoint
 inline std::string run_of(const std::string& out) {
   if (out.empty()) return out;
   const std::filesystem::path whole = whole_path(out);
   const std::filesystem::path of_all = whole.parent_path();
   octavo::require<octavo::ConfigError>(
-      !is_checkpoint(whole), "--out ", out, " is a checkpoint; give the folder of ",
+      !is_checkpoint(whole), "--out ", out, " is a checkpoint; pass the folder of ",
       of_all.filename() == checkpoints_name ? "its run, " + of_all.parent_path().string()
                                             : "a run, or of a new one");
   if (!is_of_checkpoints(whole)) return out;
@@ -76,12 +76,12 @@ inline std::string run_of(const std::string& out) {
   return is_of_run ? above.string() : out;
 }
 
-/// Of a path that is relative, the folder that it was looked for in.
+/// Returns the working folder for messages about a relative path, otherwise "".
 inline std::string looked_for_in(const std::filesystem::path& path) {
   return path.is_absolute() ? "" : " in " + std::filesystem::current_path().string();
 }
 
-/// A table of texts, its columns as wide as their widest.
+/// Prints a table with aligned columns.
 inline void print_table(const std::vector<std::vector<std::string>>& rows) {
   std::vector<std::size_t> widths(rows.front().size());
   for (const auto& row : rows) {
@@ -107,33 +107,31 @@ inline std::string local_time_text(std::int64_t seconds) {
 
 }  // namespace detail
 
-/// @throws ConfigError  for the checkpoint of adapters, which has nothing of the model beside them
+/// @throws ConfigError  for a checkpoint of adapters, which does not contain the base model
 inline void require_whole_model(const std::filesystem::path& path,
                                 const octavo::CheckpointManifest& manifest) {
   octavo::require<octavo::ConfigError>(
-      !manifest.recipe.ends_with(octavo::lora_suffix), path.string(), " has adapters only (",
+      !manifest.recipe.ends_with(octavo::lora_suffix), path.string(), " contains only adapters (",
       manifest.recipe,
-      "); for weights with them in it give the program that trained "
-      "them --config "
+      "); for weights that include them, run the program that trained them with --config "
       "RUN/config.toml --resume RUN --save-hf FOLDER --save-adapters \"\"");
 }
 
-/// Throws unless --resume and the folder of the run go together; a checkpoint that is named alone
-/// goes on in the run that it is of.
-/// @throws ConfigError  saying what to change
+/// Throws if --resume contradicts the folder of the run. A checkpoint named without --out resumes
+/// in the folder of its run.
+/// @throws ConfigError  with advice
 inline void complete_resume(Options& options) {
   octavo::require<octavo::ConfigError>(
       !options.no_out || options.checkpoint_every == 0,
-      "--checkpoint-every wants checkpoints in the run's folder, and --no-out wants none; give "
-      "one");
+      "--checkpoint-every needs the run's folder, but --no-out disables it; pass only one");
   octavo::require<octavo::ConfigError>(
       !options.convert || !options.resume.empty(),
-      "--convert is about the checkpoint that a run goes on from; give --resume, too");
+      "--convert needs the checkpoint of a resumed run; also pass --resume");
   if (options.resume.empty()) return;
   const bool is_named = options.resume != "latest" && options.resume != "auto";
   octavo::require<octavo::ConfigError>(
       is_named || !options.out.empty(), "--resume ", options.resume,
-      " goes on in the folder that --out names; give it, or the path of a checkpoint");
+      " resumes in the folder that --out names; pass it, or the path of a checkpoint");
   if (!is_named || !options.out.empty() || options.no_out) return;
   const std::filesystem::path path = detail::whole_path(options.resume);
   const std::filesystem::path of_all =
@@ -141,9 +139,9 @@ inline void complete_resume(Options& options) {
   options.out = of_all.parent_path().string();
 }
 
-/// The checkpoint that a path names: it, or the newest whole one of a run's folder or of that of
-/// its checkpoints, or "". Warns of incomplete and damaged ones.
-/// @param program  for messages
+/// Returns the checkpoint that a path names: the path itself, or the newest complete checkpoint of
+/// a run's folder or checkpoints folder, or "". Warns of incomplete and damaged ones.
+/// @param program  name for messages
 inline std::filesystem::path checkpoint_in(const std::filesystem::path& named,
                                            const char* program) {
   if (detail::is_checkpoint(named)) return named;
@@ -157,7 +155,7 @@ inline std::filesystem::path checkpoint_in(const std::filesystem::path& named,
 
 namespace detail {
 
-/// The name that programs have for a precision; "" where they have none.
+/// Returns the name of a precision in programs, or "" if it has none.
 /// @param recipe  its name in a checkpoint, such as "fp8 delayed"
 inline std::string precision_of(const std::string& recipe) {
   std::string name;
@@ -170,54 +168,57 @@ inline std::string precision_of(const std::string& recipe) {
 
 }  // namespace detail
 
-/// The checkpoint that --checkpoint names, or "" if it names none; `choice` becomes the model of
-/// its run, in the run's precision unless --precision says another.
-/// @throws ConfigError  if there is none, --model names a model too, or programs know not its own
+/// Returns the checkpoint that --checkpoint names, or "" if it was not set. Sets `choice` to the
+/// model of its run and, unless --precision was set, to the run's precision.
+/// @throws ConfigError  if the checkpoint does not exist, --model was also set, or this program
+///                      does not know its model or precision
 inline std::filesystem::path take_checkpoint(const CLI::App& app, const std::string& named,
                                              ModelChoice& choice, const char* program) {
   if (named.empty()) return {};
   octavo::require<octavo::ConfigError>(
       app.count("--model") == 0,
-      "--checkpoint says which model it is of, and --model does, too; give one");
+      "--checkpoint determines the model, so --model must not be set; pass only one");
   octavo::require<octavo::ConfigError>(std::filesystem::exists(named), "--checkpoint ", named,
                                        ": there is no such folder", detail::looked_for_in(named),
-                                       "; name the folder of a run, or of a checkpoint");
+                                       "; pass the folder of a run or a checkpoint");
   std::filesystem::path path = checkpoint_in(named, program);
-  octavo::require<octavo::ConfigError>(!path.empty(), "--checkpoint ", named,
-                                       " is not a complete checkpoint, and has none in its folder ",
-                                       detail::checkpoints_name, "; name one, or a run's folder");
+  octavo::require<octavo::ConfigError>(
+      !path.empty(), "--checkpoint ", named,
+      " is not a complete checkpoint, and contains none in its folder ", detail::checkpoints_name,
+      "; pass a checkpoint or a run's folder");
   const octavo::CheckpointManifest manifest = octavo::detail::read_manifest(path);
   require_whole_model(path, manifest);
   choice.model = manifest.model;
   octavo::require<octavo::ConfigError>(
       detail::is_preset(choice.model) ||
           detail::is_among(detail::compiled(&Instance::model), choice.model),
-      path.string(), ": is of the model ", choice.model,
-      ", which this program does not know; take a program that was built as the one that trained "
-      "it");
+      path.string(), ": contains the model ", choice.model,
+      ", which this program does not know; use a program built with the same models as the one "
+      "that trained it");
   if (app.count("--precision") != 0) return path;
   choice.precision = detail::precision_of(manifest.recipe);
-  octavo::require<octavo::ConfigError>(!choice.precision.empty(), path.string(), ": is of a ",
-                                       choice.model, " in ", manifest.recipe,
-                                       ", which is no precision of programs; give --precision, of ",
-                                       programs::joined(detail::compiled(&Instance::precision)));
+  octavo::require<octavo::ConfigError>(
+      !choice.precision.empty(), path.string(), ": contains a ", choice.model, " in ",
+      manifest.recipe, ", which is not a precision of this program; pass --precision with one of ",
+      programs::joined(detail::compiled(&Instance::precision)));
   return path;
 }
 
-/// @throws ConfigError  if a run of which a checkpoint was saved, and damaged since, were to begin
-///                      again
+/// @throws ConfigError  if a new run would start in a folder whose saved checkpoint was damaged
+///                      since
 inline void require_none_damaged(const std::filesystem::path& folder) {
   for (const octavo::ListedCheckpoint& one : octavo::list_checkpoints(folder)) {
     octavo::require<octavo::ConfigError>(
         !one.is_committed, "--resume auto: ", one.path.string(),
         " is damaged, and there is no other checkpoint: ", one.problem,
-        "; bring its files back, or remove it, and the run begins again");
+        "; restore its files, or remove it to start the run again");
   }
 }
 
 namespace detail {
 
-/// The names of the whole checkpoints in a folder, of many the newest; "" if there are none.
+/// Returns the names of the complete checkpoints in a folder, only the newest if there are many, or
+/// "".
 inline std::string whole_checkpoints(const std::filesystem::path& folder) {
   constexpr std::size_t most = 8;
   std::vector<std::string> names;
@@ -229,26 +230,25 @@ inline std::string whole_checkpoints(const std::filesystem::path& folder) {
   return programs::joined(names) + (older == 0 ? "" : octavo::message(" and ", older, " older"));
 }
 
-/// Why --resume finds no checkpoint, and what to do.
-/// @param named  the path that was looked at
+/// Returns why --resume finds no checkpoint in `named`, and what to do.
 inline std::string nothing_to_resume(const Options& options, const std::filesystem::path& named) {
   namespace fs = std::filesystem;
   const bool in_run = options.resume == "latest" || options.resume == "auto";
   const bool exports = !options.export_hf.empty();
   const std::string advice = in_run && !exports
-                                 ? "; give --resume auto to begin then, or another folder"
-                                 : "; name the folder of a run, or of a checkpoint";
+                                 ? "; pass --resume auto to start a new run, or another folder"
+                                 : "; pass the folder of a run or a checkpoint";
   const fs::path above = whole_path(named).parent_path();
   const bool is_of_run = above.filename() == checkpoints_name;
   const std::string others = is_of_run ? whole_checkpoints(above) : "";
-  const std::string rest = others.empty() ? advice : "; there are " + others;
+  const std::string rest = others.empty() ? advice : "; the folder contains " + others;
   std::error_code error;
   if (fs::is_directory(named, error)) {
     return is_of_run ? octavo::message(named.string(), " is not a complete checkpoint", rest)
                      : octavo::message(checkpoints_of(named).string(), looked_for_in(named),
                                        " has no complete checkpoint", advice);
   }
-  if (fs::exists(named, error)) return octavo::message(named.string(), " is no folder", rest);
+  if (fs::exists(named, error)) return octavo::message(named.string(), " is not a folder", rest);
   if (!others.empty()) return octavo::message("there is no such checkpoint", rest);
   const std::string what = in_run ? "folder " + named.string() : "such folder";
   const bool is_word = !in_run && !named.has_parent_path();
@@ -259,9 +259,10 @@ inline std::string nothing_to_resume(const Options& options, const std::filesyst
 
 }  // namespace detail
 
-/// The checkpoint that the run goes on from, or "". Warns of incomplete and damaged ones.
-/// @param program  for messages
-/// @throws ConfigError  if --resume finds none and a run cannot begin, or but damaged ones
+/// Returns the checkpoint to resume from, or "". Warns of incomplete and damaged ones.
+/// @param program  name for messages
+/// @throws ConfigError  if --resume finds none, unless a new run can start, or finds only damaged
+///                      ones
 inline std::filesystem::path checkpoint_to_resume(const Options& options, const char* program) {
   if (options.resume.empty()) return {};
   const bool in_run = options.resume == "latest" || options.resume == "auto";
@@ -275,9 +276,9 @@ inline std::filesystem::path checkpoint_to_resume(const Options& options, const 
   return {};
 }
 
-/// The checkpoint that --replay-step begins from: the newest whole one before the step in the run's
-/// folder, else the one whose path --resume gives, or "".
-/// @throws ConfigError  if that is none, or not of a step before
+/// Returns the checkpoint to start --replay-step from: the newest complete one before the step in
+/// the run's folder, or else the one that --resume names, or "".
+/// @throws ConfigError  if --resume names no checkpoint, or one that is not before the step
 inline std::filesystem::path checkpoint_to_replay_from(const Options& options,
                                                        const char* program) {
   std::filesystem::path found;
@@ -293,17 +294,16 @@ inline std::filesystem::path checkpoint_to_replay_from(const Options& options,
   if (!found.empty() || !is_named) return found;
   found = checkpoint_in(options.resume, program);
   octavo::require<octavo::ConfigError>(!found.empty(), "--resume ", options.resume,
-                                       ": has no complete checkpoint; name another");
+                                       ": contains no complete checkpoint; pass another");
   const octavo::Index step = octavo::detail::read_manifest(found).step;
-  octavo::require<octavo::ConfigError>(step < options.replay_step, found.string(), " is of step ",
-                                       step, ", and --replay-step ", options.replay_step,
-                                       " wants one before it; name an older one, or the run's "
-                                       "folder with --out");
+  octavo::require<octavo::ConfigError>(
+      step < options.replay_step, found.string(), " is of step ", step, ", and --replay-step ",
+      options.replay_step,
+      " needs one before it; pass an older one, or the run's folder with --out");
   return found;
 }
 
-/// Says if a step has other tokens than those of a checkpoint's run, which other ranks shared; ""
-/// if as many share it.
+/// Returns a note if another number of ranks changes the tokens per step, otherwise "".
 inline std::string note_of_ranks(const octavo::CheckpointManifest& manifest,
                                  const octavo::Sharding& here, const Options& options) {
   const octavo::Index before = manifest.ranks / manifest.tensor_ranks;
@@ -312,19 +312,19 @@ inline std::string note_of_ranks(const octavo::CheckpointManifest& manifest,
   const octavo::Index of_each = options.batch * options.sequence_length * options.micro_batches;
   const octavo::Index micro_batches = options.micro_batches * before;
   return octavo::message(
-      "a step has the batches of ", now, " in place of ", before, " ranks: ", of_each * now,
-      " tokens, ", of_each * before, " with the same flags on as many as before",
+      "a step contains the batches of ", now, " instead of ", before, " ranks: ", of_each * now,
+      " tokens, ", of_each * before, " with the same flags on as many ranks as before",
       micro_batches % now != 0
           ? ""
-          : octavo::message("; --micro-batches ", micro_batches / now, " has as many here"));
+          : octavo::message("; --micro-batches ", micro_batches / now, " gives as many here"));
 }
 
-/// Says if the algorithms of a session's GEMMs are not all that a checkpoint has; "" if they are.
-/// @param here  those of the session that goes on from it
+/// Returns a note if the algorithms of a resumed session, `here`, are not those of the checkpoint,
+/// otherwise "".
 inline std::string note_of_gemm_plans(const octavo::CheckpointManifest& manifest,
                                       const std::vector<octavo::GemmPlanRecord>& here) {
   const auto saved = octavo::read_gemm_plans(manifest.gemm_plans, "GEMM plans of the checkpoint");
-  // Times are rounded on their way through text.
+  // Times are rounded when written as text.
   const auto is_used = [&](const octavo::GemmPlanRecord& plan) {
     return std::ranges::any_of(here, [&](const octavo::GemmPlanRecord& own) {
       return own.replaces(plan) && own.algorithm == plan.algorithm;
@@ -340,23 +340,22 @@ inline std::string note_of_gemm_plans(const octavo::CheckpointManifest& manifest
   if (used >= here.size()) return {};
   return octavo::message(here.size() - used, " of the ", here.size(),
                          " GEMM plans that are used here are not the checkpoint's, which has ",
-                         saved.size(), "; with its own go on without --gemm-plans");
+                         saved.size(), "; to use those, resume without --gemm-plans");
 }
 
-/// Says if a session computes with another GPU or other libraries than a checkpoint was saved with,
-/// or if that is not known; "" if it does not.
+/// Returns a note if the GPU or libraries differ from those that saved a checkpoint, or are
+/// unknown, otherwise "".
 inline std::string note_of_libraries(const octavo::CheckpointManifest& manifest,
                                      const std::string& here) {
   if (manifest.libraries == here) return {};
   return octavo::message(
       "the checkpoint was saved with ",
-      manifest.libraries.empty() ? "no GPU, or none that it names" : manifest.libraries,
-      "; here there is ", here.empty() ? "no GPU" : here);
+      manifest.libraries.empty() ? "no GPU, or an unnamed one" : manifest.libraries,
+      "; this machine has ", here.empty() ? "no GPU" : here);
 }
 
-/// Says if another Octavo has saved a checkpoint, or if its sequences ran in another length than
-/// those of a session, or in which is not known; "" if neither.
-/// @param run_length  tokens that those of the session run as
+/// Returns a note if another version of Octavo saved a checkpoint, or if the padded length of its
+/// sequences is unknown or not `run_length`, otherwise "".
 inline std::string note_of_octavo(const octavo::CheckpointManifest& manifest,
                                   octavo::Index run_length) {
   std::string text;
@@ -367,12 +366,12 @@ inline std::string note_of_octavo(const octavo::CheckpointManifest& manifest,
   if (manifest.run_length == run_length) return text;
   text += text.empty() ? "the checkpoint " : ", and it ";
   return manifest.run_length == 0
-             ? text + "does not say as how many tokens its sequences ran"
-             : octavo::message(text, "is of sequences that ran as ", manifest.run_length,
-                               " tokens, and here they run as ", run_length);
+             ? text + "does not record the padded length of its sequences"
+             : octavo::message(text, "has sequences padded to ", manifest.run_length,
+                               " tokens, but here they are padded to ", run_length);
 }
 
-/// Why steps may not be those of the run that saved a checkpoint; none where all is the same.
+/// Returns the reasons why steps may differ from those of the run that saved a checkpoint.
 inline std::vector<std::string> notes_of(const octavo::CheckpointManifest& manifest,
                                          const octavo::TrainingSession& session) {
   std::vector<std::string> notes{note_of_gemm_plans(manifest, session.gemm_plans()),
@@ -382,8 +381,7 @@ inline std::vector<std::string> notes_of(const octavo::CheckpointManifest& manif
   return notes;
 }
 
-/// Prints them.
-/// @param begin  of each line
+/// Prints these reasons, each after `begin`.
 inline void print_notes(const char* begin, const octavo::CheckpointManifest& manifest,
                         const octavo::TrainingSession& session) {
   for (const std::string& note : notes_of(manifest, session)) {
@@ -392,19 +390,19 @@ inline void print_notes(const char* begin, const octavo::CheckpointManifest& man
   }
 }
 
-/// Prints what there is in the folder of a run.
-/// @throws ConfigError  if the command line names none, or one that is not there
+/// Prints a table of the checkpoints in the folder of a run.
+/// @throws ConfigError  if --out is not set or does not exist
 inline void print_checkpoints(const Options& options) {
-  octavo::require<octavo::ConfigError>(
-      !options.out.empty(), "--list-checkpoints is of the run that --out names; give it");
+  octavo::require<octavo::ConfigError>(!options.out.empty(),
+                                       "--list-checkpoints needs the folder of a run; pass --out");
   octavo::require<octavo::ConfigError>(std::filesystem::is_directory(options.out), "--out ",
                                        options.out, ": there is no such folder",
                                        detail::looked_for_in(options.out),
-                                       "; name the folder of a run");
+                                       "; pass the folder of a run");
   const std::filesystem::path folder = detail::checkpoints_of(options.out);
   const std::vector<octavo::ListedCheckpoint> all = octavo::list_checkpoints(folder);
   if (all.empty()) {
-    fmt::print("{} has no checkpoint\n", programs::visible(folder.string()));
+    fmt::print("{} contains no checkpoint\n", programs::visible(folder.string()));
     return;
   }
   std::vector<std::vector<std::string>> rows{
@@ -429,7 +427,7 @@ inline void print_checkpoints(const Options& options) {
 
 namespace detail {
 
-/// The config.toml of the run that a checkpoint is of; empty if it lies where no run saved it.
+/// Returns the config.toml of a checkpoint's run, or "" if the checkpoint is not in a run's folder.
 inline std::filesystem::path config_of(const std::filesystem::path& checkpoint) {
   std::filesystem::path path = checkpoint.lexically_normal();
   if (path.filename().empty()) path = path.parent_path();
@@ -439,7 +437,7 @@ inline std::filesystem::path config_of(const std::filesystem::path& checkpoint) 
   return folder.parent_path() / "config.toml";
 }
 
-/// What a run's config.toml says of a flag; "" where it says nothing.
+/// Returns the value of a flag in a run's config.toml, or "" if it is not set there.
 inline std::string said_in(const std::filesystem::path& config, const std::string& flag) {
   if (!std::filesystem::exists(config)) return {};
   std::istringstream file(octavo::read_text_file(config));
@@ -451,8 +449,8 @@ inline std::string said_in(const std::filesystem::path& config, const std::strin
 
 }  // namespace detail
 
-/// The model of a checkpoint, with the tokens and positions that its run's config.toml says.
-/// @throws ConfigError  if there is no preset of its name
+/// Returns the model of a checkpoint, with the vocabulary and positions of its run's config.toml.
+/// @throws ConfigError  if there is no preset with its name
 inline octavo::ModelDescription model_of_checkpoint(const std::filesystem::path& checkpoint,
                                                     const std::string& name) {
   const std::filesystem::path config = detail::config_of(checkpoint);
@@ -460,8 +458,8 @@ inline octavo::ModelDescription model_of_checkpoint(const std::filesystem::path&
   for (const Instance& instance : instances()) known.push_back({instance.model, instance.shape});
   const auto found = std::ranges::find(known, name, &programs::NamedShape::name);
   octavo::require<octavo::ConfigError>(
-      found != known.end(), checkpoint.string(), ": is of the model ", name,
-      ", which this program does not know; take the one that trained it");
+      found != known.end(), checkpoint.string(), ": contains the model ", name,
+      ", which this program does not know; use the program that trained it");
   octavo::ModelDescription model = found->shape;
   const std::string loaded = detail::said_in(config, "model");
   const std::filesystem::path hf_config =
@@ -469,8 +467,8 @@ inline octavo::ModelDescription model_of_checkpoint(const std::filesystem::path&
   if (loaded.starts_with("hf:")) {
     octavo::require<octavo::ConfigError>(
         std::filesystem::exists(hf_config), hf_config.string(),
-        ": is not there, and what the exported one says is of it: the run's model is ", loaded,
-        "; call from the folder that the run was called from, or bring that folder back");
+        ": does not exist, but the export needs it: the run's model is ", loaded,
+        "; run this command in the folder in which the run was started, or restore that folder");
     return octavo::read_hugging_face_config(hf_config);
   }
   const std::string length = detail::said_in(config, "seq-len");
@@ -478,12 +476,13 @@ inline octavo::ModelDescription model_of_checkpoint(const std::filesystem::path&
   return model;
 }
 
-/// Writes the weights of the checkpoint that --resume names, as --export-hf asks for.
-/// @throws ConfigError, IoError  if there is none, or it cannot be read, or the folder not written
+/// Writes the weights of the checkpoint that --resume names, for --export-hf.
+/// @throws ConfigError, IoError  if the checkpoint does not exist or cannot be read, or the folder
+///                      cannot be written
 inline void export_weights(const Options& options, const char* program) {
   octavo::require<octavo::ConfigError>(
       !options.resume.empty(),
-      "--export-hf is of the checkpoint that --resume names; give its path, or that of its run");
+      "--export-hf needs a checkpoint; pass --resume with its path or the folder of its run");
   std::filesystem::path checkpoint =
       std::filesystem::absolute(checkpoint_to_resume(options, program)).lexically_normal();
   if (checkpoint.filename().empty()) checkpoint = checkpoint.parent_path();

@@ -57,7 +57,7 @@ assert math.isclose(one["perplexity"], math.exp(one["loss"]))
 assert math.isclose(one["bits_per_byte"], one["loss"] / math.log(2))
 assert 5 < one["loss"] < 6  # of 256 bytes, untrained
 '
-err_is_one_line_with "warning: the weights are random; give --checkpoint FOLDER or --model hf:FOLDER"
+err_is_one_line_with "warning: the weights are random; pass --checkpoint FOLDER or --model hf:FOLDER"
 case="lines before the first batch, and results of one kind before the other"
 writes --precision fp8-delayed --data held_out.txt --hellaswag questions.jsonl "${shape[@]}" >out || fail "an error"
 order=$(grep -oE "^(tokenizer|scales|perplexity \| +tokens|hellaswag \| +questions|---)" out | tr -d '|\n' | tr -s ' ')
@@ -65,7 +65,7 @@ order=$(grep -oE "^(tokenizer|scales|perplexity \| +tokens|hellaswag \| +questio
 run "a text as one sequence" 0 --precision fp32 --data held_out.txt --batch 1 --seq-len $(($(wc -c <held_out.txt) - 1)) \
   --threads 1 --json exact.json
 run "sequences beyond the text" 0 --precision fp32 --data held_out.txt --batch 1 --seq-len 100000 --threads 1 --json beyond.json
-grep -qxF "batch | the text has $(wc -c <held_out.txt) tokens: sequences of $(($(wc -c <held_out.txt) - 1)), not of --seq-len 100000" out ||
+grep -qxF "batch | the text has $(wc -c <held_out.txt) tokens: sequences have $(($(wc -c <held_out.txt) - 1)), not --seq-len 100000" out ||
   fail "it is not said"
 check 'assert results("beyond.json")["perplexity"]["loss"] == results("exact.json")["perplexity"]["loss"]'
 run "a token file" 0 --precision fp32 --data held_out.bin "${shape[@]}" --json tokens.json
@@ -115,7 +115,7 @@ assert 0 <= lines["accuracy_by_characters"] <= 1 and "accuracy_by_characters" no
 '
 run "delayed scales" 0 --precision fp8-delayed --data held_out.txt --hellaswag questions.bin "${shape[@]}" \
   --json delayed.json
-grep -qF "delayed ones were calibrated" out || fail "it is not said"
+grep -qF "delayed scales were calibrated" out || fail "it is not said"
 check '
 import math
 delayed = results("delayed.json")
@@ -169,10 +169,10 @@ assert math.isclose(wide["perplexity"]["loss"], own["perplexity"]["loss"], rel_t
   fi
   in_manifest '"recipe":"fp32"' '"recipe":"one of my own"'
   run "a checkpoint in a precision of one's own" 2 --checkpoint run-changed --data held_out.txt
-  err_is_one_line_with "is of a llama_tiny in one of my own, which is no precision of programs; give --precision, of "
+  err_is_one_line_with "contains a llama_tiny in one of my own, which is not a precision of this program; pass --precision with one of "
   in_manifest '"model":"llama_tiny"' '"model":"my_own"'
   run "a checkpoint of a model of one's own" 2 --checkpoint run-changed --data held_out.txt
-  err_is_one_line_with "is of the model my_own, which this program does not know; take a program that was built as"
+  err_is_one_line_with "contains the model my_own, which this program does not know; use a program built with the same models as"
 else
   echo "evaluate: no train_llama beside it, so no checkpoint is read"
 fi
@@ -185,7 +185,7 @@ refused() {
   err_is_one_line_with "$text"
 }
 refused "nothing to do" "pass --data or --hellaswag"
-refused "two models" "which model it is of" --model llama_tiny --checkpoint run-fp32 --data held_out.txt
+refused "two models" "--checkpoint determines the model" --model llama_tiny --checkpoint run-fp32 --data held_out.txt
 refused "no checkpoint" "--checkpoint absent: there is no such folder in $PWD" --checkpoint absent --data held_out.txt
 refused "no file" "absent.txt" --data absent.txt
 refused "a model that is not compiled in" "'nothing'" --model nothing --data held_out.txt
@@ -196,9 +196,9 @@ printf '{"ctx": "a"\n' >broken.jsonl
 refused "a broken line" "broken.jsonl: line 1: at byte" --hellaswag broken.jsonl --precision fp32
 refused "a short sequence" "raise --seq-len" --hellaswag questions.bin --precision fp32 --seq-len 16
 refused "a batch beyond the memory" \
-  "evaluate: --batch 1000000 of --seq-len 64: the model and so many tokens at once need more memory than there is: the host has " \
+  "evaluate: --batch 1000000 of --seq-len 64: the model and a batch of this size do not fit in memory: the host has " \
   --data held_out.txt --precision fp32 --batch 1000000 --seq-len 64
-grep -qE "memory than there is: the host has [^;]*; give smaller ones$" err || fail "there is other advice"
+grep -qE "do not fit in memory: the host has [^;]*; pass smaller values$" err || fail "there is other advice"
 refused "documents that never end" "--document-end must be a token of the text, from 0 to 255, but is 256" --data held_out.txt --precision fp32 \
   --batch 2 --seq-len 64 --document-end 256 --most-documents 128
 refused "more documents than are said" "a batch has 4 documents, including those that begin with a sequence; pass --most-documents 4 or more" \

@@ -136,7 +136,7 @@ fi
 run "a context" 0 "${greedy[@]}" --prompt abc --context 5
 out_is "abcdef"
 err_has() { grep -qF -- "$1" err || fail "stderr does not have: $1"; }
-err_has "generate: the text stops here: there is room for 5 tokens, and --max-tokens 200 need more; give a larger --context"
+err_has "generate: the text stops here: the context has room for 5 tokens, but --max-tokens 200 need more; pass a larger --context"
 case="a context that is full, of which nobody can be told"
 "$program" "${greedy[@]}" --prompt abc --context 5 >out 2>/dev/full || fail "exit code $?, expected 0"
 run "a context with room for all" 0 "${greedy[@]}" --prompt abc --context 5 --max-tokens 3
@@ -169,15 +169,15 @@ err_is_one_line_with "there is no chat template 'absent'"
 run "no such template's file" 2 "${greedy[@]}" --chat absent.json --prompt abc
 err_is_one_line_with "--chat absent.json: there is no such file; pass the name of a template"
 run "no such checkpoint" 2 --checkpoint absent --prompt abc
-err_is_one_line_with "--checkpoint absent: there is no such folder in $PWD; name the folder of a run, or of a checkpoint"
+err_is_one_line_with "--checkpoint absent: there is no such folder in $PWD; pass the folder of a run or a checkpoint"
 run "a folder without checkpoints" 2 --checkpoint bare --prompt abc
-err_is_one_line_with "--checkpoint bare is not a complete checkpoint, and has none in its folder checkpoints"
+err_is_one_line_with "--checkpoint bare is not a complete checkpoint, and contains none in its folder checkpoints"
 run "no such tokenizer" 2 "${greedy[@]}" --tokenizer absent.json --prompt abc
 if ldd "$program" | grep -q pcre2; then
   err_is_one_line_with "--tokenizer absent.json: there is no such file; pass bytes, a tokenizer.json"
 fi
 run "a system without a chat" 2 "${greedy[@]}" --system be --prompt abc
-err_is_one_line_with "--system is for a chat"
+err_is_one_line_with "--system needs a chat template"
 for seed in -1 abc 1.5; do
   run "a seed of $seed" 2 "${greedy[@]}" --seed "$seed" --prompt abc
   err_is_one_line_with "--seed: '$seed' is not a whole number from 0 to 2147483647"

@@ -307,15 +307,15 @@ TEST_F(HellaSwag, DamagedFilesAreRefusedWithFileAndByte) {
   refused([](Numbers& n) { n[2] = 2; }, "at byte 4: the version is 2");
   refused([](Numbers& n) { n[4] = 0; }, "at byte 8: there are 0 examples");
   refused([](Numbers& n) { n.resize(100); }, "at byte 0: the file has 200 bytes");
-  refused([](Numbers& n) { n[512] = 1; }, "at byte 1024: what begins an example is 1");
+  refused([](Numbers& n) { n[512] = 1; }, "at byte 1024: the start of an example is 1");
   refused([](Numbers& n) { n[513] += 2; }, "at byte 1026: the size of an example is");
-  refused([](Numbers& n) { n[514] = 3; }, "at byte 1028: the number of an example is 3");
+  refused([](Numbers& n) { n[514] = 3; }, "at byte 1028: the index of an example is 3");
   refused([](Numbers& n) { n[515] = 4; }, "at byte 1030: the label is 4 of 3 endings");
   refused([](Numbers& n) { n[517] = 0; }, "at byte 1034: the number of tokens of a context is 0");
   refused([](Numbers& n) { n[517] = 60000; }, "at byte 1034: the number of tokens of a context");
   refused([](Numbers& n) { n[519] = 96; }, "at byte 1038: the token 96 is outside");
-  refused([](Numbers& n) { n.push_back(0); }, "the file goes on after 2 examples");
-  refused([](Numbers& n) { n[4] = 3; }, "the file ends before what begins an example");
+  refused([](Numbers& n) { n.push_back(0); }, "the file continues after 2 examples");
+  refused([](Numbers& n) { n[4] = 3; }, "the file ends before the start of an example");
   for (std::size_t left = 512; left < 530; ++left) {
     refused([left](Numbers& n) { n.resize(left); }, "val.bin: at byte ");
   }
@@ -357,16 +357,16 @@ TEST_F(HellaSwag, LinesThatAreNoQuestionsAreRefusedWithFileAndLine) {
           "the label is 2 of 2 endings");
   refused("{\"ctx\": \"a\", \"endings\": [\"c\"], \"label\": 0}", "the label is 0 of 1 endings");
   refused("{\"ctx\": \"a\", \"endings\": [\"c\", \"d\"], \"label\": \"x\"}",
-          "the label 'x' is no number");
+          "the label 'x' is not a number");
   refused("{\"ctx\": \"\", \"endings\": [\"c\", \"d\"], \"label\": 0}",
           "line 2: the context is empty");
   refused("{\"ctx\": \"a\", \"endings\": [\"c\", \"\"], \"label\": 0}",
-          "line 2: an ending is empty");
+          "line 2: an ending must not be empty");
   refused("{\"ctx\": \"z\", \"endings\": [\"c\", \"d\"], \"label\": 0}",
-          "line 2: the tokenizer's token 122 is outside of the model's vocabulary of 110", 110);
+          "line 2: the tokenizer's token 122 is outside the model's vocabulary of 110", 110);
   expect_refused(
       [&] { return evaluate::read_hellaswag_lines(write_lines("\n"), ByteTokenizer(), 256); },
-      "has no question");
+      "contains no question");
 }
 
 }  // namespace hellaswag_test

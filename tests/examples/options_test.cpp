@@ -192,7 +192,7 @@ TEST_F(TrainerFlagsWithAFile, GemmPlansThatACheckpointLacksAreToldOf) {
   const std::vector<GemmPlanRecord> here{plan(128, 1), plan(256, 1)};
   EXPECT_EQ(trainer::note_of_gemm_plans({}, here),
             "2 of the 2 GEMM plans that are used here are not the checkpoint's, which has 0; with "
-            "its own go on without --gemm-plans");
+            "to use those, resume without --gemm-plans");
   const std::string note = trainer::note_of_gemm_plans(manifest({plan(256, 1)}), here);
   EXPECT_TRUE(note.starts_with("1 of the 2 GEMM plans that are used here are not ")) << note;
 }
@@ -223,11 +223,11 @@ TEST(TrainerResumes, AnotherOctavoAndAnotherLengthAreToldOf) {
   EXPECT_EQ(note(here, 128), "");
   EXPECT_EQ(note("0.0.9", 128), "the checkpoint was saved by Octavo 0.0.9, and this is " + here);
   EXPECT_EQ(note(here, 96),
-            "the checkpoint is of sequences that ran as 96 tokens, and here they run as 128");
-  EXPECT_EQ(note(here, 0), "the checkpoint does not say as how many tokens its sequences ran");
+            "the checkpoint has sequences padded to 96 tokens, but here they are padded to 128");
+  EXPECT_EQ(note(here, 0), "the checkpoint does not record the padded length of its sequences");
   EXPECT_EQ(note("0.0.9", 96), note("0.0.9", 128) +
-                                   ", and it is of sequences that ran as 96 tokens, and here they "
-                                   "run as 128");
+                                   ", and it has sequences padded to 96 tokens, but here they "
+                                   "are padded to 128");
 }
 
 // Those that share the layers have one batch together.
@@ -242,12 +242,14 @@ TEST(TrainerResumes, OtherRanksHaveOtherStepsUnlessTheySayOtherwise) {
   };
   EXPECT_EQ(note(4, 1, 4), "");
   EXPECT_EQ(note(4, 2, 2), "");
-  EXPECT_EQ(note(8, 2, 2),
-            "a step has the batches of 2 in place of 4 ranks: 120 tokens, 240 with the same flags "
-            "on as many as before; --micro-batches 6 has as many here");
-  EXPECT_EQ(note(1, 1, 2),
-            "a step has the batches of 2 in place of 1 ranks: 120 tokens, 60 with the same flags "
-            "on as many as before");
+  EXPECT_EQ(
+      note(8, 2, 2),
+      "a step contains the batches of 2 instead of 4 ranks: 120 tokens, 240 with the same flags "
+      "on as many ranks as before; --micro-batches 6 gives as many here");
+  EXPECT_EQ(
+      note(1, 1, 2),
+      "a step contains the batches of 2 instead of 1 ranks: 120 tokens, 60 with the same flags "
+      "on as many ranks as before");
 }
 
 TEST(TrainerResumes, OtherLibrariesAreToldOf) {
@@ -256,12 +258,13 @@ TEST(TrainerResumes, OtherLibrariesAreToldOf) {
   };
   EXPECT_EQ(note("a GPU, cuBLASLt 13.0.0", "a GPU, cuBLASLt 13.0.0"), "");
   EXPECT_EQ(note("", ""), "");
-  EXPECT_EQ(note("a GPU, cuBLASLt 13.0.0", "a GPU, cuBLASLt 13.1.0"),
-            "the checkpoint was saved with a GPU, cuBLASLt 13.0.0; here there is a GPU, cuBLASLt "
-            "13.1.0");
-  EXPECT_EQ(note("a GPU", ""), "the checkpoint was saved with a GPU; here there is no GPU");
+  EXPECT_EQ(
+      note("a GPU, cuBLASLt 13.0.0", "a GPU, cuBLASLt 13.1.0"),
+      "the checkpoint was saved with a GPU, cuBLASLt 13.0.0; this machine has a GPU, cuBLASLt "
+      "13.1.0");
+  EXPECT_EQ(note("a GPU", ""), "the checkpoint was saved with a GPU; this machine has no GPU");
   EXPECT_EQ(note("", "a GPU"),
-            "the checkpoint was saved with no GPU, or none that it names; here there is a GPU");
+            "the checkpoint was saved with no GPU, or an unnamed one; this machine has a GPU");
 }
 
 TEST_F(TrainerFlagsWithAFile, GemmPlansAreRead) {

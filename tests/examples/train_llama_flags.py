@@ -468,7 +468,7 @@ for resume in (checkpoints.flags["out"], checkpoints.flags["out"] + "/checkpoint
     with open("hf/exported/config.json", encoding="utf-8") as file, \
             open("hf/end/config.json", encoding="utf-8") as end:
         check(file.read() == end.read(), "another configuration")
-for arguments, said in ((["--export-hf", "hf/new"], "--resume names"),
+for arguments, said in ((["--export-hf", "hf/new"], "--resume with its path"),
                         (["--export-hf", "hf/new", "--resume", "none"], "there is no such folder"),
                         (["--export-hf", "hf/exported", "--resume", checkpoints.flags["out"]],
                          "is there already")):

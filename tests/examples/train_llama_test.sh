@@ -1091,7 +1091,7 @@ err_is_one_line_with "planned/checkpoints/step-00000030/manifest.json:2: the che
 cp -r whole of_gpu
 manifest_has of_gpu '"libraries":"a GPU, cuDNN 9.19.0"'
 run "a checkpoint of other libraries" 0 "${saved[@]}" --out of_gpu --resume latest
-grep -qxF "resumed | the checkpoint was saved with a GPU, cuDNN 9.19.0; here there is no GPU: steps may \
+grep -qxF "resumed | the checkpoint was saved with a GPU, cuDNN 9.19.0; this machine has no GPU: steps may \
 differ from those of the run that saved it" out || fail "it is not said"
 run "a checkpoint of other libraries, converted" 0 "${shorter[@]}" --steps 31 --precision bf16 --convert \
   --resume of_gpu/checkpoints/step-00000030 --out of_gpu_converted
@@ -1109,7 +1109,7 @@ grep -qxF "resumed | the checkpoint was saved by Octavo 0.0.9, and this is $("$p
 does not say as how many tokens its sequences ran: steps may differ from those of the run that saved it" out ||
   fail "it is not said"
 run "nothing to go on from" 2 "${saved[@]}" --out absent --resume latest
-err_is_one_line_with "--resume latest: there is no folder absent in $PWD; give --resume auto to begin then"
+err_is_one_line_with "--resume latest: there is no folder absent in $PWD; pass --resume auto to start a new run"
 [ -e absent ] && fail "a folder was made"
 mkdir -p empty/checkpoints
 # resume_refused NAME TEXT RESUME ARGUMENT...
@@ -1122,22 +1122,22 @@ exporting=(--export-hf hf/absent)
 for what in train export; do
   [ $what = train ] && task=("${saved[@]}") || task=("${exporting[@]}")
   resume_refused "$what: a folder that there is not" \
-    "there is no such folder in $PWD; name the folder of a run, or of a checkpoint" absent "${task[@]}"
+    "there is no such folder in $PWD; pass the folder of a run or a checkpoint" absent "${task[@]}"
   resume_refused "$what: one from the root on" "there is no such folder; name" "$PWD/absent/run" "${task[@]}"
   resume_refused "$what: a misspelt word" "there is no such folder in $PWD; did you mean 'latest'?" lastest "${task[@]}"
   resume_refused "$what: a checkpoint that is gone" \
-    "there is no such checkpoint; there are step-00000027, step-00000030" whole/checkpoints/step-00000020 "${task[@]}"
-  resume_refused "$what: a file" "text.txt is no folder; name the folder of a run" text.txt "${task[@]}"
+    "there is no such checkpoint; the folder contains step-00000027, step-00000030" whole/checkpoints/step-00000020 "${task[@]}"
+  resume_refused "$what: a file" "text.txt is not a folder; pass the folder of a run" text.txt "${task[@]}"
   resume_refused "$what: a run without a checkpoint" "empty/checkpoints in $PWD has no complete checkpoint; name" empty "${task[@]}"
   resume_refused "$what: its folder of checkpoints" "empty/checkpoints in $PWD has no complete checkpoint; name" \
     empty/checkpoints "${task[@]}"
 done
 for word in latest auto; do
-  resume_refused "$word, to export" "there is no folder absent in $PWD; name the folder of a run" $word --out absent \
+  resume_refused "$word, to export" "there is no folder absent in $PWD; pass the folder of a run" $word --out absent \
     "${exporting[@]}"
 done
 run "checkpoints of a folder that there is not" 2 --list-checkpoints --out absent
-err_is_one_line_with "--out absent: there is no such folder in $PWD; name the folder of a run"
+err_is_one_line_with "--out absent: there is no such folder in $PWD; pass the folder of a run"
 run "checkpoints of a run without any" 0 --list-checkpoints --out empty
 grep -qxF "empty/checkpoints has no checkpoint" out || fail "it does not say so"
 run "checkpoints of their folder" 0 --list-checkpoints --out whole/checkpoints
@@ -1159,10 +1159,10 @@ files_of named >files
 run "the folder of checkpoints as --out of a new run" 2 "${shorter[@]}" --steps 1 --out named/checkpoints
 err_is_one_line_with "$PWD/named/metrics.jsonl exists already, and a run would overwrite it; resume it with --resume latest, "
 run "a checkpoint as --out" 2 "${shorter[@]}" --steps 50 --out named/checkpoints/step-00000033 --resume latest
-err_is_one_line_with "--out named/checkpoints/step-00000033 is a checkpoint; give the folder of its run, $PWD/named"
+err_is_one_line_with "--out named/checkpoints/step-00000033 is a checkpoint; pass the folder of its run, $PWD/named"
 cp -r named/checkpoints/step-00000033 best
 run "a copy of a checkpoint as --out" 2 "${shorter[@]}" --steps 50 --out best --resume latest
-err_is_one_line_with "--out best is a checkpoint; give the folder of a run, or of a new one"
+err_is_one_line_with "--out best is a checkpoint; pass the folder of a run, or of a new one"
 rm -r best
 files_of named | cmp -s files - || fail "something was written"
 mkdir -p bare && cp -r whole/checkpoints bare
@@ -1198,7 +1198,7 @@ for damage in 'truncate -s 99 rank-00000.safetensors' 'rm manifest.json'; do
   run "a run whose checkpoint is damaged: $damage" 2 "${saved[@]}" --out hurt --resume auto
   grep -qF "hurt/checkpoints/step-00000003 is damaged, and there is no other checkpoint: " err ||
     fail "it is not said what is damaged"
-  grep -qF "; bring its files back, or remove it, and the run begins again" err || fail "nor what to do"
+  grep -qF "; restore its files, or remove it to start the run again" err || fail "nor what to do"
   cmp -s early/metrics.jsonl hurt/metrics.jsonl || fail "the run was touched"
 done
 run "a run that was done, again" 0 "${saved[@]}" --out whole --resume auto
@@ -1229,7 +1229,7 @@ manifest = json.load(open("converted/checkpoints/step-00000032/manifest.json"))
 assert manifest["recipe"] == "bf16" and manifest["conversions"] == [told], manifest
 '
 run "--convert without --resume" 2 "${saved[@]}" --out few --convert
-err_is_one_line_with "give --resume, too"
+err_is_one_line_with "also pass --resume"
 cp whole/config.toml whole.toml
 # other_batches WHAT FLAG...: it is said what of the run is another
 other_batches() {
@@ -1314,9 +1314,9 @@ touch -d tomorrow shard_1.bin
 run "a token file that was written since" 0 "${judged[@]:2}" --steps 4 --validation-data shard_2.bin --resume latest
 err_is_one_line_with "warning: shard_1.bin was written after judged/checkpoints/step-00000003; its size and samples"
 run "--resume latest without --out" 2 "${saved[@]}" --resume latest
-err_is_one_line_with "--resume latest goes on in the folder that --out names"
+err_is_one_line_with "--resume latest resumes in the folder that --out names"
 run "checkpoints without files" 2 "${saved[@]}" --no-out
-err_is_one_line_with "--checkpoint-every wants checkpoints"
+err_is_one_line_with "--checkpoint-every needs the run's folder"
 run "--keep-last 1" 2 "${saved[@]}" --out few --keep-last 1
 err_is_one_line_with "--keep-last"
 if mkdir disk && mount -t tmpfs -o size=2m tmpfs disk 2>/dev/null; then
@@ -1408,7 +1408,7 @@ cp -r hashed other_gpu
 rm -r other_gpu/checkpoints/step-00000008
 manifest_has other_gpu '"libraries":"a GPU, cuDNN 9.19.0"'
 replayed "a step of a run with other libraries" 0 other_gpu 8
-grep -qxF "replay | the checkpoint was saved with a GPU, cuDNN 9.19.0; here there is no GPU: steps may \
+grep -qxF "replay | the checkpoint was saved with a GPU, cuDNN 9.19.0; this machine has no GPU: steps may \
 differ from those of the run that saved it" out || fail "it is not said"
 run "a step before all that is named" 2 --config hashed/config.toml --out other --replay-step 6 \
   --resume hashed/checkpoints/step-00000006
