@@ -69,7 +69,8 @@ struct Own : If<OnCpu, Missing != Part::device_type>,
   const ModelRuns<Bf16, float, Cpu>& runs() const requires(Missing != Part::runs);
   template <class M>
   void invalidate_weight_copies(Hooks&,
-                                const Context<Cpu>&) requires(Missing != Part::quantize_weights);
+                                const Context<Cpu>&) requires(Missing !=
+                                                              Part::invalidate_weight_copies);
   void train_micro_batch(const DeviceBatch<Cpu>&, Losses, TensorView<const float, 1, Cpu>,
                          Accumulation, Hooks&,
                          const Context<Cpu>&) requires(Missing != Part::train_micro_batch);
