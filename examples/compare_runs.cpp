@@ -3,7 +3,7 @@
 ///
 ///     compare_runs RUN_FOLDER... [--html report.html] [--baseline bf16] [--watch 10]
 ///
-/// Exit codes: 0 done, 1 the output could not be written, 2 the input cannot be compared.
+/// Exit codes: 0 success, 1 the output could not be written, 2 the input cannot be compared.
 
 #include <unistd.h>
 
@@ -57,7 +57,7 @@ std::string aligned_table(const std::vector<Cells>& lines) {
   return out;
 }
 
-/// What was learned, and how fast.
+/// Returns the tables of losses and of speed.
 std::string tables(const Comparison& comparison) {
   std::vector<Cells> results{table_head(comparison)}, speeds{speed_head};
   for (std::size_t i = 0; i < comparison.rows.size(); ++i) {
@@ -96,13 +96,13 @@ std::vector<Run> read_runs(const std::vector<std::string>& folders) {
   return runs;
 }
 
-/// Whether all runs have ended, by their own account: one that was killed says nothing.
+/// Whether all runs recorded their end; a killed run does not.
 bool have_ended(const Comparison& comparison) {
   return std::ranges::all_of(comparison.runs,
                              [](const Run& run) { return run.summary.has_value(); });
 }
 
-/// Waits; returns whether a signal came before the time was over.
+/// Waits; returns whether a signal arrived before the time was over.
 bool is_interrupted_within(double seconds) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
   while (std::chrono::steady_clock::now() < end) {
@@ -112,15 +112,15 @@ bool is_interrupted_within(double seconds) {
   return false;
 }
 
-/// Compares again every so many seconds, until all runs have ended or a signal comes. Runs that
-/// have not begun are waited for.
-/// @param html_path  that the report is written to, or ""
+/// Repeats the comparison at an interval, until all runs have ended or a signal arrives. Waits for
+/// runs that have not begun.
+/// @param html_path  path of the report, or ""
 void watch(const std::vector<std::string>& folders, const std::string& baseline,
            const std::string& html_path, double seconds) {
   const octavo::InterruptGuard interrupts;
   const std::string clear = ::isatty(STDOUT_FILENO) != 0 ? "\x1b[H\x1b[2J" : "";
-  const std::string what_next =
-      fmt::format("\nread every {} s until all runs have ended; Ctrl-C ends it\n", seconds);
+  const std::string what_next = fmt::format(
+      "\nreading again every {} s until all runs have ended; Ctrl-C ends it\n", seconds);
   const auto print_until_next = [&](const std::string& text) { print(clear + text + what_next); };
   for (;;) {
     try {
@@ -156,13 +156,13 @@ int main(int argc, char** argv) {
   double seconds = 0;
   CLI::App app("Compares training runs: a table, and with --html a report with charts.",
                "compare_runs");
-  app.add_option("RUN_FOLDER", folders, "folders that the trainer's --out named")->required();
+  app.add_option("RUN_FOLDER", folders, "folders of runs (--out of the trainer)")->required();
   app.add_option("--html", html_path, "write a self-contained HTML report to this file");
-  app.add_option("--baseline", baseline, "precision that the gap is measured against")
+  app.add_option("--baseline", baseline, "precision of the baseline for the gap")
       ->capture_default_str();
   app.add_option("--watch", seconds,
-                 "go on, and read the runs every so many seconds, until all have ended; a browser "
-                 "that shows the report follows")
+                 "repeat every this many seconds until all runs have ended; a browser that shows "
+                 "the report follows")
       ->check(programs::finite_number("is not a number of seconds from 0.1 to 86400",
                                       [](double v) { return v >= 0.1 && v <= 86400; }));
   if (const auto code = programs::parse(app, argc, argv)) return *code;

@@ -1,5 +1,5 @@
 /// @file
-/// A chart's axis: which values it shows, where they lie, which of them get a tick.
+/// The axis of a chart: its range, the positions of values, and the ticks.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ struct Axis {
   double low = 0, high = 1;
   Scale scale = Scale::linear;
 
-  /// 0 at `low`, 1 at `high`; values beyond lie beyond.
+  /// Returns 0 at `low`, 1 at `high`; values outside are outside [0, 1].
   double position(double value) const {
     return (transformed(value) - transformed(low)) / (transformed(high) - transformed(low));
   }
@@ -32,7 +32,7 @@ struct Axis {
   }
 };
 
-/// Multiples of 1, 2 or 5 times a power of ten within [low, high], about `wanted` of them.
+/// Returns multiples of 1, 2 or 5 times a power of ten in [low, high], about `wanted` of them.
 inline std::vector<double> linear_ticks(double low, double high, int wanted) {
   const double rough = (high - low) / wanted;
   const double power = std::pow(10, std::floor(std::log10(rough)));
@@ -45,7 +45,7 @@ inline std::vector<double> linear_ticks(double low, double high, int wanted) {
   return ticks;
 }
 
-/// Powers of ten, thinned to about `wanted`; 1, 2 and 5 times them where the axis spans few.
+/// Returns powers of ten, thinned to about `wanted`; also 2 and 5 times them if the axis spans few.
 inline std::vector<double> logarithmic_ticks(double low, double high, int wanted) {
   const int first = static_cast<int>(std::floor(std::log10(low)));
   const int last = static_cast<int>(std::ceil(std::log10(high)));
@@ -65,7 +65,7 @@ inline std::vector<double> ticks(const Axis& axis, int wanted) {
                                      : logarithmic_ticks(axis.low, axis.high, wanted);
 }
 
-/// 0, 0.5, 250, 2,000 as 2k, 1.5M.
+/// Formats 0, 0.5, 250, 2,000 as 2k, 1.5M.
 inline std::string tick_text(double value) {
   const double size = std::abs(value);
   if (size < 1e-12) return "0";

@@ -21,28 +21,28 @@ namespace compare_runs {
 
 using namespace programs;
 
-/// y is NaN where the value was not finite: lines are interrupted there.
+/// y is NaN if the value was not finite; lines are interrupted there.
 struct Point {
   double x = 0, y = 0;
 };
 using Points = std::vector<Point>;
 
-/// One run in a chart. The place in Chart::series is the run's number, from 0.
+/// One run in a chart. Its index in Chart::series is the run's index.
 struct Series {
   std::string label;
-  std::string style;      ///< CSS classes that carry colour and dashes
-  std::size_t shape = 0;  ///< of its markers
+  std::string style;      ///< CSS classes for colour and dashes
+  std::size_t shape = 0;  ///< shape of its markers
   Points raw;             ///< faint
   Points smooth;          ///< the line
   Points dots;            ///< single measurements
-  Points marks;           ///< crosses at the foot; y is not used
+  Points marks;           ///< crosses at the bottom; y is not used
 };
 
 struct Chart {
   std::string id, title;
   Scale scale = Scale::linear;
   Scale x_scale = Scale::linear;
-  double first_step = 0;   ///< what lies before is not shown
+  double first_step = 0;   ///< earlier steps are not shown
   bool with_zero = false;  ///< the y axis reaches zero
   double cut_above = std::numeric_limits<double>::infinity();
   double cut_below = -std::numeric_limits<double>::infinity();
@@ -51,8 +51,8 @@ struct Chart {
 
 inline constexpr std::size_t marker_shapes = 6;
 
-/// A marker's outline around (x, y), `size` wide: circle, square, triangle, diamond, triangle
-/// upside down, cross.
+/// Returns a marker's outline around (x, y), `size` wide: circle, square, triangle, diamond,
+/// inverted triangle, cross.
 inline std::string marker(std::size_t shape, double x, double y, double size) {
   const double r = size / 2;
   switch (shape % marker_shapes) {
@@ -75,13 +75,13 @@ inline std::string marker(std::size_t shape, double x, double y, double size) {
   }
 }
 
-/// Sizes in the SVG's own units. The browser scales them to the page's width.
+/// Sizes in SVG units. The browser scales them to the page's width.
 struct ChartLayout {
   std::string_view css_class;
   double width, height, left, right, top, bottom;
-  double line_height;   ///< of the labels at the lines' ends
+  double line_height;   ///< of the labels at the ends of lines
   std::size_t columns;  ///< horizontal resolution of the lines
-  bool full_labels;     ///< otherwise the runs' numbers
+  bool full_labels;     ///< if false, the indexes of runs
   int x_ticks, y_ticks;
 
   double plot_right() const { return width - right; }
@@ -94,8 +94,8 @@ inline constexpr ChartLayout narrow_layout{"narrow", 380, 300, 40,    22, 12,
 
 namespace detail {
 
-/// At most two points a column, its lowest and its highest, so that thinning hides no spike.
-/// A value that is not finite is kept as an interruption.
+/// Returns at most two points per column, the lowest and the highest, so that thinning hides no
+/// spike. Keeps non-finite values as interruptions.
 inline Points thin(const Points& points, std::size_t columns) {
   if (points.size() <= 2 * columns) return points;
   Points out;
@@ -154,7 +154,7 @@ class ChartWriter {
     return std::move(out_);
   }
 
-  /// What does not fit, by run: "bf16: 3 values, up to 1758 at step 12".
+  /// Returns what lies outside the chart, by run: "bf16: 3 values, up to 1758 at step 12".
   [[nodiscard]] std::string off_chart() const {
     std::string text;
     for (const Series& series : chart_.series) {
@@ -214,7 +214,7 @@ class ChartWriter {
     return layout_.left + x_.position(value) * (layout_.plot_right() - layout_.left);
   }
 
-  /// What lies far outside is drawn just outside, where it is clipped.
+  /// Values far outside are drawn just outside, where they are clipped.
   double y(double value) const {
     return layout_.plot_bottom() -
            std::clamp(y_.position(value), -0.2, 1.2) * (layout_.plot_bottom() - layout_.top);
@@ -256,8 +256,8 @@ class ChartWriter {
         marker(series.shape, x(point.x), y(point.y), size), html(series.label), point.x, point.y);
   }
 
-  /// Each run has its markers at other places than the others, so that lines that coincide still
-  /// show whose they are.
+  /// Each run has its markers at different positions, so that coinciding lines remain
+  /// distinguishable.
   void write_line_markers(std::size_t run) {
     constexpr int count = 6;
     const Points points = shown_part(chart_.series[run].smooth);
@@ -312,16 +312,16 @@ class ChartWriter {
     out_ += "</g>\n";
   }
 
-  /// A line's name; x and y are where the text begins.
+  /// Name of a line; the text starts at x and y.
   struct Label {
     std::size_t run;
     std::string text;
-    bool within;   ///< the plot; else in the margin
-    double end_y;  ///< of the line
+    bool within;   ///< in the plot, otherwise in the margin
+    double end_y;  ///< y of the end of the line
     double x, y;
   };
 
-  /// Pushes neighbours away from each other, both by the same way, until none covers another.
+  /// Moves overlapping neighbours apart by the same distance until none overlap.
   void move_apart(std::vector<Label>& labels) const {
     for (int round = 0; round < 200 && !labels.empty(); ++round) {
       for (std::size_t i = 0; i + 1 < labels.size(); ++i) {
@@ -335,7 +335,7 @@ class ChartWriter {
     }
   }
 
-  /// Where the labels in the margin begin.
+  /// Returns the x position of labels in the margin.
   [[nodiscard]] double margin_start() const {
     return layout_.plot_right() + (layout_.full_labels ? 22 : 12);
   }
@@ -345,8 +345,8 @@ class ChartWriter {
                                : std::to_string(run + 1);
   }
 
-  /// One for each line: beside its last point where the text fits there, of a run that ended early,
-  /// else in the margin.
+  /// Returns a label for each line: next to its last point if the run ended early and the text fits
+  /// there, otherwise in the margin.
   [[nodiscard]] std::vector<Label> line_ends() const {
     constexpr double character = 8, gap = 8;
     std::vector<Label> labels;
@@ -379,7 +379,8 @@ class ChartWriter {
     }
   }
 
-  /// From the plot's edge to a label in the margin: within the plot it would look like data.
+  /// Draws a line from the plot's edge to a label in the margin; inside the plot it would look like
+  /// data.
   void write_leader(const Label& label) {
     open_group(label.run);
     out_ += fmt::format("<path class=\"leader\" d=\"M{:.1f} {:.1f}L{:.1f} {:.1f}\"/></g>\n",
@@ -402,8 +403,8 @@ class ChartWriter {
 
 }  // namespace detail
 
-/// The chart for wide and for narrow pages, of which the style sheet shows one, and below it what
-/// lies outside of it.
+/// Returns the chart in a wide and a narrow version, one of which the style sheet shows, and a list
+/// of values outside it.
 inline std::string svg(const Chart& chart) {
   detail::ChartWriter wide(chart, wide_layout);
   const std::string off = wide.off_chart();

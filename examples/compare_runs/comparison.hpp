@@ -1,5 +1,5 @@
 /// @file
-/// Several runs side by side: the rows of the table, the notes beneath it, the worst operands.
+/// Compares several runs: the rows of the table, the notes below it, the worst operands.
 #pragma once
 
 #include <algorithm>
@@ -25,11 +25,11 @@ namespace compare_runs {
 
 inline constexpr std::size_t sample_length = 200;
 
-/// One run's line of the table. An absent number was never recorded; NaN was not finite.
+/// A run's row of the table. A missing number was not recorded; NaN was not finite.
 struct Row {
   std::string label;
   std::optional<double> train_loss, validation_loss, gap_percent, tokens_per_second;
-  std::uint64_t gap_step = 0;  ///< the last that both this run and the baseline were evaluated at
+  std::uint64_t gap_step = 0;  ///< last step at which both this run and the baseline were evaluated
   GemmCount gemms;
   std::uint64_t skipped = 0;
 };
@@ -40,10 +40,10 @@ struct Comparison {
   std::size_t baseline = 0;
   std::size_t window = 1;  ///< steps in the running means
   std::vector<std::string> notes;
-  bool is_watched = false;  ///< a run without a summary goes on
+  bool is_watched = false;  ///< runs without a summary may still be running
 };
 
-/// The mean of those of values[begin, end) that are finite; NaN if none is.
+/// Returns the mean of the finite values in values[begin, end); NaN if there are none.
 inline double finite_mean(const std::vector<double>& values, std::size_t begin, std::size_t end) {
   double sum = 0, count = 0;
   for (std::size_t i = begin; i < end; ++i) {
@@ -54,9 +54,9 @@ inline double finite_mean(const std::vector<double>& values, std::size_t begin, 
   return sum / count;
 }
 
-/// Means over about `window` values around each place in `values`, over fewer at both ends, so that
-/// the curve starts at the first value and does not lag. A value that is not finite stays as it is
-/// and enters no mean.
+/// Returns means over about `window` values around each position, over fewer at both ends, so that
+/// the curve starts at the first value and does not lag. Non-finite values remain and do not enter
+/// means.
 inline std::vector<double> running_mean(const std::vector<double>& values, std::size_t window) {
   std::vector<double> means;
   means.reserve(values.size());
@@ -78,12 +78,12 @@ std::vector<double> column(const Run& run, Projection projection) {
 
 namespace detail {
 
-/// A recipe of several parts is named by its precision: the parts make no label.
+/// Whether a recipe has several parts, which make a poor label; the precision names such a run.
 inline bool has_parts(const Configuration& configuration) {
   return configuration.recipe.find(", ") != std::string::npos;
 }
 
-/// Recipes, made unique by the folder's name, or the whole path, where two runs share one.
+/// Returns labels: recipes, made unique by the folder's name or path if two runs share one.
 inline std::vector<std::string> labels(const std::vector<Run>& runs) {
   const auto base = [](const Run& run) {
     return run.folder.has_filename() ? run.folder.filename() : run.folder.parent_path().filename();
@@ -106,8 +106,8 @@ inline std::vector<std::string> labels(const std::vector<Run>& runs) {
   return labels;
 }
 
-/// Of the runs with this precision the first that is done, else the first with a validation loss,
-/// else the first.
+/// Returns the first run with this precision that is done, otherwise the first with a validation
+/// loss, otherwise the first.
 inline std::size_t find_baseline(const std::vector<Run>& runs, const std::string& precision) {
   const auto first = [&](auto serves) {
     const auto found = std::find_if(runs.begin(), runs.end(), [&](const Run& run) {
@@ -129,13 +129,13 @@ inline std::size_t find_baseline(const std::vector<Run>& runs, const std::string
   std::string present;
   for (const std::string& one : precisions) present += (present.empty() ? "" : ", ") + one;
   throw InputError(
-      fmt::format("no run has the baseline's precision \"{}\"; add that run's folder, or name one "
+      fmt::format("no run has the baseline's precision \"{}\"; add that run's folder, or pass one "
                   "of these with --baseline: {}",
                   visible(precision), present));
 }
 
-/// The tokens a second of the steps that count, without the first of each process where there are
-/// others: the rule of the trainer's summary.
+/// Returns tokens/s of the steps that count, without the first of each process if there are others:
+/// the rule of the trainer's summary.
 inline std::optional<double> mean_speed(const Run& run) {
   double tokens = 0, seconds = 0;
   const bool all_are_first =
@@ -149,7 +149,7 @@ inline std::optional<double> mean_speed(const Run& run) {
   return tokens / seconds;
 }
 
-/// The figures of a run that wrote no summary, from what it did record.
+/// Fills in the figures of a run without a summary, from its records.
 inline void fill_from_steps(const Run& run, std::size_t window, Row& row) {
   if (!run.evaluations.empty()) row.validation_loss = run.evaluations.back().loss;
   if (run.steps.empty()) return;
@@ -177,8 +177,8 @@ inline Row make_row(const Run& run, std::string label, std::size_t window) {
   return row;
 }
 
-/// The gap at the last step at which both were evaluated: losses after unequal numbers of steps
-/// say nothing of the recipes.
+/// Fills in the gap at the last step at which both were evaluated: losses after different numbers
+/// of steps are not comparable.
 inline void fill_gap(const Run& run, const Run& baseline, Row& row) {
   for (const Evaluation& evaluation : run.evaluations) {
     const auto same =
@@ -192,7 +192,7 @@ inline void fill_gap(const Run& run, const Run& baseline, Row& row) {
   }
 }
 
-/// "Different seed: 2 (mxfp8); 1 (the others)." if it is not the same in all runs that have it.
+/// Returns a note such as "Different seed: 2 (mxfp8); 1 (the others)." if runs differ.
 template <class Projection>
 void note_difference(Comparison& comparison, const char* what, Projection value_of) {
   struct Holders {
@@ -240,7 +240,7 @@ inline void note_differences(Comparison& comparison) {
         "The recipe is therefore not the only difference between these runs.");
 }
 
-/// "done after 30 steps", where it is, or where and why the run stopped.
+/// Returns "done after 30 steps", or where and why the run stopped.
 inline std::string end_of(const Run& run, bool is_watched) {
   const std::uint64_t wanted = run.configuration.steps;
   if (is_watched && !run.summary)
@@ -274,7 +274,7 @@ inline void note_gap(const Comparison& comparison, std::size_t index,
   }
 }
 
-/// Where the losses of a run without a summary come from.
+/// Returns the source of the losses of a run without a summary.
 inline std::string source_of_figures(const Run& run, std::size_t window) {
   const std::size_t count = std::min(window, run.steps.size());
   if (count == 0) return "It has no step yet";
@@ -289,14 +289,13 @@ inline void note_run(const Run& run, const Row& row, std::size_t window,
     notes.push_back(fmt::format("{}: {}.", row.label, remark));
   for (const Conversion& one : run.conversions)
     notes.push_back(
-        fmt::format("{}: converted after step {} from {}, {}; the steps until then "
-                    "are of that.",
+        fmt::format("{}: converted after step {} from {}, {}, which computed the steps until then.",
                     row.label, one.step, visible(one.recipe), visible(one.optimizer)));
   const Configuration& c = run.configuration;
   if (has_parts(c)) notes.push_back(fmt::format("{}: {}.", row.label, visible(c.recipe)));
   if (!run.finished()) notes.push_back(fmt::format("{} {}.", row.label, end_of(run, false)));
   if (!run.summary) {
-    notes.push_back(fmt::format("{}: without a summary it was killed, or still runs. {}.",
+    notes.push_back(fmt::format("{}: no summary: it was killed, or is still running. {}.",
                                 row.label, source_of_figures(run, window)));
   } else if (run.summary->gemms != c.gemms) {
     notes.push_back(
@@ -319,7 +318,7 @@ inline void note_baseline(Comparison& comparison, const std::string& precision) 
 
 }  // namespace detail
 
-/// @param precision  of the run that is the baseline; of several the first that is done
+/// @param precision  precision of the baseline; of several runs, the first that is done
 /// @throws InputError  if no run has that precision
 inline Comparison compare(std::vector<Run> runs, const std::string& precision,
                           bool is_watched = false) {
@@ -329,7 +328,7 @@ inline Comparison compare(std::vector<Run> runs, const std::string& precision,
   comparison.baseline = detail::find_baseline(comparison.runs, precision);
   std::size_t longest = 0;
   for (const Run& run : comparison.runs) longest = std::max(longest, run.steps.size());
-  // An odd number: as many on both sides of a step.
+  // Odd, so that both sides of a step have the same number.
   comparison.window = std::clamp<std::size_t>(longest / 30, 1, 200) | 1;
 
   const std::vector<std::string> labels = detail::labels(comparison.runs);
@@ -347,7 +346,7 @@ inline Comparison compare(std::vector<Run> runs, const std::string& precision,
   return comparison;
 }
 
-/// The table's head and its cells as text, for the terminal and for the report.
+/// The header and cells of the table as text, for the terminal and the report.
 using Cells = std::vector<std::string>;
 
 inline Cells table_head(const Comparison& comparison) {
@@ -372,25 +371,25 @@ inline Cells table_cells(const Comparison& comparison, std::size_t index) {
           detail::end_of(comparison.runs[index], comparison.is_watched)};
 }
 
-/// The speed's cells, for both likewise; `speed_head` is their head.
+/// Returns the cells about speed, for both outputs; `speed_head` returns their header.
 inline Cells speed_row(const Comparison& comparison, std::size_t index) {
   return speed_cells(comparison.rows[index].label, speed_of(comparison.runs[index]),
                      speed_of(comparison.runs.front()));
 }
 
-/// What one operand of one run went through over the steps where operands were collected.
+/// History of one operand of one run over the steps that recorded operands.
 struct OperandHistory {
   std::string name, format, granularity;
   std::size_t samples = 0;
   double smallest_amax = std::numeric_limits<double>::infinity();
   double largest_amax = -std::numeric_limits<double>::infinity();
   double last_scale = 0;
-  std::uint64_t nonfinite_step = 0;  ///< the last at which it held an Inf or NaN; 0: none
+  std::uint64_t nonfinite_step = 0;  ///< last step at which it contained an Inf or NaN; 0 if none
   double mean_saturated = 0, worst_saturated = 0, mean_flushed = 0, worst_flushed = 0;
   std::uint64_t worst_saturated_step = 0, worst_flushed_step = 0;
 };
 
-/// In the order in which the run first names them.
+/// Returns the histories in the order in which the run first names the operands.
 inline std::vector<OperandHistory> operand_histories(const Run& run) {
   std::vector<OperandHistory> histories;
   std::map<std::string, std::size_t> index_of;

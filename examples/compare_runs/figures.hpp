@@ -1,5 +1,5 @@
 /// @file
-/// The report's charts: which there are, how to look at them, and whose line is whose.
+/// The charts of the report, their views, and the legend.
 #pragma once
 
 #include <algorithm>
@@ -22,8 +22,8 @@
 
 namespace compare_runs::detail {
 
-/// CSS classes of each run's colour and dashes: neutral and solid for the baseline, then the
-/// palette in order. Dashes and colours repeat after different numbers of runs.
+/// Returns the CSS classes for each run's colour and dashes: neutral and solid for the baseline,
+/// then the palette in order. Dashes and colours repeat after different numbers of runs.
 inline std::vector<std::string> styles(const Comparison& comparison) {
   constexpr std::size_t colours = 7, dashes = 4;
   std::vector<std::string> styles;
@@ -39,7 +39,7 @@ inline std::vector<std::string> styles(const Comparison& comparison) {
   return styles;
 }
 
-/// The shape of each run's markers: a circle for the baseline.
+/// Returns the shape of each run's markers: a circle for the baseline.
 inline std::size_t shape_of(const Comparison& comparison, std::size_t run) {
   if (run == comparison.baseline) return 0;
   return 1 + (run - (run > comparison.baseline ? 1 : 0)) % (marker_shapes - 1);
@@ -49,7 +49,7 @@ inline std::string key(std::size_t run, const std::vector<std::string>& styles) 
   return fmt::format("<span class=\"key {}\">{}</span>", styles[run], run + 1);
 }
 
-/// A single value far above all running means must not press these flat.
+/// Keeps a single value far above all running means from flattening them.
 inline double cut_above_lines(const Chart& chart) {
   double highest = 0;
   for (const Series& series : chart.series)
@@ -96,14 +96,14 @@ inline Chart loss_chart(const Comparison& comparison, const std::vector<std::str
     if (!series.raw.empty() && std::isfinite(series.raw.front().y))
       highest_start = std::max(highest_start, series.raw.front().y);
   }
-  // A run that diverges must not press the others flat.
+  // Keeps a diverging run from flattening the others.
   chart.cut_above =
       highest_start > 0 ? 1.25 * highest_start : std::numeric_limits<double>::infinity();
   return chart;
 }
 
-/// A run that diverges must not press the others flat: shows what is at most four times as far from
-/// zero as the run in the middle of them goes in its second half.
+/// Keeps a diverging run from flattening the others: limits the chart to four times the distance
+/// from zero that the median run reaches in its second half.
 inline void cut_outliers(Chart& chart) {
   std::vector<double> reaches;
   for (const Series& series : chart.series) {
@@ -119,7 +119,8 @@ inline void cut_outliers(Chart& chart) {
   chart.cut_below = -chart.cut_above;
 }
 
-/// The validation losses' gap to the baseline's in %, wherever both were evaluated.
+/// Returns the gap of validation losses to the baseline in %, at each step at which both were
+/// evaluated.
 inline Chart gap_chart(const Comparison& comparison, const std::vector<std::string>& styles) {
   std::map<std::uint64_t, double> reference;
   for (const Evaluation& evaluation : comparison.runs[comparison.baseline].evaluations)
@@ -147,8 +148,8 @@ inline Chart gap_chart(const Comparison& comparison, const std::vector<std::stri
   return chart;
 }
 
-/// The running means of the training losses less the baseline's, in %, wherever both have a step:
-/// lines that coincide in the chart of losses are apart here.
+/// Returns the difference of the running means of training losses to the baseline's in %, at each
+/// step of both: lines that coincide in the chart of losses are apart here.
 inline Chart difference_chart(const Comparison& comparison, const Chart& loss) {
   std::map<double, double> reference;
   for (const Point& point : loss.series[comparison.baseline].smooth) reference[point.x] = point.y;
@@ -173,13 +174,13 @@ inline Chart difference_chart(const Comparison& comparison, const Chart& loss) {
   return chart;
 }
 
-/// One way to look at a chart.
+/// One view of a chart.
 struct View {
   std::string name;
   Chart chart;
 };
 
-/// A linear view, one with a logarithmic axis of values, and, for losses, more.
+/// Returns a linear view, one with a logarithmic value axis, and more for losses.
 inline std::vector<View> views_of(const Chart& chart, bool with_steps) {
   Chart values = chart, steps = chart, both = chart, end = chart;
   values.scale = both.scale = Scale::logarithmic;
@@ -201,7 +202,7 @@ inline std::string panel(const Chart& chart, std::string_view css_class = "") {
                      svg(chart));
 }
 
-/// A panel for each view, of which the style sheet shows the chosen one.
+/// Returns a panel for each view, of which the style sheet shows the selected one.
 inline std::string panels(const std::vector<View>& views) {
   const std::string& id = views.front().chart.id;
   std::string rules = "<style>\n", choices, out;
@@ -222,7 +223,8 @@ inline std::string figure(const std::string& title, const std::string& caption,
                      caption, content);
 }
 
-/// What the script shows under the pointer: [step, running mean] for each chart and run.
+/// Returns the values that the script shows under the pointer: [step, running mean] for each chart
+/// and run.
 inline nlohmann::json values_of(const Chart& chart) {
   nlohmann::json runs = nlohmann::json::array();
   for (const Series& series : chart.series) {
@@ -230,7 +232,7 @@ inline nlohmann::json values_of(const Chart& chart) {
     const std::size_t stride = 1 + series.smooth.size() / 600;
     for (std::size_t i = 0; i < series.smooth.size(); i += stride) {
       const auto& [step, value] = series.smooth[i];
-      // A NaN is written as null.
+      // NaN is written as null.
       points.push_back({static_cast<std::uint64_t>(step), value});
     }
     runs.push_back(std::move(points));
@@ -238,7 +240,7 @@ inline nlohmann::json values_of(const Chart& chart) {
   return runs;
 }
 
-/// JSON that cannot end the script element it stands in.
+/// Escapes JSON so that it cannot end its script element.
 inline std::string script_data(const nlohmann::json& data) {
   std::string out;
   for (const char c : data.dump(-1, ' ', true)) {
@@ -283,8 +285,8 @@ inline std::string charts(const Comparison& comparison, const std::vector<std::s
   std::string out = controls(comparison, styles);
   out += figure(loss.title,
                 mean +
-                    " Each run has its colour, dashes and filled markers, at places of its own. "
-                    "Hollow markers: validation. Crosses at the foot: steps that were skipped or "
+                    " Each run has a colour, dashes and filled markers at different positions. "
+                    "Hollow markers: validation. Crosses at the bottom: steps that were skipped or "
                     "whose loss was not finite.",
                 panels(views_of(loss, true)));
   out += figure(difference.title,

@@ -7,7 +7,7 @@
 namespace compare_runs {
 
 /// --s0 is the baseline's colour. Any two of the series' colours differ by at least 20 CIELAB units
-/// as seen normally and under simulated protanopia, deuteranopia and tritanopia (Machado et al.
+/// in normal vision and under simulated protanopia, deuteranopia and tritanopia (Machado et al.
 /// 2009), and each has a contrast of at least 3 with the page.
 inline constexpr std::string_view style_sheet = R"css(
 :root { color-scheme: light dark;
@@ -120,7 +120,7 @@ details { margin: .7rem 0 } summary { cursor: pointer; color: var(--muted); font
 @media print { .controls { position: static } }
 )css";
 
-/// Shows the values under the pointer. Without it the report loses nothing else.
+/// Shows the values under the pointer. Everything else in the report works without it.
 inline constexpr std::string_view script = R"js(
 const data = JSON.parse(document.getElementById('data').textContent);
 const shown = run => document.getElementById('show-' + run).checked;

@@ -1,5 +1,5 @@
 /// @file
-/// The comparison as one HTML file that needs nothing beside it.
+/// The comparison as one self-contained HTML file.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@
 namespace compare_runs {
 namespace detail {
 
-/// A table with a row for each run.
+/// Returns a table with a row for each run.
 template <class CellsOf>
 std::string table_of_runs(const Comparison& comparison, const std::vector<std::string>& styles,
                           const Cells& head, const CellsOf& cells_of) {
@@ -57,10 +57,9 @@ inline std::string results_table(const Comparison& comparison,
 
 inline std::string speed_table(const Comparison& comparison,
                                const std::vector<std::string>& styles) {
-  return "<h2>Speed</h2>\n<p class=\"muted\">Steps alone, each counted once; times are medians. "
-         "TFLOP/s are those of a card for the model's own operations, without what is computed "
-         "again, and MFU their share of what the card can do in BF16. The speed-up is that over "
-         "the first run.</p>\n" +
+  return "<h2>Speed</h2>\n<p class=\"muted\">Only steps, each counted once; times are medians. "
+         "TFLOP/s are per card for the model's operations without recomputation; MFU is their "
+         "share of the card's BF16 peak. The speed-up is relative to the first run.</p>\n" +
          table_of_runs(comparison, styles, speed_head,
                        [&](std::size_t i) { return speed_row(comparison, i); });
 }
@@ -105,7 +104,7 @@ inline std::string operand_table(const std::string& rows) {
          "</tr></thead><tbody>\n" + rows + "</tbody></table></div>\n";
 }
 
-/// The operands with the largest shares over the run: two by saturation, two by flushing.
+/// Returns the operands with the largest shares over the run: two by saturation, two by flushing.
 inline std::set<std::size_t> worst_operands(const std::vector<OperandHistory>& histories) {
   constexpr std::size_t kept = 2;
   std::set<std::size_t> worst;
@@ -138,9 +137,9 @@ inline std::string operands(const Comparison& comparison, const std::vector<std:
   }
   if (all.empty()) return "";
   std::string out =
-      "<h2>FP8 operands</h2>\n<p class=\"muted\">Of each run, the two operands of which most was "
-      "saturated (clamped to the format's largest value) and the two of which most was flushed to "
-      "zero, over the steps where it was counted.</p>\n";
+      "<h2>FP8 operands</h2>\n<p class=\"muted\">For each run, the two operands with the largest "
+      "saturated share (clamped to the format's largest value) and the two with the largest share "
+      "flushed to zero, over the steps that recorded operands.</p>\n";
   out +=
       worst_rows.empty() ? "<p>Nothing was saturated or flushed.</p>\n" : operand_table(worst_rows);
   return out + all;
@@ -166,10 +165,10 @@ inline std::string origin(const Comparison& comparison, const std::vector<std::s
                           std::string_view version) {
   std::string out = fmt::format(
       "<h2>How this report was made</h2>\n<p class=\"muted\">By compare_runs of Octavo {} from "
-      "each "
-      "run's metrics.jsonl. The gap is the difference of the validation losses as a percentage of "
-      "the baseline's. FP8 GEMMs are those that one training micro-batch executes. Running means "
-      "are over {}.</p>\n<div class=\"scroll\"><table class=\"origin cards\"><thead><tr>",
+      "each run's metrics.jsonl. The gap is the difference of the validation losses as a "
+      "percentage of the baseline's. FP8 GEMMs are those that one training micro-batch executes. "
+      "Running means are over {}.</p>\n<div class=\"scroll\"><table class=\"origin "
+      "cards\"><thead><tr>",
       html(version), counted(comparison.window, "step"));
   const Cells head{"recipe",        "folder",     "precision", "model", "device",
                    "seed",          "parameters", "steps",     "batch", "sequence length",
@@ -214,8 +213,8 @@ inline std::string subtitle(const Comparison& comparison) {
 
 }  // namespace detail
 
-/// @param version  of Octavo, for the section that says how the report was made
-/// @param refresh  seconds after which a browser reads the page anew; 0: never
+/// @param version  version of Octavo, for the section about the report's origin
+/// @param refresh  seconds after which a browser reloads the page; 0 disables this
 inline std::string report(const Comparison& comparison, std::string_view version, int refresh) {
   const std::vector<std::string> styles = detail::styles(comparison);
   std::string out =

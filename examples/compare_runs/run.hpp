@@ -1,5 +1,5 @@
 /// @file
-/// One training run, as its folder's metrics.jsonl records it.
+/// One training run, read from its folder's metrics.jsonl.
 #pragma once
 
 #include <algorithm>
@@ -26,18 +26,18 @@ namespace compare_runs {
 
 using namespace programs;
 
-/// What the user named cannot be compared. The message has the file, the line where there is one,
-/// and what to do.
+/// The input cannot be compared. The message contains the file, the line if there is one, and
+/// advice.
 struct InputError : octavo::IoError {
   using octavo::IoError::IoError;
 };
 
-/// A run that has not begun: its folder or its first line is not there.
+/// The run has not begun: its folder or first line does not exist.
 struct NotYetThere : InputError {
   using InputError::InputError;
 };
 
-/// GEMMs that one training micro-batch executes, all of them and those with FP8 operands.
+/// GEMMs that one training micro-batch executes: all of them, and those with FP8 operands.
 struct GemmCount {
   std::uint64_t fp8 = 0;
   std::uint64_t total = 0;
@@ -50,7 +50,7 @@ struct Configuration {
   std::uint64_t steps = 0;
   GemmCount gemms;
   std::string card;            ///< the GPU's name; "" on the Cpu device, and in older files
-  std::uint64_t ranks = 1;     ///< one a GPU
+  std::uint64_t ranks = 1;     ///< one per GPU
   double flops_per_token = 0;  ///< floating-point operations of training; 0 in older files
 };
 
@@ -59,7 +59,7 @@ struct Step {
   std::uint64_t step = 0;
   double loss = 0, gradient_norm = 0, milliseconds = 0, tokens_per_second = 0;
   bool skipped = false;
-  bool is_first = false;  ///< of its process, which gets everything ready in it
+  bool is_first = false;  ///< first of its process, which includes preparation
 };
 
 struct Evaluation {
@@ -68,8 +68,8 @@ struct Evaluation {
   std::uint64_t tokens = 0;
 };
 
-/// One quantised GEMM operand at one step; saturated and flushed are shares of its elements. The
-/// scale is NaN where each block has its own.
+/// One quantised GEMM operand at one step; saturated and flushed are fractions of its elements. The
+/// scale is NaN if each block has a separate one.
 struct OperandSample {
   std::uint64_t step = 0;
   std::string name, format, granularity;
@@ -85,10 +85,10 @@ struct Summary {
   std::string sample;
 };
 
-/// A checkpoint of another recipe or optimizer that a run went on from by --convert.
+/// The checkpoint of another recipe or optimizer from which a run resumed with --convert.
 struct Conversion {
-  std::uint64_t step = 0;         ///< the last before it
-  std::string recipe, optimizer;  ///< that the checkpoint was saved with
+  std::uint64_t step = 0;         ///< last step before it
+  std::string recipe, optimizer;  ///< those of the checkpoint
 };
 
 struct Run {
@@ -97,13 +97,13 @@ struct Run {
   std::vector<Step> steps;
   std::vector<Evaluation> evaluations;
   std::vector<OperandSample> operands;
-  std::optional<Summary> summary;  ///< absent when the run did not reach its end
+  std::optional<Summary> summary;  ///< empty if the run did not reach its end
   std::vector<std::string> remarks;
   std::vector<Conversion> conversions;
   std::string second_run;        ///< the error that the next step is, unless "resumed" comes before
-  bool was_resumed = false;      ///< its summary has the speed of its last process
-  bool begins = true;            ///< the step that comes is the first of a process
-  bool has_other_ranks = false;  ///< or cards since it was resumed: steps do not compare
+  bool was_resumed = false;      ///< the summary has the speed of the last process
+  bool begins = true;            ///< the next step is the first of a process
+  bool has_other_ranks = false;  ///< or cards after it was resumed: steps are not comparable
 
   [[nodiscard]] std::uint64_t last_step() const { return steps.empty() ? 0 : steps.back().step; }
   [[nodiscard]] bool finished() const { return summary && summary->end == "done"; }
@@ -130,7 +130,7 @@ inline std::string text(const Json& object, const char* name) {
   return value.get<std::string>();
 }
 
-/// A text that older files do not have.
+/// Returns a text that older files do not contain.
 inline std::string text_or(const Json& object, const char* name, const std::string& otherwise) {
   return object.contains(name) ? text(object, name) : otherwise;
 }
@@ -192,8 +192,7 @@ inline void read_configuration(const Json& event, Run& run) {
   run.summary.reset();
 }
 
-/// A resumed run repeats the steps since its checkpoint: the last record of a step is the one that
-/// counts.
+/// A resumed run repeats the steps since its checkpoint: the last record of a step counts.
 inline void forget_from(std::uint64_t step, Run& run) {
   const auto repeated = [step](const auto& record) { return record.step >= step; };
   std::erase_if(run.steps, repeated);
@@ -229,7 +228,7 @@ inline void read_step(const Json& event, Run& run) {
   }
 }
 
-/// What the run went on from, with --convert also from another precision.
+/// Reads what the run resumed from, with --convert also another precision.
 inline void read_resumed(const Json& event, Run& run) {
   const std::uint64_t step = count(event, "step");
   run.second_run.clear();
@@ -257,7 +256,7 @@ inline void read_summary(const Json& event, Run& run) {
                         .sample = text(event, "sample")};
 }
 
-/// Events of other names are left to other readers.
+/// Ignores events with other names.
 inline void read_event(const Json& event, Run& run) {
   if (!event.is_object()) throw InputError("a JSON object is expected on each line");
   const std::string name = text(event, "event");
@@ -280,7 +279,7 @@ inline void read_event(const Json& event, Run& run) {
   }
 }
 
-/// The folders in a folder that have metrics, and where they are more, how many: "a, b".
+/// Returns the folders in a folder that contain metrics, with a count of further ones: "a, b".
 inline std::string runs_in(const std::filesystem::path& folder) {
   namespace fs = std::filesystem;
   constexpr std::size_t most = 8;
@@ -307,14 +306,14 @@ inline std::ifstream open_metrics(const std::filesystem::path& folder) {
     throw NotYetThere(fmt::format("{}: no such folder", visible(folder.string())));
   if (!fs::is_directory(status))
     throw InputError(fmt::format("{}: {}", visible(folder.string()),
-                                 error ? error.message() : "not a folder; name the run's folder"));
+                                 error ? error.message() : "not a folder; pass the run's folder"));
   const fs::path file = folder / "metrics.jsonl";
   const fs::file_status file_status = fs::status(file, error);
   if (file_status.type() == fs::file_type::not_found) {
     const std::string runs = runs_in(folder);
     throw NotYetThere(fmt::format(
-        "{}: no metrics.jsonl in this folder; name {}", visible(folder.string()),
-        runs.empty() ? "the folder that the trainer's --out named" : "runs in it: " + runs));
+        "{}: no metrics.jsonl in this folder; pass {}", visible(folder.string()),
+        runs.empty() ? "a folder of a run (--out of the trainer)" : "runs in it: " + runs));
   }
   errno = 0;
   std::ifstream in(file, std::ios::binary);
@@ -326,9 +325,9 @@ inline std::ifstream open_metrics(const std::filesystem::path& folder) {
 
 }  // namespace detail
 
-/// Reads `folder`/metrics.jsonl. A last line without its line feed that is not complete JSON is
-/// what a killed run leaves: it is dropped, with a remark.
-/// @throws InputError  if the file is missing, unreadable or empty, or a line is not as documented
+/// Reads `folder`/metrics.jsonl. Drops an incomplete last line, which a killed run can leave, with
+/// a note.
+/// @throws InputError  if the file is missing, unreadable or empty, or a line is invalid
 inline Run read_run(const std::filesystem::path& folder) {
   std::ifstream in = detail::open_metrics(folder);
   const std::string name = visible((folder / "metrics.jsonl").string());
@@ -344,14 +343,14 @@ inline Run read_run(const std::filesystem::path& folder) {
         throw InputError(fmt::format("{}:{}: not valid JSON: {}", name, number,
                                      visible(error.what(), LineBreaks::mark, 200)));
       run.remarks.push_back(
-          fmt::format("line {} of its metrics.jsonl is cut off and was left out", number));
+          fmt::format("line {} of its metrics.jsonl is truncated and was ignored", number));
     } catch (const InputError& error) {
       throw InputError(fmt::format("{}:{}: {}", name, number, visible(error.what())));
     }
   }
   if (in.bad()) throw InputError(fmt::format("{}: reading failed", name));
   if (run.configuration.model.empty())
-    throw NotYetThere(fmt::format("{}: no \"run\" event; the file is empty or was cut off", name));
+    throw NotYetThere(fmt::format("{}: no \"run\" event; the file is empty or truncated", name));
   return run;
 }
 

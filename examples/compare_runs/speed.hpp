@@ -1,5 +1,5 @@
 /// @file
-/// What runs cost: time, floating-point operations, and the share of what their cards can do.
+/// The cost of runs: time, floating-point operations, and the share of the cards' peak.
 #pragma once
 
 #include <algorithm>
@@ -20,21 +20,20 @@
 
 namespace compare_runs {
 
-/// The most that a card of those that Octavo trains on multiplies and adds in BF16, in TFLOP/s,
-/// without sparsity. A GH200 is found as an H200.
+/// BF16 peak of the cards that Octavo trains on, in TFLOP/s, without sparsity. A GH200 matches an
+/// H200.
 struct CardPeak {
-  std::string_view name;  ///< what the card's name has in it
+  std::string_view name;  ///< part of the card's name
   double tflops;
 };
 
-/// The first that fits counts.
-/// Source: NVIDIA's data sheets of these cards.
+/// The first match counts. Source: NVIDIA's data sheets of these cards.
 inline constexpr std::array card_peaks{CardPeak{"H100 PCIe", 756}, CardPeak{"H800 PCIe", 756},
                                        CardPeak{"H100 NVL", 835},  CardPeak{"H200 NVL", 835},
                                        CardPeak{"H100", 989.4},    CardPeak{"H200", 989.4},
                                        CardPeak{"H800", 989.4},    CardPeak{"H20", 148}};
 
-/// TFLOP/s of BF16 that a card reaches at most, if it is known: of a part of one it is not.
+/// Returns a card's BF16 peak in TFLOP/s, if it is known; that of a part of a card is not.
 inline std::optional<double> peak_of(std::string_view card) {
   if (card.find("MIG") != std::string_view::npos) return {};
   for (const CardPeak& peak : card_peaks) {
@@ -43,17 +42,17 @@ inline std::optional<double> peak_of(std::string_view card) {
   return {};
 }
 
-/// Of all steps that count. An absent number is not known, and one that is not finite was not.
+/// Figures over all steps that count. A missing number is unknown; a non-finite one was not finite.
 struct Speed {
   std::optional<double> least_loss, last_loss;  ///< of validation
-  double seconds = 0;                           ///< of steps alone
-  std::optional<double> milliseconds;           ///< of a step, the median
-  std::optional<double> tokens_per_second;      ///< likewise, of all ranks
-  std::optional<double> tflops;                 ///< TFLOP/s of a card
-  std::optional<double> mfu;                    ///< of 1: model FLOPs utilisation
+  double seconds = 0;                           ///< of steps only
+  std::optional<double> milliseconds;           ///< median per step
+  std::optional<double> tokens_per_second;      ///< median, of all ranks
+  std::optional<double> tflops;                 ///< TFLOP/s per card
+  std::optional<double> mfu;                    ///< fraction: model FLOPs utilisation
 };
 
-/// Of the values that are above zero, if there are any.
+/// Returns the median of the positive values, if there are any.
 inline std::optional<double> median(std::vector<double> values) {
   std::erase_if(values, [](double value) { return !std::isfinite(value) || value <= 0; });
   if (values.empty()) return {};
@@ -84,12 +83,12 @@ inline Speed speed_of(const Run& run) {
   return speed;
 }
 
-/// The nearest of the numbers 0, 1, … 10¹⁸.
+/// Returns the nearest integer from 0 to 10¹⁸.
 inline std::uint64_t rounded(double value) {
   return static_cast<std::uint64_t>(std::llround(std::clamp(value, 0.0, 1e18)));
 }
 
-/// 1:02:03, or 4.5 s below a minute.
+/// Formats 1:02:03, or 4.5 s below a minute.
 inline std::string duration_text(double seconds) {
   if (seconds < 60) return fmt::format("{:.1f} s", seconds);
   const std::uint64_t whole = rounded(seconds);
@@ -98,12 +97,12 @@ inline std::string duration_text(double seconds) {
 
 inline std::string loss_text(double loss) { return fmt::format("{:.4f}", loss); }
 
-/// Whole tokens a second.
+/// Formats whole tokens per second.
 inline std::string rate_text(double tokens_per_second) {
   return grouped(rounded(tokens_per_second));
 }
 
-/// A number as `show` writes it; "-" where it is not known, "not finite" where it was not.
+/// Formats a number with `show`; "-" if it is unknown, "not finite" if it was not finite.
 template <class Show>
 std::string number_cell(const std::optional<double>& value, const Show& show) {
   if (!value) return "-";
@@ -114,8 +113,8 @@ inline const std::vector<std::string> speed_head{"recipe",  "min loss", "final l
                                                  "runtime", "ms/step",  "tokens/s",
                                                  "TFLOP/s", "MFU",      "speed-up"};
 
-/// @param label  of the run
-/// @param first  what `speed` is held against: of the first run
+/// @param label  label of the run
+/// @param first  speed of the first run, to compare `speed` with
 inline std::vector<std::string> speed_cells(const std::string& label, const Speed& speed,
                                             const Speed& first) {
   std::optional<double> speed_up;

@@ -1,4 +1,4 @@
-// What is said before the first step.
+// Output before the first step.
 #pragma once
 
 #include <common/folded.hpp>
@@ -19,8 +19,7 @@
 
 namespace trainer {
 
-/// Prints which flags of ranks one rank alone makes nothing of: they tell of several that a
-/// launcher was to start. Of --reduce fp32 it makes sums in FP32.
+/// Prints the rank flags that have no effect on a single rank. --reduce fp32 has one: sums in FP32.
 inline void announce_single_rank(const Options& options) {
   if (options.ranks * options.tensor_parallel > 1) return;
   std::string flags;
@@ -38,12 +37,12 @@ inline void announce_single_rank(const Options& options) {
 
 namespace detail {
 
-/// Bytes in MiB.
+/// Converts bytes to MiB.
 inline double mebibytes(std::size_t bytes) {
   return static_cast<double>(bytes) / (1024.0 * 1024.0);
 }
 
-/// A line for each kind of memory.
+/// Returns one line for each kind of memory.
 inline std::string memory_table(const octavo::MemoryPlan& memory) {
   std::string text;
   for (std::size_t kind = 0; kind < octavo::memory_kinds; ++kind) {
@@ -60,7 +59,7 @@ inline std::string memory_table(const octavo::MemoryPlan& memory) {
   return text;
 }
 
-/// The same in one line.
+/// Returns the same in one line.
 inline std::string memory_line(const octavo::MemoryPlan& memory) {
   std::string kinds;
   for (std::size_t kind = 0; kind < octavo::memory_kinds; ++kind) {
@@ -76,7 +75,7 @@ inline std::string memory_line(const octavo::MemoryPlan& memory) {
 
 }  // namespace detail
 
-/// Prints the flags that were chosen, or with --verbose all of them.
+/// Prints the flags that were set, or all of them with --verbose.
 /// @param chosen         lines of TOML: flags of the command line and of --config
 /// @param configuration  lines of TOML: all flags
 inline void announce_flags(const Options& options, const std::string& chosen,
@@ -99,9 +98,9 @@ inline void announce_flags(const Options& options, const std::string& chosen,
   if (!text.empty()) fmt::print("flags | {}\n", text);
 }
 
-/// Prints memory and GEMMs in a few lines, or with --verbose in full, and keeps the full text in
-/// the run's folder as manifest.txt.
-/// @param folder  empty: writes no file
+/// Prints memory and GEMMs in a few lines, or in full with --verbose, and writes the full text to
+/// manifest.txt in the run's folder.
+/// @param folder  the run's folder; empty writes no file
 /// @throws IoError  if manifest.txt cannot be written
 inline void announce(const octavo::TrainingSession& session, const Options& options,
                      const std::filesystem::path& folder) {
@@ -121,7 +120,7 @@ inline void announce(const octavo::TrainingSession& session, const Options& opti
   programs::flush_output();
 }
 
-/// Says whether there are steps to take, and whether what they make of the weights is kept.
+/// Prints if there is nothing to train, or if the trained weights are not kept.
 /// @param done  steps that the run has taken before
 inline void announce_steps(const Options& options, octavo::Index done) {
   if (done >= options.steps) {
@@ -133,7 +132,7 @@ inline void announce_steps(const Options& options, octavo::Index done) {
   programs::flush_output();
 }
 
-/// Says that the rate is still rising when the run ends.
+/// Warns if the learning rate still rises at the end of the run.
 inline void warn_of_warmup(const Options& options) {
   if (options.warmup <= options.steps) return;
   programs::tell(

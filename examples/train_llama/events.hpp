@@ -1,4 +1,4 @@
-// What TensorBoard shows of a run.
+// TensorBoard events of a run.
 #pragma once
 
 #include <common/text.hpp>
@@ -14,11 +14,11 @@
 
 namespace trainer {
 
-/// A file of events that ends no run: what cannot be written is warned of, once, and then there are
-/// no more.
+/// An event file whose errors do not end the run: the first failed write prints a warning and
+/// disables it.
 class Events {
  public:
-  /// Writes a new file.
+  /// Creates a new file.
   void open(const std::filesystem::path& folder) {
     attempt([&] { file_ = std::make_unique<octavo::EventFile>(folder); });
   }
@@ -41,14 +41,14 @@ class Events {
       part();
     } catch (const octavo::IoError& error) {
       file_.reset();
-      // A terminal shows the progress line there.
-      programs::tell("{}{}: warning: {}. The run goes on, and TensorBoard is shown no more of it\n",
-                     ::isatty(STDERR_FILENO) != 0 ? "\r\033[K" : "", program().name,
-                     programs::text_of(error));
+      // On a terminal, the message starts below the progress line.
+      programs::tell(
+          "{}{}: warning: {}. The run continues, but writes no more TensorBoard events\n",
+          ::isatty(STDERR_FILENO) != 0 ? "\r\033[K" : "", program().name, programs::text_of(error));
     }
   }
 
-  std::unique_ptr<octavo::EventFile> file_;  ///< null: there is none
+  std::unique_ptr<octavo::EventFile> file_;  ///< null if disabled
 };
 
 }  // namespace trainer

@@ -1,4 +1,4 @@
-// What a run prints and writes.
+// Output and files of a run.
 #pragma once
 
 #include <common/progress.hpp>
@@ -30,14 +30,14 @@
 
 namespace trainer {
 
-/// Prints to the terminal, and writes metrics.jsonl and what TensorBoard reads. Where standard
-/// output or metrics.jsonl cannot be written any more, the run ends as by a signal, so that it is
-/// saved where it is to be.
+/// Prints to the terminal, and writes metrics.jsonl and TensorBoard events. If standard output or
+/// metrics.jsonl becomes unwritable, the run ends as after a signal, so that it saves a checkpoint
+/// if it keeps them.
 class Report final : public octavo::RunObserver {
  public:
-  /// @param folder  of config.toml, metrics.jsonl and the events; empty: none
-  /// @param before  what becomes of the metrics that are there
-  /// @throws IoError  if they cannot be written
+  /// @param folder  folder for config.toml, metrics.jsonl and the events; empty writes none
+  /// @param before  what to do with existing metrics
+  /// @throws IoError  if the files cannot be written
   Report(const Options& options, const std::filesystem::path& folder,
          octavo::MetricsFile::Lines before, const std::string& configuration, std::string recipe,
          TimelineFile& timeline, bool is_first_rank)
@@ -54,7 +54,7 @@ class Report final : public octavo::RunObserver {
     events_.write(0, octavo::EventSummary{}.add_text("config", code(configuration)));
   }
 
-  /// Where metrics are written, or "".
+  /// Returns the path of metrics.jsonl, or "".
   [[nodiscard]] std::string metrics_file() const {
     return metrics_ == nullptr ? "" : metrics_->path().string();
   }
@@ -99,20 +99,20 @@ class Report final : public octavo::RunObserver {
     events_.write(0, octavo::EventSummary{}.add_text("run", code(line.str() + '\n')));
   }
 
-  /// Before the first step of this process. What an earlier one has written of it and those behind
-  /// it is no part of the run any more.
+  /// Called before the first step of this process. Records of this and later steps by an earlier
+  /// process no longer count.
   void begin_steps(octavo::Index step) {
     first_step_ = step;
     takes_steps_ = true;
     events_.begin_steps(step);
   }
 
-  /// @throws IoError  if metrics.jsonl, or what was printed, lacks something of the steps
+  /// @throws IoError  if metrics.jsonl or the printed output is incomplete
   void require_written() const {
     if (not_written_ != nullptr) std::rethrow_exception(not_written_);
   }
 
-  /// Of a run that goes on.
+  /// Reports a resumed run.
   void resumed(const std::filesystem::path& path, const octavo::CheckpointManifest& manifest,
                const octavo::TrainingSession& session) {
     fmt::print("resumed | after step {}, from {}\n", manifest.step,
@@ -135,13 +135,15 @@ class Report final : public octavo::RunObserver {
       for (const std::string& change : conversion.changes) {
         fmt::print("CONVERTED | {}\n", programs::visible(change));
       }
-      fmt::print("CONVERTED | all else, such as steps and the position in the text: taken over\n");
+      fmt::print(
+          "CONVERTED | everything else, such as the step and the position in the data, is "
+          "unchanged\n");
       line.add("converted", octavo::detail::line_of(conversion));
     }
     write(line);
   }
 
-  /// What became of a checkpoint.
+  /// Reports the result of saving a checkpoint.
   void checkpoint(const octavo::CheckpointRecord& record) {
     if (!is_first_rank_) return;
     clear_progress();
@@ -163,7 +165,7 @@ class Report final : public octavo::RunObserver {
               .add("error", record.error));
   }
 
-  /// Of a checkpoint, on stderr.
+  /// Warns about a failed checkpoint on stderr.
   static void print_trouble(const octavo::CheckpointRecord& record) {
     const std::string path = programs::visible(record.path.string());
     if (record.error.empty()) {
@@ -171,8 +173,8 @@ class Report final : public octavo::RunObserver {
                      programs::visible(record.warning));
     } else {
       programs::tell(
-          "{}: warning: NOT SAVED at step {}: {}. The run goes on, and the checkpoints "
-          "before are as they were\n",
+          "{}: warning: NOT SAVED at step {}: {}. The run continues, and earlier checkpoints are "
+          "unchanged\n",
           program().name, record.step, programs::visible(record.error));
     }
   }
@@ -229,7 +231,7 @@ class Report final : public octavo::RunObserver {
     events_.write(step, octavo::EventSummary{}.add_scalar("validation/loss", loss.mean()));
   }
 
-  /// Says what was a spike, and what is done about it.
+  /// Warns about a spike and the action taken.
   void spike(const octavo::SpikeRecord& record) override {
     const bool goes_back = record.action == octavo::OnSpike::rollback;
     const auto action = static_cast<std::size_t>(record.action);
@@ -262,7 +264,7 @@ class Report final : public octavo::RunObserver {
     write(line.add("rollbacks", record.rollbacks));
   }
 
-  /// Says that a run diverges, and what to do.
+  /// Warns that a run diverges, with advice.
   void divergence(const octavo::StepRecord& record, double first_loss) override {
     if (!is_first_rank_) return;
     clear_progress();
@@ -273,9 +275,7 @@ class Report final : public octavo::RunObserver {
         program().name, record.result.loss, record.step, first_loss, record.learning_rate);
   }
 
-  /// @param sample      text that the model made, or nothing
-  /// @param peak_bytes  that the session allocated on its device
-  /// @param host_bytes  and beside, of the host's memory
+  /// @param peak_bytes, host_bytes  allocated on the session's device, and in host memory
   void end(const octavo::RunSummary& summary, const std::string& sample, std::size_t peak_bytes,
            std::size_t host_bytes) {
     timeline_.end();
@@ -309,21 +309,22 @@ class Report final : public octavo::RunObserver {
   }
 
  private:
-  /// A loss as it is printed.
+  /// Formats a loss.
   /// @param is_none_if_nan  NaN means that there were no targets
   static std::string loss_text(double loss, bool is_none_if_nan) {
     if (std::isfinite(loss)) return fmt::format("{:.4f}", loss);
     return std::isnan(loss) && is_none_if_nan ? "none (no targets)" : "not finite";
   }
 
-  /// The last part of the folder's path.
+  /// Returns the last component of the folder's path.
   static std::string name_of_run(const std::filesystem::path& folder) {
     if (folder.empty()) return {};
     const std::filesystem::path path = std::filesystem::absolute(folder).lexically_normal();
     return (path.filename().empty() ? path.parent_path() : path).filename().string();
   }
 
-  /// How many steps this process took, and how fast, such as "4 steps in 0.3 s, 72 by now | ".
+  /// Returns how many steps this process took, and how fast, such as "4 steps in 0.3 s, 72 by now |
+  /// ".
   static std::string steps_text(const octavo::RunSummary& summary) {
     if (summary.taken == 0) return fmt::format("no step, {} by now | ", summary.steps);
     return fmt::format(
@@ -333,7 +334,7 @@ class Report final : public octavo::RunObserver {
         summary.tokens_per_second, summary.taken == 1 ? "" : " after the first");
   }
 
-  /// Lines as Markdown shows them as they are.
+  /// Formats lines as a Markdown code block.
   static std::string code(const std::string& lines) { return "```\n" + lines + "```"; }
 
   void print_timeline() {
@@ -379,7 +380,7 @@ class Report final : public octavo::RunObserver {
     return lines;
   }
 
-  /// What TensorBoard shows of a step.
+  /// Writes the TensorBoard events of a step.
   void write_events(const octavo::StepRecord& record,
                     const std::vector<octavo::OperandReport>& operands) {
     if (!events_.is_open()) return;
@@ -401,7 +402,7 @@ class Report final : public octavo::RunObserver {
     events_.write(record.step, summary);
   }
 
-  /// Names operands that their format no longer suits.
+  /// Warns about operands that no longer suit their format.
   void warn_of(const std::vector<octavo::OperandReport>& operands, octavo::Index step) {
     if (operands.empty()) return;
     for (const octavo::OperandTrouble& trouble : health_.examine(operands)) {
@@ -445,20 +446,20 @@ class Report final : public octavo::RunObserver {
     }
   }
 
-  /// While an exception is handled, which `require_written` throws in the end.
+  /// Called while an exception is handled. `require_written` throws it at the end.
   void end_run(const std::exception& error) {
     if (not_written_ == nullptr) not_written_ = std::current_exception();
     if (has_ended_) return;
     clear_progress();
-    programs::tell("{}: {}. The run ends, and is saved before where checkpoints are\n",
+    programs::tell("{}: {}. The run ends, and first saves a checkpoint if it keeps them\n",
                    program().name, programs::text_of(error));
     octavo::InterruptGuard::request(SIGTERM);  // all ranks end together
   }
 
-  /// A line that stays in place, on a terminal only.
+  /// Updates the progress line, on a terminal only.
   void progress(const octavo::StepRecord& record) {
     const auto now = std::chrono::steady_clock::now();
-    // From step to step, evaluations and records between them included.
+    // From step to step, including evaluations and records between them.
     step_time_.add(std::chrono::duration<double>(now - last_step_).count());
     last_step_ = now;
     if (!terminal_) return;
@@ -482,12 +483,12 @@ class Report final : public octavo::RunObserver {
   TimelineFile& timeline_;
   std::unique_ptr<octavo::MetricsFile> metrics_;
   Events events_;
-  std::exception_ptr not_written_;  ///< why metrics.jsonl, or what was printed, lacks something
+  std::exception_ptr not_written_;  ///< why metrics.jsonl or the printed output is incomplete
   bool prints_fail_ = false;
   bool writes_fail_ = false;
   bool takes_steps_ = false;
   bool has_ended_ = false;
-  octavo::LossSum validation_;  ///< the last
+  octavo::LossSum validation_;  ///< the last evaluation
   octavo::OperandHealth health_;
   bool is_first_rank_;
   bool terminal_;

@@ -1447,7 +1447,7 @@ full_events /dev/full --warmup 9
 case="a file of TensorBoard's that cannot be written"
 full_events err --warmup 1
 err_is_one_line_with "warning: full_events/events.out.tfevents."
-err_is_one_line_with "No space left on device; what was there before is kept; make room on the disk or write elsewhere. The run goes on, and TensorBoard is shown no more of it"
+err_is_one_line_with "No space left on device; what was there before is kept; make room on the disk or write elsewhere. The run continues, but writes no more TensorBoard events"
 metrics full_events/metrics.jsonl 'assert len(of("step")) == 4 and lines[-1]["end"] == "done"'
 
 case="a full disk"
