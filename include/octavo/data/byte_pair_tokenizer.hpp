@@ -1,5 +1,5 @@
 /// @file
-/// The tokenizers of GPT-2, Llama 3, Qwen and their like. Needs PCRE2: see split_pattern.hpp.
+/// Byte-level BPE tokenizers, as of GPT-2, Llama 3 and Qwen. Needs PCRE2: see split_pattern.hpp.
 #pragma once
 
 #include <octavo/core/context.hpp>
@@ -30,24 +30,24 @@ namespace octavo OCTAVO_ABI {
 
 namespace detail {
 
-/// What a byte pair tokenizer's file says.
+/// The content of a BPE tokenizer's file.
 struct BytePairModel {
   BytePairs pairs;
-  std::vector<SplitPattern> patterns;  ///< each cuts what the one before has left
+  std::vector<SplitPattern> patterns;  ///< each splits the pieces of the one before
   std::vector<AddedToken> added;
-  std::vector<NormalForm> forms;      ///< text is brought into them, in turn, before it is cut
-  NormalizeText normalize = nullptr;  ///< null: text that `forms` may change is refused
+  std::vector<NormalForm> forms;      ///< applied to the text in this order before it is split
+  NormalizeText normalize = nullptr;  ///< null: text that `forms` may change is an error
 };
 
-/// A word's begin in a text, and the tokens before it.
+/// The beginning of a word in a text, and the number of tokens before it.
 struct WordBegin {
   std::size_t place = 0;
   std::size_t tokens = 0;
 };
 
-/// The first byte from `from` to before `until` that begins no character of UTF-8; there is none:
-/// the end of a character at `until` or behind it.
-/// @param from  no character begins before it and ends behind it
+/// Returns the first byte in [from, until) that begins no UTF-8 character. If none exists, returns
+/// the end of the character at or after `until`.
+/// @param from  a boundary between characters
 [[nodiscard]] inline std::size_t utf8_until(std::string_view text, std::size_t from,
                                             std::size_t until) {
   constexpr std::uint64_t high_bits = 0x8080808080808080u;
@@ -66,20 +66,19 @@ struct WordBegin {
   return from;
 }
 
-/// Text of which a part is encoded.
+/// A text and the part of it that is encoded.
 struct TextPart {
   std::string_view text{};
   std::size_t from = 0;
   std::size_t until = 0;
-  std::size_t utf8_end =
-      0;  ///< the first byte from `until` on that begins no character, or the end
+  std::size_t utf8_end = 0;  ///< first byte from `until` on that begins no character, or the end
 };
 
-/// Encodes text of one model in one thread.
+/// Encodes text with one model in one thread.
 class TextEncoder {
  public:
   /// @param model  outlives the encoder
-  /// @param bytes  that it will encode, more or less
+  /// @param bytes  approximate number of bytes to encode
   TextEncoder(const BytePairModel& model, std::size_t bytes)
       : byte_tokens_(model.pairs.byte_tokens),
         has_all_bytes_(std::find(byte_tokens_.begin(), byte_tokens_.end(), -1) ==
@@ -89,11 +88,11 @@ class TextEncoder {
     for (const SplitPattern& pattern : model.patterns) matchers_.emplace_back(pattern);
   }
 
-  /// Appends the tokens of words from `part.from` on, until one ends at `part.until` or behind.
-  /// What they are depends on the text from there on and on nothing before it.
-  /// @param begins  where it is not sure that a word begins at `from`: gets the places at which
-  ///                words began, the first few; a word that goes on far behind `until` is left
-  /// @returns  where the last ended
+  /// Appends the tokens of the words from `part.from` on, until a word ends at or after
+  /// `part.until`. The tokens do not depend on the text before `part.from`.
+  /// @param begins  if `from` may be within a word: receives the beginnings of the first words; a
+  ///                word that continues far beyond `until` is not encoded
+  /// @return the end of the last word
   std::size_t encode(const TextPart& part, std::vector<std::int32_t>& tokens,
                      std::vector<WordBegin>* begins = nullptr) {
     const auto [text, start, until, utf8_end] = part;
@@ -108,7 +107,7 @@ class TextEncoder {
         if (from == begin) break;
         continue;
       }
-      // Bytes that are no UTF-8 are a word.
+      // Bytes that are not UTF-8 form a word.
       while (end < text.size() && utf8_length(text.substr(end)) == 0) ++end;
       if (is_left(begins, end, until)) break;
       note(begins, from, tokens);
@@ -141,7 +140,7 @@ class TextEncoder {
     }
   }
 
-  /// Cuts a text by the pattern of a stage, and its pieces by those behind.
+  /// Splits a text by the pattern of a stage, and its pieces by the patterns of later stages.
   std::size_t split(std::size_t stage, std::string_view text, std::size_t from, std::size_t until,
                     std::vector<std::int32_t>& tokens, std::vector<WordBegin>* begins) {
     if (stage == matchers_.size()) {
@@ -174,10 +173,10 @@ class TextEncoder {
 
 }  // namespace detail
 
-/// Byte pair encoding of bytes: added tokens are found first, then the text between them is brought
-/// into the tokenizer's normal form, if it has one, and regular expressions cut it into words,
-/// whose bytes merge in the order of their ranks. Bytes that are no UTF-8 are words of their own.
-/// `load_tokenizer` makes one of a file.
+/// A byte-level BPE tokenizer. It finds added tokens first, normalises the text between them if the
+/// tokenizer has a normal form, splits it into words by regular expressions, and merges the bytes
+/// of each word by rank. Bytes that are not UTF-8 form separate words. `load_tokenizer` reads one
+/// from a file.
 class BytePairTokenizer final : public Tokenizer {
  public:
   explicit BytePairTokenizer(detail::BytePairModel model) : model_(std::move(model)) {
@@ -209,8 +208,8 @@ class BytePairTokenizer final : public Tokenizer {
     return tokens;
   }
 
-  /// Long texts are cut anywhere, and each part is encoded beyond its end until a word begins
-  /// where one began in the next.
+  /// Long texts are divided at arbitrary places. Each part is encoded beyond its end until a word
+  /// begins at the same place as a word of the next part.
   [[nodiscard]] std::vector<std::vector<std::int32_t>> encode_all(
       std::span<const std::string_view> texts, const Context<Cpu>& context,
       std::span<const std::string> allowed = {}) const override {
@@ -251,13 +250,13 @@ class BytePairTokenizer final : public Tokenizer {
  private:
   static constexpr std::size_t part_bytes = std::size_t{1} << 17;
 
-  /// Text to be encoded, or an added token.
+  /// A piece of text, or an added token.
   struct Segment {
     std::string_view text{};
     std::optional<std::int32_t> token{};
   };
 
-  /// Of a segment what one thread encodes.
+  /// The part of a segment that one thread encodes.
   struct Part {
     detail::TextPart text{};
     std::optional<std::int32_t> token{};
@@ -266,7 +265,7 @@ class BytePairTokenizer final : public Tokenizer {
     std::size_t end = 0;
   };
 
-  /// Tokens that are looked for in the text as it is, and then those in what is left of it.
+  /// Added tokens to find in the original text, and those to find in the normalised rest.
   using Finders = std::array<detail::AddedTokens, 2>;
 
   [[nodiscard]] Finders finders_of(std::span<const std::string> allowed) const {
@@ -280,7 +279,7 @@ class BytePairTokenizer final : public Tokenizer {
     return finders;
   }
 
-  /// Texts that a normal form changed, for as long as segments of them are used.
+  /// Normalised texts, which outlive the segments that refer to them.
   using NormalizedTexts = std::deque<std::string>;
 
   [[nodiscard]] std::vector<Segment> segments_of(std::string_view text, const Finders& finders,
@@ -294,7 +293,7 @@ class BytePairTokenizer final : public Tokenizer {
     });
     return segments;
   }
-  /// Appends a segment for each token that is found, and calls `body` for the text between.
+  /// Appends a segment for each token found, and calls `body` for the text between them.
   template <class Body>
   static void find_tokens(std::string_view text, const detail::AddedTokens& finder,
                           std::vector<Segment>& segments, const Body& body) {
@@ -307,7 +306,7 @@ class BytePairTokenizer final : public Tokenizer {
     }
   }
 
-  /// The text in the tokenizer's normal form. Bytes that are not UTF-8 stay as they are.
+  /// Returns the text in the tokenizer's normal form. Bytes that are not UTF-8 do not change.
   [[nodiscard]] std::string_view normal_form(std::string_view text,
                                              NormalizedTexts& normalized) const {
     for (const NormalForm form : model_.forms) {
@@ -343,7 +342,7 @@ class BytePairTokenizer final : public Tokenizer {
     for (std::size_t from = 0; from < text.size();) {
       std::size_t until = text.size();
       if (until - from > 2 * part_bytes) {
-        // Behind a line's end a word probably begins.
+        // A word probably begins after the end of a line.
         until = from + part_bytes;
         const std::size_t line = text.substr(until, part_bytes / 8).find('\n');
         if (line != std::string_view::npos) until += line + 1;
@@ -393,8 +392,8 @@ class BytePairTokenizer final : public Tokenizer {
     return tokens;
   }
 
-  /// Calls `body(i, encoder)` for each i below `count`; each thread has an encoder. Of several
-  /// exceptions that of the lowest i is thrown, when all are done.
+  /// Calls `body(i, encoder)` for each i below `count`, with one encoder per thread. When all calls
+  /// have returned, rethrows the exception of the lowest i, if any.
   template <class Body>
   void in_parallel(std::size_t count, const Context<Cpu>& context, const Body& body) const {
     std::atomic<std::size_t> next{0};

@@ -1,5 +1,5 @@
 /// @file
-/// Byte pair encoding: which tokens the bytes of a word become.
+/// Byte pair encoding of words.
 #pragma once
 
 #include <octavo/core/device.hpp>
@@ -22,7 +22,7 @@ namespace octavo OCTAVO_ABI {
 
 namespace detail {
 
-/// What two neighbouring tokens merge to, and how early: a lower rank goes before.
+/// The token that two adjacent tokens merge to, and its rank: lower ranks merge first.
 struct PairMerge {
   std::int32_t rank = std::numeric_limits<std::int32_t>::max();
   std::int32_t token = -1;
@@ -33,11 +33,12 @@ struct PairMerge {
 /// A hash table from pairs of tokens to their merges.
 class PairMerges {
  public:
-  /// @param count  of pairs that will be added, at most
+  /// @param count  maximum number of pairs
   explicit PairMerges(std::size_t count = 0)
       : slots_(std::bit_ceil(2 * count + 2)), mask_(slots_.size() - 1) {}
 
-  /// @returns false, and changes nothing, where the pair is there
+  /// Adds a pair.
+  /// @return false, without a change, if the table has the pair
   bool add(std::int32_t left, std::int32_t right, PairMerge merge) {
     const std::uint64_t key = key_of(left, right);
     std::size_t at = place_of(key);
@@ -75,7 +76,7 @@ class PairMerges {
   std::size_t mask_;
 };
 
-/// Lets a map of strings be searched without making one.
+/// Allows lookups in a map of strings without constructing a string.
 struct TextHash {
   using is_transparent = void;
   std::size_t operator()(std::string_view text) const {
@@ -84,26 +85,26 @@ struct TextHash {
 };
 using TokenMap = std::unordered_map<std::string, std::int32_t, TextHash, std::equal_to<>>;
 
-/// The tokens of a vocabulary and how they merge.
+/// The tokens of a vocabulary and their merges.
 struct BytePairs {
-  std::vector<std::string> bytes;               ///< of each token
-  std::array<std::int32_t, 256> byte_tokens{};  ///< the token of each byte; −1: it has none
+  std::vector<std::string> bytes;               ///< bytes of each token
+  std::array<std::int32_t, 256> byte_tokens{};  ///< the token of each byte, or −1
   PairMerges merges;
-  TokenMap whole_words;  ///< that become one token whatever merges say
+  TokenMap whole_words;  ///< words that are one token regardless of merges
 };
 
-/// Merges words, each until no two neighbours merge: always the pair of the lowest rank, of several
-/// the leftmost. Remembers short words; what it remembers changes no token.
+/// Encodes words by merging adjacent tokens until no pair merges. Each step merges the pair of the
+/// lowest rank, and the leftmost of several. Caches short words, which does not change tokens.
 /// Source: Sennrich, Haddow, Birch: Neural Machine Translation of Rare Words with Subword Units.
 class WordEncoder {
  public:
   /// @param pairs  outlives the encoder
-  /// @param bytes  that it will encode, more or less: decides how many words it remembers
+  /// @param bytes  approximate number of bytes to encode; determines the size of the cache
   WordEncoder(const BytePairs& pairs, std::size_t bytes)
       : pairs_(pairs),
         seen_(std::bit_ceil(std::clamp<std::size_t>(bytes / 16, 1, std::size_t{1} << 15))) {}
 
-  /// Appends the tokens of a word, whose bytes all have one.
+  /// Appends the tokens of a word. Each of its bytes must have a token.
   /// @throws ConfigError  if it has 2^31 bytes or more
   void encode(std::string_view word, std::vector<std::int32_t>& tokens) {
     if (word.size() > longest_seen) return encode_anew(word, tokens);
@@ -128,7 +129,7 @@ class WordEncoder {
   static constexpr std::size_t short_word = 64;
   static constexpr std::int32_t none = -1;
 
-  /// A word and its tokens, in one line of a processor's cache.
+  /// A cached word and its tokens, in one cache line of the processor.
   struct alignas(64) SeenWord {
     std::uint8_t length = 0;
     std::uint8_t count = 0;
@@ -136,12 +137,12 @@ class WordEncoder {
     std::array<std::int32_t, most_seen> tokens{};
   };
 
-  /// A token of a word while it is merged.
+  /// A token of a word during merging.
   struct Part {
     std::int32_t token = 0;
-    std::int32_t before = none;  ///< its neighbours
+    std::int32_t before = none;  ///< adjacent tokens
     std::int32_t behind = none;
-    PairMerge merge{};  ///< with the one behind it
+    PairMerge merge{};  ///< with the next token
   };
 
   [[nodiscard]] std::size_t place_of(std::string_view word) const {
@@ -175,7 +176,7 @@ class WordEncoder {
     }
   }
 
-  /// Looks at all pairs for each merge.
+  /// Searches all pairs for each merge.
   void merge_short() {
     const auto look_up = [this](std::size_t i) {
       parts_[i].merge = i + 1 < parts_.size()
@@ -196,7 +197,7 @@ class WordEncoder {
     }
   }
 
-  /// Keeps the pairs in a heap, those that are no more among them.
+  /// Keeps the pairs in a heap, including those that no longer exist.
   void merge_long() {
     heap_.clear();
     const auto count = static_cast<std::int32_t>(parts_.size());
@@ -210,7 +211,7 @@ class WordEncoder {
       const auto [rank, place] = heap_.back();
       heap_.pop_back();
       Part& left = part(place);
-      // Of another rank, the pair has merged with others since; a part that is gone has no merge.
+      // A pair with another rank has changed since; a token that was merged has no merge.
       if (!left.merge.exists() || left.merge.rank != rank) continue;
       Part& right = part(left.behind);
       left.token = left.merge.token;
@@ -237,7 +238,7 @@ class WordEncoder {
   const BytePairs& pairs_;
   std::vector<SeenWord> seen_;
   std::vector<Part> parts_;
-  std::vector<std::pair<std::int32_t, std::int32_t>> heap_;  ///< rank and place, the lowest first
+  std::vector<std::pair<std::int32_t, std::int32_t>> heap_;  ///< rank and place, lowest first
 };
 
 }  // namespace detail

@@ -1,6 +1,6 @@
 /// @file
-/// Regular expressions that cut text into words, as tokenizers' files write them. The one header
-/// that includes PCRE2: whoever includes it, or a header that does, links octavo::pcre2.
+/// Regular expressions of tokenizer files, which split text into words. The only header that
+/// includes PCRE2: programs that include it, directly or indirectly, must link octavo::pcre2.
 #pragma once
 
 #if !defined(PCRE2_CODE_UNIT_WIDTH)
@@ -29,11 +29,11 @@ namespace detail {
   return reinterpret_cast<const char*>(text.data());
 }
 
-/// Writes a regular expression of Rust's fancy-regex or of Oniguruma as PCRE2 means it. What these
-/// take for different things is refused.
+/// Translates a regular expression of Rust's fancy-regex or of Oniguruma to PCRE2. Constructs that
+/// these interpret differently are errors.
 class PatternSyntax {
  public:
-  /// @throws IoError  with `place` and the byte of what is refused
+  /// @throws IoError  with `place` and the byte of an unsupported construct
   PatternSyntax(std::string_view pattern, const std::string& place)
       : pattern_(pattern), place_(place) {
     while (at_ < pattern_.size()) step();
@@ -43,7 +43,7 @@ class PatternSyntax {
   [[nodiscard]] const std::string& text() const { return text_; }
 
  private:
-  /// The characters of Unicode's property White_Space. PCRE2's `\s` also matches U+180E.
+  /// The characters with Unicode's property White_Space. PCRE2's `\s` also matches U+180E.
   static constexpr std::string_view spaces =
       "\\x09-\\x0d\\x20\\x85\\xa0\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}"
       "\\x{3000}";
@@ -84,7 +84,7 @@ class PatternSyntax {
     copy();
   }
 
-  /// A look-behind is refused: text is searched from places on at which pieces of it begin.
+  /// Refuses look-behinds, because searches begin at the beginnings of pieces.
   void open_group() {
     const std::string_view rest = pattern_.substr(at_ + 1);
     const bool ignores_case = rest.starts_with("?i:");
@@ -97,8 +97,8 @@ class PatternSyntax {
     caseless_.push_back(caseless_.back() || ignores_case);
   }
 
-  /// {n}, {n,} or {n,m}. What stands behind them is another thing in each syntax: {n,m}+ is
-  /// possessive or repeats, {n}? is lazy or optional.
+  /// Translates {n}, {n,} or {n,m}. Suffixes differ between the syntaxes: {n,m}+ is possessive or a
+  /// repetition, {n}? is lazy or optional.
   void repetition() {
     const std::size_t begin = at_;
     copy();
@@ -146,7 +146,8 @@ class PatternSyntax {
     }
   }
 
-  /// Only general categories are the same everywhere: of a script, PCRE2 takes the extensions.
+  /// Accepts only general categories, which are equal in all syntaxes. PCRE2 includes the
+  /// extensions of a script.
   void property() const {
     constexpr std::string_view categories =
         " L Lu Ll Lt Lm Lo M Mn Mc Me N Nd Nl No P Pc Pd Ps Pe Pi Pf Po S Sm Sc Sk So Z Zs Zl Zp "
@@ -169,7 +170,7 @@ class PatternSyntax {
   std::string text_;
   std::size_t at_ = 0;
   bool in_class_ = false;
-  std::vector<bool> caseless_{false};  ///< of the groups that are open
+  std::vector<bool> caseless_{false};  ///< for each open group
 };
 
 template <auto free>
@@ -180,7 +181,7 @@ struct FreeWith {
   }
 };
 
-/// Bytes from `begin` to before `end`.
+/// The bytes in [begin, end).
 struct ByteRange {
   std::size_t begin = 0;
   std::size_t end = 0;
@@ -189,8 +190,8 @@ struct ByteRange {
 /// A regular expression that finds words.
 class SplitPattern {
  public:
-  /// @param place  where it is from, for messages
-  /// @throws IoError  if it is none, or of a kind that is not known
+  /// @param place  its source, for messages
+  /// @throws IoError  if it is not valid, or not supported
   SplitPattern(std::string_view pattern, const std::string& place) {
     const std::string text = PatternSyntax(pattern, place).text();
     int code = 0;
@@ -199,7 +200,7 @@ class SplitPattern {
                                 PCRE2_UTF | PCRE2_UCP, &code, &offset, nullptr));
     require<IoError>(code_ != nullptr, place, ": the pattern '", pattern,
                      "' cannot be compiled: ", pcre2_reason(code));
-    // Where there is no JIT, the interpreter finds the same.
+    // Without a JIT, the interpreter finds the same matches.
     (void)pcre2_jit_compile_8(code_.get(), PCRE2_JIT_COMPLETE);
   }
 
@@ -208,7 +209,7 @@ class SplitPattern {
   std::unique_ptr<pcre2_code_8, FreeWith<pcre2_code_free_8>> code_;
 };
 
-/// Finds the matches of a pattern, in one thread.
+/// Finds the matches of a pattern in one thread.
 class SplitMatcher {
  public:
   /// @param pattern  outlives the matcher
@@ -222,10 +223,10 @@ class SplitMatcher {
     pcre2_jit_stack_assign_8(context_.get(), nullptr, stack_.get());
   }
 
-  /// Finds the first match that begins at `from` or later and is not empty: the same whatever
-  /// else was searched for before.
+  /// Finds the first non-empty match at or after `from`. The result does not depend on earlier
+  /// searches.
   /// @param subject  valid UTF-8
-  /// @returns whether there is one
+  /// @return whether one exists
   /// @throws ConfigError  if the search takes more steps or memory than PCRE2's limits
   bool find(std::string_view subject, std::size_t from, ByteRange& match) {
     const int code =

@@ -1,5 +1,5 @@
 /// @file
-/// Tokenizers in files of tiktoken, such as Llama 3's tokenizer.model. Needs PCRE2: see
+/// Reading tokenizers from files of tiktoken, such as Llama 3's tokenizer.model. Needs PCRE2: see
 /// split_pattern.hpp.
 #pragma once
 
@@ -17,13 +17,13 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// What a file of tiktoken leaves to those who read it.
+/// The parts of a tokenizer that a file of tiktoken does not contain.
 struct TiktokenOptions {
-  std::string pattern;                      ///< that cuts text into words
-  std::vector<std::string> special_tokens;  ///< behind the file's tokens, in order
+  std::string pattern;                      ///< regular expression that splits text into words
+  std::vector<std::string> special_tokens;  ///< numbered after the file's tokens, in order
 };
 
-/// Those of Llama 3, 3.1, 3.2 and 3.3.
+/// Returns the options of Llama 3, 3.1, 3.2 and 3.3.
 /// Source: models/llama3/tokenizer.py of the package llama-models.
 [[nodiscard]] inline TiktokenOptions llama3_tiktoken() {
   TiktokenOptions options{
@@ -42,10 +42,10 @@ struct TiktokenOptions {
 
 namespace detail {
 
-/// A tokenizer's file has at most.
+/// The maximum size of a tokenizer's file, in bytes.
 inline constexpr std::uint64_t most_tokenizer_bytes = 1 << 28;
 
-/// Reads lines of a token's bytes in base 64, a space and its rank, which go up from 0.
+/// Reads lines with a token's bytes in base 64, a space and its rank. Ranks ascend from 0.
 class TiktokenReader {
  public:
   TiktokenReader(const std::filesystem::path& path, std::string_view text)
@@ -67,7 +67,7 @@ class TiktokenReader {
   }
 
  private:
-  /// Every way to cut a token in two is tried, which takes the square of its length.
+  /// Limits the time of trying all splits of a token, which is quadratic in its length.
   static constexpr std::size_t longest_token = 1024;
 
   [[noreturn]] void fail(std::string_view what) const {
@@ -96,7 +96,7 @@ class TiktokenReader {
           static_cast<std::int32_t>(rank);
   }
 
-  /// RFC 4648, with padding and no bits beyond the last byte.
+  /// Decodes base 64 by RFC 4648, with padding and without bits after the last byte.
   [[nodiscard]] std::string decoded(std::string_view text) const {
     constexpr std::string_view letters =
         "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -119,7 +119,7 @@ class TiktokenReader {
     return bytes;
   }
 
-  /// Two tokens merge where the bytes of both are a token, whose rank is that of the merge.
+  /// Two tokens merge if their concatenated bytes are a token. Its rank is the rank of the merge.
   void find_pairs() {
     TokenMap& words = pairs_.whole_words;
     words.reserve(pairs_.bytes.size());
@@ -153,9 +153,10 @@ class TiktokenReader {
 
 }  // namespace detail
 
-/// Reads a tokenizer of a file of tiktoken.
-/// @throws IoError  naming file and line, if it cannot be read, has a line that is not as it should
-///                  be, a rank or a token twice, or no token for a byte
+/// Reads a tokenizer from a file of tiktoken.
+/// @throws IoError  naming file and line, if the file cannot be read, has an invalid line, a rank
+/// or
+///                  a token twice, or no token for a byte
 [[nodiscard]] inline BytePairTokenizer load_tiktoken(const std::filesystem::path& path,
                                                      const TiktokenOptions& options) {
   const std::string text = read_text_file(path, detail::most_tokenizer_bytes);
@@ -171,7 +172,7 @@ class TiktokenReader {
 }
 
 /// Reads Llama 3's tokenizer.model.
-/// @throws IoError  as `load_tiktoken` does, and if the file has another number of tokens
+/// @throws IoError  as `load_tiktoken` does, and if the number of tokens is not Llama 3's
 [[nodiscard]] inline BytePairTokenizer load_llama3_tokenizer(const std::filesystem::path& path) {
   constexpr Index tokens = 128'000;
   const TiktokenOptions options = llama3_tiktoken();

@@ -1,5 +1,5 @@
 /// @file
-/// Tokenizers in Hugging Face's tokenizer.json. Needs PCRE2: see split_pattern.hpp.
+/// Reading tokenizers from Hugging Face's tokenizer.json. Needs PCRE2: see split_pattern.hpp.
 #pragma once
 
 #include <octavo/core/json_reader.hpp>
@@ -35,7 +35,7 @@ class TokenizerJsonReader {
       if (key == "version") {
         require_text("version", "1.0");
       } else if (key == "truncation" || key == "padding") {
-        json_.skip();  // of a batch's length, not of a text's tokens
+        json_.skip();  // changes the lengths in a batch, not the tokens of a text
       } else if (key == "added_tokens") {
         json_.array([this] { added_token(); });
       } else if (key == "normalizer") {
@@ -78,7 +78,7 @@ class TokenizerJsonReader {
   void require_text(std::string_view what, std::string_view expected) {
     if (json_.string() != expected) json_.fail(message(what, " is not known, but for ", expected));
   }
-  /// null or an empty text.
+  /// Reads null or an empty string.
   void require_nothing(std::string_view what) {
     if (!json_.null() && !json_.string().empty())
       json_.fail(message(what, " is not known, but for null"));
@@ -110,7 +110,7 @@ class TokenizerJsonReader {
     model_.added.push_back(std::move(added));
   }
 
-  /// An object with the member "type", which comes first.
+  /// Reads an object whose first member is "type".
   template <class Member>
   void typed(const Member& member) {
     std::string type;
@@ -175,7 +175,7 @@ class TokenizerJsonReader {
     if (key == "add_prefix_space") {
       require_boolean(key, false);
     } else if (key == "trim_offsets") {
-      (void)json_.boolean();  // of places in the text, not of tokens
+      (void)json_.boolean();  // changes offsets in the text, not tokens
     } else if (key == "use_regex") {
       splits = json_.boolean();
     } else if (key.empty()) {
@@ -198,7 +198,7 @@ class TokenizerJsonReader {
     } else if (key == "behavior") {
       require_text(key, "Isolated");
     } else if (key == "invert") {
-      (void)json_.boolean();  // pieces are the same where each is kept
+      (void)json_.boolean();  // the pieces are equal if each is kept
     } else if (key.empty()) {
       if (pattern.empty()) json_.fail("Split has no pattern");
       add_pattern(pattern);
@@ -224,8 +224,9 @@ class TokenizerJsonReader {
     });
   }
 
-  /// ByteLevel, or a sequence that ends in it, behind what changes nothing where no token is of a
-  /// byte's number and none has the mark of SentencePiece: as transformers writes it for GGUF.
+  /// Reads ByteLevel, or a sequence that ends with it, as transformers writes for GGUF. The
+  /// decoders before it have no effect if no token is a byte's number and none has SentencePiece's
+  /// mark.
   void decoder() {
     one_decoder();
     if (!has_byte_decoder_) json_.fail("the decoder does not end in ByteLevel");
@@ -246,7 +247,7 @@ class TokenizerJsonReader {
         require_text("the content of the decoder Replace", " ");
         has_content = true;
       } else if (type == "ByteLevel" && !key.empty()) {
-        (void)json_.boolean();  // as pre_tokenizer they would matter
+        (void)json_.boolean();  // these matter only for a pre_tokenizer
       } else if (!key.empty()) {
         unknown(message("decoder ", type, ' ', key));
       } else if (type != "Sequence") {
@@ -279,7 +280,7 @@ class TokenizerJsonReader {
       } else if (key == "dropout") {
         require_null(key);
       } else if (key == "unk_token" || key == "fuse_unk") {
-        json_.skip();  // a byte without a token is refused when a text has it
+        json_.skip();  // a byte without a token is an error when a text has it
       } else if (key == "continuing_subword_prefix" || key == "end_of_word_suffix") {
         require_nothing(key);
       } else {
@@ -288,7 +289,7 @@ class TokenizerJsonReader {
     });
   }
 
-  /// "a b" or ["a", "b"].
+  /// Reads a merge: "a b" or ["a", "b"].
   void merge() {
     std::array<std::string, 2> pair;
     if (json_.peek() == JsonReader::Kind::array) {
@@ -308,7 +309,7 @@ class TokenizerJsonReader {
     merges_.push_back(std::move(pair));
   }
 
-  /// That a token is none of those that the parts which were passed over are for.
+  /// Throws if the decoders that were skipped would change this token.
   void require_plain(std::int32_t token, const std::string& text) const {
     if (must_lack_numbers_ && text.size() == 6 && text.starts_with("<0x"))
       refuse(message("the token ", token, ", '", text,
@@ -386,7 +387,7 @@ class TokenizerJsonReader {
   JsonReader json_;
   ByteAlphabet alphabet_;
   BytePairModel model_;
-  static constexpr std::string_view word_mark = "\u2581";  // of SentencePiece
+  static constexpr std::string_view word_mark = "\u2581";  // SentencePiece's mark of a word
   bool has_byte_level_ = false;
   bool has_byte_decoder_ = false;
   bool must_lack_numbers_ = false;  ///< tokens such as <0x41>
@@ -399,10 +400,11 @@ class TokenizerJsonReader {
 }  // namespace detail
 
 /// Reads a tokenizer.json of byte-level BPE, as of GPT-2, Llama 3, Qwen and SmolLM2.
-/// @param normalize  brings text into the tokenizer's normal form, such as normalize_by_utf8proc.
-///                   Null: text that the form may change is refused when it is encoded
-/// @throws IoError  naming the file, and the byte where there is one, if it cannot be read, is no
-///                  such JSON, or has parts that are not known or contradict each other
+/// @param normalize  function that brings text into the tokenizer's normal form, such as
+///                   normalize_by_utf8proc. Null: encoding text that the form may change is an
+///                   error
+/// @throws IoError  naming the file and, if possible, the byte, if the file cannot be read, is not
+///                  a valid tokenizer.json, or has parts that are unknown or contradictory
 [[nodiscard]] inline BytePairTokenizer load_tokenizer_json(const std::filesystem::path& path,
                                                            NormalizeText normalize = nullptr) {
   const std::string text = read_text_file(path, detail::most_tokenizer_bytes);
@@ -411,7 +413,7 @@ class TokenizerJsonReader {
   return BytePairTokenizer(std::move(model));
 }
 
-/// Reads a tokenizer.json where the name ends in .json, else Llama 3's tokenizer.model.
+/// Reads a tokenizer.json if the name ends in .json, else Llama 3's tokenizer.model.
 /// @throws IoError  as `load_tokenizer_json` and `load_llama3_tokenizer` do
 [[nodiscard]] inline BytePairTokenizer load_tokenizer(const std::filesystem::path& path,
                                                       NormalizeText normalize = nullptr) {
