@@ -218,7 +218,7 @@ void check_lacking(Rank& rank) {
     ADD_FAILURE() << "rank 1 had all memory";
   } catch (const octavo::MemoryError& error) {
     const std::string said = error.what();
-    EXPECT_EQ(said.find("rank 1 has not the ") != std::string::npos, !lacks) << said;
+    EXPECT_EQ(said.find("rank 1 does not have the ") != std::string::npos, !lacks) << said;
   }
 }
 

@@ -326,7 +326,7 @@ void exchange_something_else(NcclComm& communicator, const Context<Cuda>& contex
     ADD_FAILURE() << "nobody noticed";
   } catch (const octavo::CommError& error) {
     const std::string said = error.what();
-    EXPECT_TRUE(said.find(" exchange different things") != std::string::npos ||
+    EXPECT_TRUE(said.find(" exchange different data") != std::string::npos ||
                 said.find(" gave up") != std::string::npos)
         << said;
   }

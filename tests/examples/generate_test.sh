@@ -68,7 +68,7 @@ grep -qxF "configured/generation_config.json | end of text 200, end of text 104,
   || fail "they are stated: $(cat err)"
 printf '{"top_p": 2}' >configured/generation_config.json
 run "a wrong generation_config.json" 2 --model hf:configured --prompt abc
-err_is_one_line_with "configured/generation_config.json: top_p must be a number from 1e-09 to 1, and is 2"
+err_is_one_line_with "configured/generation_config.json: top_p must be a number from 1e-09 to 1, but is 2"
 run "a text that stops it" 0 "${greedy[@]}" --prompt abc --stop zz --stop fgh
 out_is "abcde"
 run "one token to choose from" 0 --model hf:counts --temperature 9 --top-k 1 --prompt abc --max-tokens 4

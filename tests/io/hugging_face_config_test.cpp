@@ -160,18 +160,19 @@ TEST_F(HuggingFaceConfig, RefusesWhatNoModelServes) {
   refused({{"rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}}}},
           "rope_scaling.low_freq_factor is missing");
   refused({{"partial_rotary_factor", 0.5}}, "partial_rotary_factor is not 1");
-  refused({{"hidden_size", -64}}, "hidden_size must be a whole number from 0 on, and is -64; ");
-  refused({{"hidden_size", 64.5}}, "hidden_size must be a whole number from 0 on, and is 64.5; ");
+  refused({{"hidden_size", -64}}, "hidden_size must be a whole number of at least 0, but is -64; ");
+  refused({{"hidden_size", 64.5}},
+          "hidden_size must be a whole number of at least 0, but is 64.5; ");
   refused({{"hidden_size", 4096.0001}},
-          "hidden_size must be a whole number from 0 on, and is 4096.0001; ");
+          "hidden_size must be a whole number of at least 0, but is 4096.0001; ");
   refused({{"hidden_size", "64"}},
-          "hidden_size must be a whole number from 0 on, and is the string 64; correct it");
+          "hidden_size must be a whole number of at least 0, but is the string 64; correct it");
   refused({{"hidden_size", {{"a", 1}}}},
-          "hidden_size must be a whole number from 0 on, and is an object; ");
+          "hidden_size must be a whole number of at least 0, but is an object; ");
   refused({{"rms_norm_eps", 0}},
-          "rms_norm_eps must be a number above 0 that an FP32 holds, and is 0");
-  refused({{"tie_word_embeddings", 1}}, "tie_word_embeddings must be true or false, and is 1; ");
-  refused({{"model_type", true}}, "model_type must be a string, and is true; ");
+          "rms_norm_eps must be a number above 0 that an FP32 holds, but is 0");
+  refused({{"tie_word_embeddings", 1}}, "tie_word_embeddings must be true or false, but is 1; ");
+  refused({{"model_type", true}}, "model_type must be a string, but is true; ");
   expect_refused(changed("llama.5", {{"rope_parameters", {{"rope_theta", nullptr}}}}),
                  "rope_parameters.rope_theta is missing");
   expect_refused(changed("llama.5", {{"rope_parameters", {{"rope_type", "dynamic"}}}}),
@@ -182,7 +183,7 @@ TEST_F(HuggingFaceConfig, RefusesWhatNoModelServes) {
   expect_refused(changed("qwen3.5", {{"layer_types", {"full_attention", "sliding_attention"}}}),
                  "layer_types has sliding_attention");
   expect_refused(changed("qwen3.5", {{"layer_types", "sliding_attention"}}),
-                 "layer_types must be an array, and is the string sliding_attention");
+                 "layer_types must be an array, but is the string sliding_attention");
   expect_refused(changed("gpt2.5", {{"activation_function", "gelu"}}),
                  "activation_function is gelu");
   expect_refused(changed("gpt2.5", {{"scale_attn_weights", false}}), "scale_attn_weights is false");

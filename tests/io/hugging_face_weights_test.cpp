@@ -308,12 +308,12 @@ TEST_F(HuggingFaceFolder, RefusesAnIndexThatIsNotTrue) {
     if (name != "lm_head.weight") return usual;
     return std::string(usual == "a.safetensors" ? "b.safetensors" : "a.safetensors");
   });
-  expect_refused<IoError>(llama, "says that lm_head.weight is in");
+  expect_refused<IoError>(llama, "lists lm_head.weight in");
   write_sharded(tensors);
   nlohmann::json index = nlohmann::json::parse(content(folder_ / "model.safetensors.index.json"));
   index["weight_map"].erase("lm_head.weight");
   support::write_bytes(folder_ / "model.safetensors.index.json", index.dump());
-  expect_refused<IoError>(llama, "has lm_head.weight, of which the index says nothing");
+  expect_refused<IoError>(llama, "has lm_head.weight, which the index does not list");
   support::write_bytes(folder_ / "b.safetensors", content(folder_ / "a.safetensors"));
   expect_refused<IoError>(llama, "and so has another file");
   support::write_bytes(folder_ / "model.safetensors.index.json", "{\"weight_map\":{\"a\":1}}");

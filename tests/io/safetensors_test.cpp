@@ -128,8 +128,8 @@ TEST_F(Safetensors, RefusesEntriesThatSayTooMuchOrTooLittle) {
   refused(R"("dtype":"U8","shape":[1.5],"data_offsets":[0,2])", "1.5 is not a whole number");
   refused(R"("dtype":"U8","shape":[4294967296,4294967296],"data_offsets":[0,2])",
           "tensor t has a shape of more elements than can be counted");
-  refused(R"("dtype":"U8","shape":[2],"data_offsets":[0,1,2])", "no begin and end");
-  refused(R"("dtype":"U8","shape":[2],"data_offsets":[2,0])", "no begin and end");
+  refused(R"("dtype":"U8","shape":[2],"data_offsets":[0,1,2])", "not a begin and an end");
+  refused(R"("dtype":"U8","shape":[2],"data_offsets":[2,0])", "not a begin and an end");
   refused(R"("dtype":"BF16","shape":[2],"data_offsets":[0,2])",
           "2 bytes, but its shape and BF16 take 4");
 }

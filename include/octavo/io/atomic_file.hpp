@@ -96,7 +96,7 @@ class AtomicFile {
   static int open_without_waiting(const std::filesystem::path& path) {
     const int descriptor = ::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC);
     require<IoError>(descriptor >= 0 || errno != ENXIO, path.string(),
-                     ": cannot be written: it is a pipe that nobody reads, or a device without a "
+                     ": cannot be written: it is a pipe without a reader, or a device without a "
                      "driver; choose another path");
     if (descriptor >= 0) ::fcntl(descriptor, F_SETFL, O_WRONLY);
     return descriptor;

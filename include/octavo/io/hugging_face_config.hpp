@@ -23,10 +23,10 @@ namespace octavo OCTAVO_ABI {
 
 namespace detail {
 
-/// A configuration has at most; what is read of it takes some hundred bytes a value.
+/// Maximum size of a configuration; reading it takes some hundred bytes of memory per value.
 inline constexpr std::uint64_t most_config_bytes = 1'000'000;
 
-/// The keys and values of a JSON object; those of objects in it are called "outer.inner".
+/// The keys and values of a JSON object; those of nested objects are called "outer.inner".
 class JsonFields {
  public:
   JsonFields(std::string_view text, std::string place) : place_(std::move(place)) {
@@ -35,10 +35,11 @@ class JsonFields {
     json.end();
   }
 
-  /// Whether the key is there and not null.
+  /// Returns whether the key exists and is not null.
   [[nodiscard]] bool has(const std::string& key) const { return find(key) != nullptr; }
 
-  /// The `otherwise` is what a missing key means; without it, the key must be there.
+  /// Returns a whole number. `otherwise` is the value of a missing key; without it, the key must
+  /// exist.
   [[nodiscard]] Index natural(const std::string& key, std::optional<Index> otherwise = {}) const {
     const Field* field = found(key, otherwise.has_value());
     return field == nullptr ? *otherwise : natural_of(key, *field);
@@ -76,7 +77,7 @@ class JsonFields {
     require_value(key, *field, field->kind == JsonReader::Kind::boolean, "true or false");
     return field->number != 0;
   }
-  /// Whole numbers: of an array, a single one, or none.
+  /// Returns whole numbers: those of an array, a single one, or none.
   [[nodiscard]] std::vector<Index> naturals(const std::string& key) const {
     std::vector<Index> all;
     const Field* field = find(key);
@@ -86,10 +87,10 @@ class JsonFields {
     return all;
   }
 
-  /// @throws ConfigError  if the key has another value than the only one that is served
+  /// @throws ConfigError  if the key has a value other than the only supported one
   void require_flag(const std::string& key, bool wanted) const {
     require<ConfigError>(flag(key, wanted) == wanted, place_, ": ", key, " is ",
-                         wanted ? "false" : "true", ", which Octavo's models do not serve");
+                         wanted ? "false" : "true", ", which Octavo's models do not support");
   }
   void require_word(const std::string& key, const std::vector<std::string>& served) const {
     const std::string value = word(key, served.front());
@@ -97,16 +98,16 @@ class JsonFields {
       if (value == each) return;
     }
     throw ConfigError(message(place_, ": ", key, " is ", value, ", which Octavo's ",
-                              "models do not serve; they have ", served.front()));
+                              "models do not support; they have ", served.front()));
   }
-  /// Every element of an array of strings is this one.
+  /// Requires every element of an array of strings to be this one.
   void require_all(const std::string& key, std::string_view wanted) const {
     const Field* field = find(key);
     if (field == nullptr) return;
     require_value(key, *field, field->kind == JsonReader::Kind::array, "an array");
     for (const Field& element : field->elements) {
       require<ConfigError>(element.text == wanted, place_, ": ", key, " has ", element.text,
-                           ", which Octavo's models do not serve; they have ", wanted);
+                           ", which Octavo's models do not support; they have ", wanted);
     }
   }
 
@@ -148,19 +149,19 @@ class JsonFields {
   [[nodiscard]] const Field* found(const std::string& key, bool may_be_missing) const {
     const Field* field = find(key);
     require<ConfigError>(field != nullptr || may_be_missing, place_, ": ", key,
-                         " is missing; add it, or take the folder of another model");
+                         " is missing; add it, or use the folder of another model");
     return field;
   }
   void require_value(const std::string& key, const Field& field, bool is_right,
                      std::string_view wanted) const {
-    require<ConfigError>(is_right, place_, ": ", key, " must be ", wanted, ", and is ",
-                         field.shown(), "; correct it, or take the folder of another model");
+    require<ConfigError>(is_right, place_, ": ", key, " must be ", wanted, ", but is ",
+                         field.shown(), "; correct it, or use the folder of another model");
   }
   [[nodiscard]] Index natural_of(const std::string& key, const Field& field) const {
     require_value(key, field,
                   field.kind == JsonReader::Kind::number && field.number >= 0 &&
                       field.number < 0x1p53 && field.number == std::floor(field.number),
-                  "a whole number from 0 on");
+                  "a whole number of at least 0");
     return static_cast<Index>(field.number);
   }
 
@@ -168,7 +169,7 @@ class JsonFields {
     json.object([&](const std::string& key) {
       // Keys of inner objects repeat those of outer ones.
       if (prefix.size() + key.size() > longest_key)
-        json.fail(message("a key has more than ", longest_key, " bytes, with those around it"));
+        json.fail(message("a key has more than ", longest_key, " bytes, including its outer keys"));
       Field field = read(json, prefix + key);
       fields_[prefix + key] = std::move(field);
     });
@@ -202,8 +203,8 @@ class JsonFields {
   std::map<std::string, Field> fields_;
 };
 
-/// The scaling of rotary positions that stands under `key`, which older files call rope_scaling and
-/// newer ones rope_parameters.
+/// Returns the scaling of rotary positions at `key`, which older files call rope_scaling and newer
+/// ones rope_parameters.
 inline RopeScaling rope_scaling_of(const JsonFields& fields, const std::string& key) {
   RopeScaling scaling;
   if (!fields.has(key)) return scaling;
@@ -215,11 +216,11 @@ inline RopeScaling rope_scaling_of(const JsonFields& fields, const std::string& 
                        "partial_rotary_factor is not 1: Octavo's models rotate whole heads");
   if (kind == "default") {
     require<ConfigError>(!fields.has(prefix + "factor"), fields.place(), ": ", key,
-                         " has a factor, but no rope_type that says what it is for");
+                         " has a factor, but no rope_type; add one");
     return scaling;
   }
   require<ConfigError>(kind == "llama3", fields.place(), ": ", prefix, "rope_type is ", kind,
-                       ", which Octavo's models do not serve; they have default and llama3");
+                       ", which Octavo's models do not support; they have default and llama3");
   scaling.kind = RopeKind::llama3;
   scaling.factor = fields.positive(prefix + "factor");
   scaling.low_frequency_factor = fields.positive(prefix + "low_freq_factor");
@@ -296,20 +297,21 @@ inline void read_gpt2(const JsonFields& fields, ModelDescription& model) {
 
 }  // namespace detail
 
-/// Reads what a config.json says of a Llama, a Qwen3 or a GPT-2.
-/// @throws IoError      if the file cannot be read, or is no JSON
-/// @throws ConfigError  naming the key that is missing, or has a value that no model here serves:
-///                      another family, activation or scaling of positions, a bias, quantisation
+/// Reads the config.json of a Llama, a Qwen3 or a GPT-2.
+/// @throws IoError      if the file cannot be read, or is not valid JSON
+/// @throws ConfigError  naming the key that is missing, or has an unsupported value: another
+///                      family, activation or scaling of positions, a bias, quantisation
 [[nodiscard]] inline ModelDescription read_hugging_face_config(const std::filesystem::path& path) {
   const detail::JsonFields fields(read_text_file(path, detail::most_config_bytes), path.string());
   ModelDescription model;
   const std::string type = fields.word("model_type");
   const auto* family = std::find(model_family_names.begin(), model_family_names.end(), type);
   require<ConfigError>(family != model_family_names.end(), path.string(), ": model_type is ", type,
-                       ", which Octavo does not serve; it serves llama, qwen3 and gpt2");
+                       ", which Octavo does not support; it supports llama, qwen3 and gpt2");
   model.family = static_cast<ModelFamily>(family - model_family_names.begin());
-  require<ConfigError>(!fields.has("quantization_config"), path.string(),
-                       ": its weights are quantised, which Octavo does not read; get them in BF16");
+  require<ConfigError>(
+      !fields.has("quantization_config"), path.string(),
+      ": its weights are quantised, which Octavo does not read; download them in BF16");
   model.vocabulary = fields.natural("vocab_size");
   if (model.family == ModelFamily::gpt2) {
     detail::read_gpt2(fields, model);
@@ -322,7 +324,7 @@ inline void read_gpt2(const JsonFields& fields, ModelDescription& model) {
   return model;
 }
 
-/// The config.json of a model, as transformers 4 and 5 read it.
+/// Returns the config.json of a model, as transformers 4 and 5 read it.
 /// @param dtype  of its weights, such as "bfloat16"
 [[nodiscard]] inline std::string hugging_face_config(const ModelDescription& model,
                                                      std::string_view dtype) {
@@ -367,7 +369,7 @@ inline void read_gpt2(const JsonFields& fields, ModelDescription& model) {
     }
   }
   text.add("vocab_size", model.vocabulary).add("tie_word_embeddings", model.tied_embeddings);
-  // Without these transformers would take other models' tokens.
+  // Without these, transformers would use the tokens of other models.
   if (model.begin_of_text.has_value()) {
     text.add("bos_token_id", *model.begin_of_text);
   } else {

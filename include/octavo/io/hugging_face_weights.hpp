@@ -24,7 +24,7 @@ namespace octavo OCTAVO_ABI {
 
 namespace detail {
 
-/// "a", "a and b", "a, b and 7 more".
+/// Returns "a", "a and b", or "a, b and 7 more".
 inline std::string first_names(const std::vector<std::string>& names) {
   std::string text = names.front();
   if (names.size() > 1) text += (names.size() == 2 ? " and " : ", ") + names[1];
@@ -32,7 +32,7 @@ inline std::string first_names(const std::vector<std::string>& names) {
   return text;
 }
 
-/// "[2, 3]".
+/// Returns a shape as "[2, 3]".
 inline std::string shape_of(const std::vector<Index>& shape) {
   std::string text = "[";
   for (std::size_t i = 0; i < shape.size(); ++i) {
@@ -44,14 +44,14 @@ inline std::string shape_of(const std::vector<Index>& shape) {
 }  // namespace detail
 
 /// The weights in a folder of a Hugging Face model: model.safetensors, or the files that
-/// model.safetensors.index.json names. All tensors of a model are there, with their shapes and in
-/// formats that can be read, and no others, before any is read.
+/// model.safetensors.index.json names. Before any tensor is read, the constructor checks that
+/// exactly the tensors of the model exist, with their shapes and in readable formats.
 class HuggingFaceWeights {
  public:
   /// @param model  that the weights are for
-  /// @throws IoError      naming the file that is missing, or no safetensors
-  /// @throws ConfigError  naming tensors that are missing, too many, or have another shape or a
-  ///                      format that is no float of 16 or 32 bits
+  /// @throws IoError      naming a file that is missing or not a safetensors file
+  /// @throws ConfigError  naming tensors that are missing, unknown, of a different shape, or in a
+  ///                      format other than a 16-bit or 32-bit float
   HuggingFaceWeights(std::filesystem::path folder, const ModelDescription& model)
       : folder_(std::move(folder)) {
     open_files();
@@ -61,10 +61,10 @@ class HuggingFaceWeights {
     check_others(model);
   }
 
-  /// Elements of a parameter, row-major, from `begin` on.
+  /// Reads elements of a parameter, row-major, from `begin` on.
   /// @param parameter  such as "blocks.0.qkv.weight"
   /// @throws IoError      if a file cannot be read
-  /// @throws ConfigError  for a parameter that the folder has nothing of
+  /// @throws ConfigError  if the folder has no tensor for the parameter
   void read(const std::string& parameter, Index begin, std::span<float> values) const {
     const auto found = parameters_.find(parameter);
     require<ConfigError>(found != parameters_.end(), folder_.string(), ": has no tensor for ",
@@ -81,7 +81,7 @@ class HuggingFaceWeights {
     const SafetensorsFile* file;
     const SafetensorsEntry* entry;
   };
-  /// A tensor that a parameter, or some rows of it, are read from.
+  /// A tensor from which a parameter, or some of its rows, are read.
   struct Source {
     HuggingFaceTensor tensor;
     Stored stored;
@@ -92,11 +92,11 @@ class HuggingFaceWeights {
     const std::filesystem::path index = folder_ / "model.safetensors.index.json";
     if (std::filesystem::exists(single)) return open_file(single);
     require<IoError>(std::filesystem::exists(index), folder_.string(),
-                     ": has neither model.safetensors nor model.safetensors.index.json; name the "
+                     ": has neither model.safetensors nor model.safetensors.index.json; pass the "
                      "folder of a Hugging Face model");
     std::map<std::string, std::string> files;  // of tensors
     const std::string text = read_text_file(index);
-    JsonReader json(text, index.string(), 0, "get the folder again");
+    JsonReader json(text, index.string(), 0, "download the folder again");
     json.object([&](const std::string& key) {
       if (key == "weight_map") {
         json.object([&](const std::string& tensor) { files[tensor] = json.string(); });
@@ -108,23 +108,23 @@ class HuggingFaceWeights {
     std::set<std::string> names;
     for (const auto& [tensor, file] : files) names.insert(file);
     for (const std::string& name : names) {
-      // A file of this folder, whatever the index says.
+      // Must be a file of this folder, whatever the index names.
       const bool is_plain = !name.empty() && name != "." && name != ".." &&
                             name.find('/') == std::string::npos &&
                             name.find('\0') == std::string::npos;
       require<IoError>(is_plain, index.string(), ": names the file ", name,
-                       ", which is not a file in its folder; take it from another source");
+                       ", which is not a file in its folder; use a folder from another source");
     }
     for (const std::string& name : names) open_file(folder_ / name);
     for (const auto& [tensor, file] : files) {
       const auto found = stored_.find(tensor);
       require<IoError>(found != stored_.end() && found->second.file->path() == folder_ / file,
-                       index.string(), ": says that ", tensor, " is in ", file,
-                       ", but it is not; get the folder again");
+                       index.string(), ": lists ", tensor, " in ", file,
+                       ", which does not contain it; download the folder again");
     }
     for (const auto& [tensor, stored] : stored_) {
       require<IoError>(files.contains(tensor), stored.file->path().string(), ": has ", tensor,
-                       ", of which the index says nothing; get the folder again");
+                       ", which the index does not list; download the folder again");
     }
   }
 
@@ -133,11 +133,11 @@ class HuggingFaceWeights {
     for (const SafetensorsEntry& entry : files_.back()->tensors()) {
       const bool is_new = stored_.emplace(entry.name, Stored{files_.back().get(), &entry}).second;
       require<IoError>(is_new, path.string(), ": has ", entry.name,
-                       ", and so has another file of the folder; get the folder again");
+                       ", and so has another file of the folder; download the folder again");
     }
   }
 
-  /// GPT-2 as it was published has its tensors without this in front.
+  /// GPT-2 as published has its tensors without this prefix.
   [[nodiscard]] std::string name_here(const std::string& name) const {
     constexpr std::string_view prefix = "transformer.";
     const bool is_bare = name.starts_with(prefix) && !stored_.contains("transformer.wte.weight") &&
@@ -145,7 +145,7 @@ class HuggingFaceWeights {
     return is_bare ? name.substr(prefix.size()) : name;
   }
 
-  /// Takes a tensor of the model out of `stored_`.
+  /// Moves a tensor of the model out of `stored_`.
   void find(HuggingFaceTensor tensor, const ModelDescription& model) {
     const auto found = stored_.find(name_here(tensor.name));
     if (found == stored_.end()) {
@@ -159,14 +159,14 @@ class HuggingFaceWeights {
                          model_family_names[static_cast<std::size_t>(model.family)],
                          " of this config.json has ", detail::shape_of(tensor.shape()));
     require<ConfigError>(is_float_dtype(stored.entry->dtype), file, ": tensor ", name, " is in ",
-                         stored.entry->dtype, "; give it in BF16, F16 or F32");
+                         stored.entry->dtype, "; convert it to BF16, F16 or F32");
     taken_.insert(name);
     std::vector<Source>& sources = parameters_[tensor.parameter];
     sources.push_back({std::move(tensor), stored});
   }
 
-  /// Of what the model has not, only what means nothing may be there: tables that older versions
-  /// of transformers stored, and a tied head that is its embedding.
+  /// Of tensors that the model does not have, only meaningless ones may exist: tables that older
+  /// versions of transformers stored, and a tied head that equals its embedding.
   void check_others(const ModelDescription& model) const {
     const std::string embedding = name_here(
         model.family == ModelFamily::gpt2 ? "transformer.wte.weight" : "model.embed_tokens.weight");
@@ -182,7 +182,7 @@ class HuggingFaceWeights {
     }
     require<ConfigError>(others.empty(), folder_.string(), ": has the tensor ",
                          others.empty() ? "" : detail::first_names(others),
-                         ", which the model of its config.json has not");
+                         ", which the model of its config.json does not have");
   }
 
   static bool has_same_bytes(const Stored& a, const Stored& b) {

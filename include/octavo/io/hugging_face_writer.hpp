@@ -94,7 +94,7 @@ class HuggingFaceWriter {
   void write(const std::string& parameter, Index begin, std::span<const float> values) {
     const auto found = parameters_.find(parameter);
     require<ConfigError>(found != parameters_.end(), "a Hugging Face model of this family has no ",
-                         parameter, "; a model of one's own cannot be written as one");
+                         parameter, "; a custom model cannot be written as one");
     for (const Target& target : found->second) {
       const detail::TensorPiece piece = detail::piece_of(target.tensor, begin, values.size());
       if (piece.count > 0) write(target, piece, values.subspan(piece.place));

@@ -118,7 +118,7 @@ inline std::vector<std::string> read_target_modules(JsonReader& json) {
       const std::string start = json.string();
       if (std::ranges::count(detail::idle_peft_starts, start) == 0) {
         refuse(key, "is " + start +
-                        ", which changes the model's weights, too; save the adapters "
+                        ", which also changes the model's weights; save the adapters "
                         "so that they are for the weights as they were");
       }
     } else if (std::ranges::count(detail::idle_peft_keys, key) != 0) {

@@ -210,7 +210,7 @@ class SafetensorsFile {
     });
     if (known != 3) json.fail("tensor " + name + " lacks its dtype, shape or data_offsets");
     if (offsets.size() != 2 || offsets[0] > offsets[1]) {
-      json.fail("tensor " + name + " has data_offsets that are no begin and end");
+      json.fail("tensor " + name + " has data_offsets that are not a begin and an end");
     }
     entry.begin = static_cast<std::uint64_t>(offsets[0]);
     entry.end = static_cast<std::uint64_t>(offsets[1]);

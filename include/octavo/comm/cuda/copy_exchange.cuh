@@ -25,29 +25,29 @@ namespace octavo OCTAVO_ABI {
 
 namespace detail {
 
-/// Ranks of a host at most, of which a meeting has the addresses.
+/// Maximum number of ranks on a host; a meeting stores this many addresses.
 inline constexpr int most_meeting_ranks = 16;
-/// Contexts of a rank whose meetings are told apart.
+/// Maximum number of contexts per rank with separate meetings.
 inline constexpr std::size_t most_meeting_contexts = 256;
 
-/// What host and GPU tell each other of meetings; in the host's memory.
+/// State of meetings that host and GPU share, in host memory.
 struct MeetingNews {
-  std::uint32_t gives_up;   ///< not 0: nobody waits any more
-  std::uint32_t differing;  ///< 1 + the rank that came for another operation; 0: none
-  /// Of each context, 1 + the number of the operation under way; 0: none is.
+  std::uint32_t gives_up;   ///< not 0: no rank waits any longer
+  std::uint32_t differing;  ///< 1 + the rank that came for a different operation; 0: none
+  /// For each context, 1 + the number of the operation in progress; 0: none.
   std::uint32_t under_way[most_meeting_contexts];
 };
 
-/// A meeting of ranks, as one of them sees it. A word for each rank and for every second meeting
-/// lies with each rank: others write theirs there when they come.
+/// A meeting of ranks, from the view of one rank. Each rank has a word for each rank and for every
+/// second meeting; the other ranks write their words when they arrive.
 struct Meeting {
   std::uint32_t* number;     ///< of the last meeting
-  std::uint32_t* has_ended;  ///< not 0: this rank takes part in no meeting any more
+  std::uint32_t* has_ended;  ///< not 0: this rank no longer takes part in meetings
   Array<std::uint64_t*, most_meeting_ranks> words;  ///< [2, ranks], those of each rank
   int rank;
   int ranks;
-  std::uint32_t operation;  ///< a hash of what this rank came for
-  std::uint32_t begins;     ///< 1 + the number of the operation that begins here; 0: one ends
+  std::uint32_t operation;  ///< a hash of this rank's operation
+  std::uint32_t begins;     ///< 1 + the number of the operation that starts here; 0: one ends
   std::size_t channel;      ///< the context's number
   std::uint64_t patience;   ///< ns
   volatile MeetingNews* news;
@@ -59,9 +59,9 @@ __device__ inline std::uint64_t nanoseconds() {
   return now;
 }
 
-/// Tells all ranks that this one has come, and waits for them. A word of one meeting is not
-/// overwritten before all have read it: who writes at the next but one has met all at the next.
-/// One block with a thread for each rank.
+/// Signals to all ranks that this one has arrived, and waits for them. A word of one meeting is not
+/// overwritten before all ranks have read it: a rank that writes at the meeting after next has met
+/// all ranks at the next one. One block with a thread for each rank.
 template <Device D>
 OCTAVO_KERNEL void meet_kernel(Meeting meeting) {
   using Word = cuda::atomic_ref<std::uint64_t, cuda::thread_scope_system>;
@@ -69,12 +69,13 @@ OCTAVO_KERNEL void meet_kernel(Meeting meeting) {
   const std::uint32_t number = *meeting.number + 1;
   const bool takes_part = *meeting.has_ended == 0;
   __syncthreads();
-  if (!takes_part) return;  // what stands behind the meeting may not be ready for others
+  if (!takes_part) return;  // the data after the meeting may not be ready for other ranks
   if (other == 0) *meeting.number = number;
   const int begin = static_cast<int>(number % 2) * meeting.ranks;
   const std::uint64_t own = std::uint64_t{meeting.operation} << 32 | number;
   Word(meeting.words[other][begin + meeting.rank]).store(own, cuda::memory_order_release);
-  if (other == 0 && meeting.begins != 0) {  // behind what others wait for: the host is far
+  if (other == 0 && meeting.begins != 0) {  // after the words that others wait for: the host is far
+                                            // away
     meeting.news->under_way[meeting.channel] = meeting.begins;
   }
   const Word heard(meeting.words[meeting.rank][begin + other]);
@@ -87,7 +88,7 @@ OCTAVO_KERNEL void meet_kernel(Meeting meeting) {
     if (static_cast<std::uint32_t>(word) == number) {
       meeting.news->differing = static_cast<std::uint32_t>(other) + 1;
     }
-    if (round % 64 != 0) continue;  // the host's memory is far
+    if (round % 64 != 0) continue;  // host memory is far away
     if (nanoseconds() - start > meeting.patience) meeting.news->gives_up = 1;
     if (meeting.news->gives_up == 0) continue;
     *meeting.has_ended = 1;
@@ -101,21 +102,21 @@ OCTAVO_KERNEL void meet_kernel(Meeting meeting) {
 
 }  // namespace detail
 
-/// Gathers and exchanges among ranks of one host. Each rank's copy engine writes into the memory of
-/// the others, between two meetings of all: at the first, all may be written to, at the second, all
-/// is there. So the multiprocessors are free but for a block of some threads while ranks meet. May
-/// be enqueued while a CUDA graph is recorded. What is enqueued on several streams stands in one
-/// order on all ranks.
+/// Gathers and exchanges among the ranks of one host. Each rank's copy engine writes into the
+/// memory of the others between two meetings of all ranks: after the first, all memory may be
+/// written to; after the second, all data has arrived. Multiprocessors thus remain free, except for
+/// one block of a few threads while ranks meet. May be enqueued while a CUDA graph is recorded.
+/// Operations on several streams must be enqueued in the same order on all ranks.
 ///
-/// A rank that does not come is waited for as long as `patience`, or until `give_up`. All that was
-/// enqueued runs to its end then, with what happens to be there, copies to other ranks among it;
-/// but this rank comes to no meeting any more, so that none of them takes that for a result.
+/// A rank that does not arrive is awaited for `patience`, or until `give_up`. Afterwards all
+/// enqueued work runs to its end on whatever data is present, including copies to other ranks. This
+/// rank then joins no further meeting, so that no rank takes that data for a result.
 class CopyExchange {
  public:
   /// All ranks of `memory` call it together.
-  /// @param memory   outlives this
-  /// @param members  numbers of this one's ranks there
-  /// @param rank     place of this one among them
+  /// @param memory   must outlive this
+  /// @param members  numbers of this exchange's ranks in `memory`
+  /// @param rank     index of this rank among them
   CopyExchange(PeerMemory& memory, std::vector<int> members, int rank,
                std::chrono::nanoseconds patience, const Context<Cuda>& context)
       : memory_(memory),
@@ -126,12 +127,12 @@ class CopyExchange {
         news_(allocate_on_host(sizeof(detail::MeetingNews), context)) {
     std::memset(news_.get(), 0, sizeof(detail::MeetingNews));
     fill_zero(words_.get(), PeerMemory::smallest, context);
-    context.synchronize();  // before other ranks know where they are
+    context.synchronize();  // before other ranks know their addresses
     memory_.add(words_.get(), PeerMemory::smallest, context);
     const std::size_t ranks = members_.size();
     if (ranks > detail::most_meeting_ranks) {
       obstacle_ = message(ranks, " ranks are more than the ", detail::most_meeting_ranks,
-                          " that copy engines serve");
+                          " that copy engines support");
     } else if (!memory_.obstacle().empty()) {
       obstacle_ = memory_.obstacle();
     } else if (!reaches(words_.get(), 1)) {
@@ -141,25 +142,25 @@ class CopyExchange {
   CopyExchange(const CopyExchange&) = delete;
   CopyExchange& operator=(const CopyExchange&) = delete;
 
-  /// Ends it, on all ranks together.
-  /// @param together  all ranks do; otherwise this rank gives up, and its words stay allocated
-  ///                  until the process ends, because others may still write there
+  /// Closes the exchange.
+  /// @param together  whether all ranks do; otherwise this rank gives up alone, and its words stay
+  ///                  allocated until the process ends, because others may still write to them
   void close(bool together) {
     memory_.remove(words_.get(), together);
     if (!together) static_cast<void>(words_.release());
   }
 
-  /// Why nothing goes by this way, the same on all ranks; empty: it does.
+  /// Returns why this exchange is not used, the same on all ranks; empty if it is used.
   [[nodiscard]] const std::string& obstacle() const { return obstacle_; }
 
-  /// Whether operations that write there go by this way.
+  /// Returns whether operations that write to `target` use this exchange.
   [[nodiscard]] bool reaches(const std::byte* target, std::size_t bytes) const {
     return obstacle_.empty() && std::ranges::all_of(members_, [&](int member) {
              return memory_.of_rank(member, target, bytes) != nullptr;
            });
   }
 
-  /// Writes this rank's part to its place on all.
+  /// Writes this rank's part to its place on all ranks.
   /// @param bytes  of a part
   /// @param whole  [ranks · bytes], which this reaches
   /// @param what   see `under_way`
@@ -168,7 +169,7 @@ class CopyExchange {
     exchange(Kind::gather, whole, bytes, what, context, [&](std::size_t) { return part; });
   }
 
-  /// Writes the p-th part to rank p, to the place of this rank; its own stays where it is.
+  /// Writes part p to rank p, at the place of this rank; this rank's part is not moved.
   /// @param bytes     of a part
   /// @param received  [ranks · bytes], which this reaches
   /// @param what      see `under_way`
@@ -178,17 +179,18 @@ class CopyExchange {
              [&](std::size_t to) { return parts + to * bytes; });
   }
 
-  /// Lets go of what waits on the GPU.
+  /// Releases the waits on the GPU.
   void give_up() const { news()->gives_up = 1; }
-  /// Whether something waited in vain, on this rank's GPU.
+  /// Returns whether a wait on this rank's GPU was given up.
   [[nodiscard]] bool has_given_up() const { return news()->gives_up != 0; }
-  /// A rank that came for another operation than this one, as a number of `memory`; -1: none.
+  /// Returns a rank that came for a different operation, as a number of `memory`; -1: none.
   [[nodiscard]] int differing() const {
     const std::uint32_t place = news()->differing;
     return place == 0 ? -1 : members_[place - 1];
   }
-  /// What this rank's GPU is at, in a recorded graph, too: such as "the all-gather 'weights'", or
-  /// that of each of several streams. Empty: nothing, or this rank has yet to come to it.
+  /// Returns the operation that this rank's GPU is running, including in a recorded graph, such as
+  /// "the all-gather 'weights'", or one for each of several streams. Empty: none, or this rank has
+  /// not reached it yet.
   [[nodiscard]] std::string under_way() const {
     std::string text;
     for (std::size_t channel = 0; channel < contexts_.size(); ++channel) {
@@ -201,7 +203,7 @@ class CopyExchange {
  private:
   static constexpr std::size_t most_contexts = detail::most_meeting_contexts;
 
-  /// Which context this is; never that of another one before, as a stream's address may be.
+  /// Identifies a context. Unlike a stream's address, a number is never reused.
   struct ContextNumber {
     std::uint64_t value = next();
     static std::uint64_t next() {
@@ -216,7 +218,7 @@ class CopyExchange {
 
   enum class Kind : std::uint32_t { gather, exchange };
 
-  /// @param part_for  what goes to a member
+  /// @param part_for  returns the part for a member
   template <class PartFor>
   void exchange(Kind kind, std::byte* target, std::size_t bytes, const char* what,
                 const Context<Cuda>& context, const PartFor& part_for) {
@@ -225,8 +227,9 @@ class CopyExchange {
     detail::Meeting meeting = meeting_for(kind, target, bytes, context);
     meeting.begins = 1 + number_of(kind, what);
     meet(meeting, context);
-    // Each begins with another one, so that none is written to by all.
-    const std::size_t count = kind == Kind::gather ? ranks : ranks - 1;  // itself is the last
+    // Each rank starts with a different target, so that no rank receives from all at once.
+    const std::size_t count = kind == Kind::gather ? ranks : ranks - 1;  // the last one is this
+                                                                         // rank itself
     for (std::size_t i = 1; i <= count; ++i) {
       const std::size_t to = (own + i) % ranks;
       const std::byte* part = part_for(to);
@@ -282,8 +285,9 @@ class CopyExchange {
     const auto found = std::ranges::find(contexts_, number);
     const auto channel = static_cast<std::size_t>(found - contexts_.begin());
     if (found != contexts_.end()) return channel;
-    require<UsageError>(channel < most_contexts, "one communicator has served ", most_contexts,
-                        " contexts, lanes of sessions among them; make another one for more");
+    require<UsageError>(
+        channel < most_contexts, "one communicator supports at most ", most_contexts,
+        " contexts, including lanes of sessions; create another communicator for more");
     contexts_.push_back(number);
     return channel;
   }
@@ -303,11 +307,12 @@ class CopyExchange {
   std::vector<int> members_;
   int rank_;
   std::chrono::nanoseconds patience_;
-  /// [most_contexts, 2, ranks] of meetings, a number for each context, and whether this has ended.
+  /// [most_contexts, 2, ranks] words of meetings, a number for each context, and whether this has
+  /// ended.
   OwnedBytes words_;
   OwnedBytes news_;
-  std::vector<std::uint64_t> contexts_;  ///< that have met others, by their numbers
-  std::vector<std::string> operations_;  ///< that there were, by their numbers
+  std::vector<std::uint64_t> contexts_;  ///< numbers of the contexts that have met others
+  std::vector<std::string> operations_;  ///< names of the operations so far, by number
   std::string obstacle_;
 };
 

@@ -1,5 +1,5 @@
 /// @file
-/// Ranks on the `Cuda` device that exchange through NCCL. Not part of cuda.cuh: a program that
+/// Ranks on the `Cuda` device that communicate through NCCL. Not part of cuda.cuh: a program that
 /// includes this needs NCCL's header and library.
 #pragma once
 
@@ -32,36 +32,36 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// One process a GPU. Where all ranks are on one host and reach each other's memory, gathers and
-/// exchanges to memory of `allocate` are made by copy engines (CopyExchange), and do not take
-/// multiprocessors from what runs beside them; all else goes through NCCL's kernels.
+/// A communicator with one process per GPU. If all ranks are on one host and reach each other's
+/// memory, copy engines run gathers and exchanges to memory of `allocate` (CopyExchange), so they
+/// take no multiprocessors from overlapping work. All other operations use NCCL's kernels.
 ///
-/// Nothing in it waits without a deadline: NCCL's calls return before they are done and are looked
-/// after here, and what waits for a stream that has operations on it does so by `wait_sync`. All
-/// operations may be enqueued while a CUDA graph is recorded, after they have been enqueued once
-/// outside of it; graphs with them are to be destroyed before the communicator. For one thread;
-/// contexts may differ from call to call, all of one GPU.
-/// @throws CommError  from every member, naming ranks and operation: if another rank is lost, does
-///                    not answer within the time-out of the rendezvous, or NCCL fails. What was
-///                    enqueued is then given up, on the GPU too
+/// Every wait has a deadline: NCCL's calls return before they are done and are supervised here; use
+/// `wait_sync` to wait for a stream that has operations on it. All operations may be enqueued while
+/// a CUDA graph is recorded, if they have been enqueued once outside of it; graphs with them must
+/// be destroyed before the communicator. For one thread; contexts may differ from call to call, but
+/// must be of one GPU.
+/// @throws CommError  from every member, naming ranks and operation: if another rank is lost or
+///                    does not respond within the time-out of the rendezvous, or if NCCL fails.
+///                    Enqueued operations are then abandoned, also on the GPU
 class NcclComm final : public Communicator<Cuda> {
  public:
-  /// What operations may be made by.
+  /// Which implementations operations may use.
   enum class Ways { all, nccl_only };
 
   /// All ranks call it together.
-  /// @param rendezvous  outlives this, or the process aborts
-  /// @param context     of the GPU that this rank's operations are to run on
+  /// @param rendezvous  must outlive this, or the process aborts
+  /// @param context     of the GPU on which this rank's operations run
   /// @param ways        the same on all ranks
   /// @throws ConfigError  naming ranks that have the same GPU
   NcclComm(Rendezvous& rendezvous, const Context<Cuda>& context, Ways ways = Ways::all)
       : rendezvous_(rendezvous), gpu_(context.gpu()), whole_(*this), rank_(rendezvous.rank()) {
     // NVLink multicast is off unless the user sets NCCL_NVLS_ENABLE: NCCL trusts the driver's
-    // claim, and on a fabric that is only partly set up, as in virtual machines with some of a
-    // host's GPUs, creating multicast groups fails or hangs. Gathers and exchanges gain little from
-    // it.
+    // report of support. On a fabric that is only partly set up, as in virtual machines with some
+    // of a host's GPUs, creating multicast groups fails or hangs. Gathers and exchanges gain little
+    // from it.
     ::setenv("NCCL_NVLS_ENABLE", "0", 0);
-    ::setenv("NCCL_COMM_BLOCKING", "0", 1);  // the environment's word goes before that of `config`
+    ::setenv("NCCL_COMM_BLOCKING", "0", 1);  // the environment overrides `config`
     version_ = checked_nccl_version();
     for (int member = 0; member < rendezvous_.size(); ++member) members_.push_back(member);
     context.make_current();
@@ -103,7 +103,7 @@ class NcclComm final : public Communicator<Cuda> {
 
   [[nodiscard]] int rank() const override { return rank_; }
   [[nodiscard]] int size() const override { return static_cast<int>(members_.size()); }
-  /// Of the library, such as 22809.
+  /// Returns the version of the library, such as 22809.
   [[nodiscard]] int version() const { return version_; }
 
   [[nodiscard]] Buffer<Cuda> allocate(std::size_t bytes, const Context<Cuda>& context) override {
@@ -117,14 +117,14 @@ class NcclComm final : public Communicator<Cuda> {
     if (!copies_.has_value()) return nccl;
     const std::string& of_memory = whole_.memory_->obstacle();
     const std::string& obstacle = of_memory.empty() ? copies_->obstacle() : of_memory;
-    return obstacle.empty() ? "copy engines, and " + nccl + " for what is small"
+    return obstacle.empty() ? "copy engines, and " + nccl + " for small operations"
                             : nccl + ", because " + obstacle;
   }
 
   void all_gather(TensorView<const std::byte, 1, Cuda> part, TensorView<std::byte, 1, Cuda> whole,
                   const char* what, const Context<Cuda>& context) override {
     require<ShapeError>(whole.bytes() == part.bytes() * ranks(), "all_gather '", what,
-                        "': ", size(), " parts of ", part.bytes(), " bytes do not make ",
+                        "': ", size(), " parts of ", part.bytes(), " bytes do not add up to ",
                         whole.bytes());
     enqueue("all-gather", what, part.bytes(), context, [&](cudaStream_t stream) {
       if (is_for_copies(whole.data(), part.bytes())) {
@@ -143,7 +143,7 @@ class NcclComm final : public Communicator<Cuda> {
     const std::size_t bytes = parts.bytes() / ranks();
     require<ShapeError>(bytes * ranks() == parts.bytes() && received.bytes() == parts.bytes(),
                         "all_to_all '", what, "': ", parts.bytes(), " bytes to send and ",
-                        received.bytes(), " to receive; both have to be ", size(),
+                        received.bytes(), " to receive; both must be ", size(),
                         " parts of one size");
     if (size() == 1) return;
     enqueue("all-to-all", what, bytes, context, [&](cudaStream_t stream) {
@@ -164,8 +164,8 @@ class NcclComm final : public Communicator<Cuda> {
     });
   }
 
-  /// Goes through rank 0's host, not through the GPUs; of a group's, too: all groups gather at
-  /// once.
+  /// Sends through rank 0's host, not through the GPUs. For a group it does the same: all groups
+  /// gather at once.
   void all_gather_host_sync(std::span<const std::byte> part, std::span<std::byte> whole,
                             const char* what) override {
     std::vector<std::byte> of_all(part.size() * static_cast<std::size_t>(rendezvous_.size()));
@@ -195,11 +195,11 @@ class NcclComm final : public Communicator<Cuda> {
     return result;
   }
 
-  /// Waits until all that was enqueued on the context has run; to be called in place of
-  /// `context.synchronize()` wherever operations between ranks may be among it, recorded or not.
-  /// Within the time-out: that has to be longer than the longest step.
-  /// @param what  what is waited for, such as "step 12"
-  /// @throws CudaError  if anything that was enqueued failed
+  /// Waits until all enqueued work of the context has run. Call it instead of
+  /// `context.synchronize()` wherever the work may contain operations between ranks, recorded or
+  /// not. The time-out applies, so it must be longer than the longest step.
+  /// @param what  names the awaited work, such as "step 12"
+  /// @throws CudaError  if any enqueued work failed
   void wait_sync(const Context<Cuda>& context, const char* what) override {
     require_begun();
     rendezvous_.set_operation("wait for", what);
@@ -214,7 +214,7 @@ class NcclComm final : public Communicator<Cuda> {
         return;
       }
       if (state != cudaErrorNotReady) {
-        require_no_fault(watch.operation());  // an error may follow from it
+        require_no_fault(watch.operation());  // an error may result from it
         abort();
         check(state, "cudaStreamQuery", " in ", detail::operation_text("wait for", what));
       }
@@ -225,7 +225,8 @@ class NcclComm final : public Communicator<Cuda> {
  private:
   using Clock = std::chrono::steady_clock;
 
-  /// Some of another one's ranks. All of its ranks make one at the same time.
+  /// Creates a communicator of some of another one's ranks. All of its ranks create one at the same
+  /// time.
   NcclComm(NcclComm& other, std::vector<int> members, int rank)
       : rendezvous_(other.rendezvous_),
         gpu_(other.gpu_),
@@ -254,7 +255,7 @@ class NcclComm final : public Communicator<Cuda> {
     }
   }
 
-  /// What is looked at while something is awaited.
+  /// The supervision of a wait.
   class Watch {
    public:
     Watch(NcclComm& communicator, const char* kind, const char* what)
@@ -262,7 +263,7 @@ class NcclComm final : public Communicator<Cuda> {
       WaitNote::set(message("rank ", communicator.rendezvous_.rank(), " is in ", operation_));
     }
 
-    /// Throws if the other ranks or NCCL failed, or the time is over; then waits for a moment.
+    /// Throws if the other ranks or NCCL failed or the time-out has passed; then sleeps briefly.
     void look(int round) const {
       if (round % 16 == 0) {
         communicator_.require_sound(operation_);
@@ -285,14 +286,15 @@ class NcclComm final : public Communicator<Cuda> {
 
   [[nodiscard]] std::size_t ranks() const { return static_cast<std::size_t>(size()); }
 
-  /// Smaller parts are a matter of latency, for which NCCL has kernels.
+  /// For smaller parts latency matters, for which NCCL has kernels.
   static constexpr std::size_t smallest_copy = std::size_t{64} << 10;
 
   [[nodiscard]] bool is_for_copies(const std::byte* target, std::size_t bytes) const {
     return copies_.has_value() && bytes >= smallest_copy &&
            copies_->reaches(target, bytes * ranks());
   }
-  /// Of what waits on the GPU: the host, which knows more, gives up before.
+  /// Returns the time-out of waits on the GPU: the host, which has more information, gives up
+  /// first.
   [[nodiscard]] std::chrono::nanoseconds patience() const { return 2 * rendezvous_.time_out(); }
 
   Buffer<Cuda> allocate_shared(std::size_t bytes, const Context<Cuda>& context) {
@@ -306,7 +308,8 @@ class NcclComm final : public Communicator<Cuda> {
     };
     return {OwnedBytes(memory, Release{release, this}), bytes};
   }
-  /// For copies that other ranks' memory is the target of; what waits for them has its time-out.
+  /// Waits for copies into the memory of other ranks; operations that wait for these have a
+  /// time-out.
   void wait_for_gpu() const noexcept {
     cudaSetDevice(gpu_);
     cudaDeviceSynchronize();
@@ -329,10 +332,10 @@ class NcclComm final : public Communicator<Cuda> {
 
   void require_begun() const {
     require<CommError>(communicator_ != nullptr,
-                       "an operation between the ranks failed before; the program has to end");
+                       "an operation between the ranks failed before; end the program");
   }
 
-  /// The one way of all-to-all.
+  /// The only implementation of all-to-all.
   ncclResult_t exchange(const std::byte* parts, std::byte* received, std::size_t bytes,
                         cudaStream_t stream) {
     ncclResult_t status = ncclGroupStart();
@@ -342,7 +345,9 @@ class NcclComm final : public Communicator<Cuda> {
       status = ncclSend(parts + begin, bytes, ncclUint8, peer, communicator_, stream);
       if (status == ncclSuccess || status == ncclInProgress)
         status = ncclRecv(received + begin, bytes, ncclUint8, peer, communicator_, stream);
-      if (status == ncclInProgress) status = ncclSuccess;  // the group's end has the answer
+      if (status == ncclInProgress)
+        status = ncclSuccess;  // the end of the group returns the
+                               // status
     }
     const ncclResult_t end = ncclGroupEnd();
     return status == ncclSuccess ? end : status;
@@ -353,13 +358,13 @@ class NcclComm final : public Communicator<Cuda> {
                const Call& call) {
     require_begun();
     require<UsageError>(context.gpu() == gpu_, kind, " '", what, "' on GPU ", context.gpu(),
-                        " of a communicator that was made for GPU ", gpu_);
+                        " of a communicator for GPU ", gpu_);
     if (bytes == 0) return;
     rendezvous_.set_operation(kind, what);
     settle(call(context.stream()), kind, what);
   }
 
-  /// Waits until what a call began is enqueued; NCCL does that in a thread of its own.
+  /// Waits until the work of a call is enqueued; NCCL enqueues it in a separate thread.
   void settle(ncclResult_t status, const char* kind, const char* what) {
     const Watch watch(*this, kind, what);
     for (int round = 0; status == ncclInProgress; ++round) {
@@ -378,7 +383,7 @@ class NcclComm final : public Communicator<Cuda> {
   void require_sound(const std::string& operation) {
     require_no_fault(operation);
     for (NcclComm* each : whole_.all_) {
-      if (each->communicator_ == nullptr) continue;  // it is being made
+      if (each->communicator_ == nullptr) continue;  // it is being created
       ncclResult_t status = ncclSuccess;
       const ncclResult_t asked = ncclCommGetAsyncError(each->communicator_, &status);
       if (asked != ncclSuccess) status = asked;
@@ -391,16 +396,17 @@ class NcclComm final : public Communicator<Cuda> {
     const int rank = rendezvous_.rank();
     if (const int other = copies_->differing(); other >= 0) {
       fail(message("ranks ", std::min(rank, other), " and ", std::max(rank, other),
-                   " exchange different things, or in another order; rank ", rank, " is in ",
-                   with_gpu(operation), "; give all ranks the same program and options"));
+                   " exchange different data, or in a different order; rank ", rank, " is in ",
+                   with_gpu(operation), "; start all ranks with the same program and options"));
     }
     if (copies_->has_given_up()) {
-      fail(message("the other ranks have not come to what rank ", rank, " exchanges for ",
-                   detail::seconds_text(2 * rendezvous_.time_out()), ", in ", with_gpu(operation)));
+      fail(message("the other ranks have not reached the operation that rank ", rank,
+                   " exchanges for ", detail::seconds_text(2 * rendezvous_.time_out()), ", in ",
+                   with_gpu(operation)));
     }
   }
 
-  /// An operation of the host, and those that the GPU has come to, where that is known.
+  /// Returns an operation of the host, and those that the GPU has reached, if known.
   [[nodiscard]] std::string with_gpu(const std::string& operation) const {
     std::string text = operation;
     for (const NcclComm* each : whole_.all_) {
@@ -412,7 +418,7 @@ class NcclComm final : public Communicator<Cuda> {
   }
   [[noreturn]] void fail_late(const std::string& operation) {
     const std::optional<std::string> absent = rendezvous_.absent_sync();
-    require_no_fault(operation);  // that came meanwhile
+    require_no_fault(operation);  // that occurred meanwhile
     fail(message("rank ", rendezvous_.rank(), " has waited for the others for ",
                  detail::seconds_text(rendezvous_.time_out()), " in ", with_gpu(operation), ": ",
                  detail::absent_text(absent)));
@@ -421,7 +427,7 @@ class NcclComm final : public Communicator<Cuda> {
   [[nodiscard]] std::string nccl_text(ncclResult_t status, const std::string& operation) const {
     return message("NCCL failed on rank ", rendezvous_.rank(), " in ", operation, ": ",
                    ncclGetErrorString(status), " (", ncclGetLastError(communicator_),
-                   "); another rank may have ended, and NCCL_DEBUG=INFO says more");
+                   "); another rank may have ended; set NCCL_DEBUG=INFO for details");
   }
 
   [[noreturn]] void fail(const std::string& reason) {
@@ -430,14 +436,14 @@ class NcclComm final : public Communicator<Cuda> {
     throw CommError(reason);
   }
 
-  /// Lets go of what waits on the GPU for other ranks, of groups and of all; all ranks have to, so
-  /// they are told.
+  /// Releases the waits on the GPU for other ranks, for groups and for all. All ranks must release
+  /// theirs, so they are notified.
   void abort() noexcept {
     for (NcclComm* each : whole_.all_) each->abort_own();
     abort_own();
   }
-  /// NCCL takes back its kernels at once, but goes on until recorded graphs with its operations are
-  /// destroyed, which is when the caller's objects go: so a thread does that.
+  /// NCCL cancels its kernels at once, but its abort returns only after recorded graphs with its
+  /// operations are destroyed together with the caller's objects. Therefore a thread calls it.
   void abort_own() noexcept {
     if (copies_.has_value()) copies_->give_up();
     ncclComm_t communicator = std::exchange(communicator_, nullptr);
@@ -451,7 +457,7 @@ class NcclComm final : public Communicator<Cuda> {
     });
     aborted_.wait_for(std::chrono::seconds(1));
   }
-  /// A stuck thread of NCCL's must not keep the process.
+  /// A stuck thread of NCCL must not block the end of the process.
   void end_abort() noexcept {
     if (!aborting_.joinable()) return;
     if (aborted_.wait_for(rendezvous_.time_out()) != std::future_status::ready) {
@@ -469,16 +475,16 @@ class NcclComm final : public Communicator<Cuda> {
   int gpu_;
   NcclComm& whole_;             ///< of all ranks of the program
   std::vector<NcclComm*> all_;  ///< of `whole_`: itself and its groups
-  std::vector<int> members_;    ///< numbers of this one's ranks in the rendezvous
-  int rank_;                    ///< of this process among these
+  std::vector<int> members_;    ///< numbers of this communicator's ranks in the rendezvous
+  int rank_;                    ///< index of this process among these
   int version_ = 0;
   ncclComm_t communicator_ = nullptr;  ///< null: none, or aborted
   std::string reason_;                 ///< of `whole_`: why it was aborted
   std::thread aborting_;               ///< ends once graphs with operations are gone
   std::future<void> aborted_;
-  std::optional<PeerMemory> memory_;    ///< of `whole_`; none: all goes through NCCL
-  std::vector<OwnedBytes> shared_;      ///< of `whole_`: what `allocate` gave
-  std::optional<CopyExchange> copies_;  ///< where there is `memory_`
+  std::optional<PeerMemory> memory_;    ///< of `whole_`; none: all operations use NCCL
+  std::vector<OwnedBytes> shared_;      ///< of `whole_`: the memory that `allocate` returned
+  std::optional<CopyExchange> copies_;  ///< if there is `memory_`
 };
 
 }  // namespace octavo

@@ -1,5 +1,5 @@
 /// @file
-/// What ranks have to agree on before NCCL connects them.
+/// Agreements between ranks before NCCL connects them.
 #pragma once
 
 #include <octavo/comm/rendezvous.hpp>
@@ -16,22 +16,22 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// "2.28.9" of 22809.
+/// Returns "2.28.9" for 22809.
 [[nodiscard]] inline std::string nccl_version_text(int version) {
   return message(version / 10000, ".", version / 100 % 100, ".", version % 100);
 }
 
-/// The version of NCCL's library.
-/// @throws ConfigError  if it is older than the header that the program was compiled with, or of
-///                      another major version
+/// Returns the version of NCCL's library.
+/// @throws ConfigError  if it is older than the header that the program was compiled with, or has a
+///                      different major version
 [[nodiscard]] inline int checked_nccl_version() {
   int version = 0;
   const ncclResult_t status = ncclGetVersion(&version);
   require<CommError>(status == ncclSuccess, "ncclGetVersion failed: ", ncclGetErrorString(status));
   const bool is_known = version / 10000 == NCCL_MAJOR && version / 100 >= NCCL_VERSION_CODE / 100;
   require<ConfigError>(is_known, "this program was compiled with NCCL ",
-                       nccl_version_text(NCCL_VERSION_CODE), ", but finds the library ",
-                       nccl_version_text(version), "; put one of that version or a later ",
+                       nccl_version_text(NCCL_VERSION_CODE), ", but the loaded library is ",
+                       nccl_version_text(version), "; put a library of that version or a later ",
                        NCCL_MAJOR, ".x before it in LD_LIBRARY_PATH, or compile with its header");
   return version;
 }
@@ -52,16 +52,16 @@ inline void require_gpus_of_their_own(Rendezvous& rendezvous, int gpu) {
   for (std::size_t rank = 1; rank < ranks; ++rank) {
     for (std::size_t other = 0; other < rank; ++other) {
       require<ConfigError>(!std::ranges::equal(of(rank), of(other)), "ranks ", other, " and ", rank,
-                           " have the same GPU; give each its own, by --gpu or "
+                           " have the same GPU; pass a different --gpu to each, set "
                            "CUDA_VISIBLE_DEVICES, or start fewer ranks on a host");
     }
   }
 }
 
-/// The id that the first of a communicator's ranks made, and one version for all. All ranks of the
-/// program call it together.
-/// @param is_first  this rank makes the id
-/// @param first     number of the rank that does, of the rendezvous
+/// Returns the id that the first of a communicator's ranks created, and checks that all have one
+/// version. All ranks of the program call it together.
+/// @param is_first  whether this rank creates the id
+/// @param first     number of the creating rank in the rendezvous
 [[nodiscard]] inline ncclUniqueId agree_on_nccl(Rendezvous& rendezvous, bool is_first, int first,
                                                 int version) {
   struct Offer {
@@ -74,7 +74,7 @@ inline void require_gpus_of_their_own(Rendezvous& rendezvous, int gpu) {
     const ncclResult_t status = ncclGetUniqueId(&offer.id);
     require<CommError>(status == ncclSuccess,
                        "ncclGetUniqueId failed: ", ncclGetErrorString(status), " (",
-                       ncclGetLastError(nullptr), "); NCCL_DEBUG=INFO says more");
+                       ncclGetLastError(nullptr), "); set NCCL_DEBUG=INFO for details");
   }
   std::vector<Offer> offers(static_cast<std::size_t>(rendezvous.size()));
   rendezvous.all_gather_sync(std::as_bytes(std::span(&offer, 1)),
@@ -83,7 +83,7 @@ inline void require_gpus_of_their_own(Rendezvous& rendezvous, int gpu) {
     require<CommError>(offers[other].version == offers[0].version, "rank 0 has NCCL ",
                        nccl_version_text(offers[0].version), " and rank ", other, " has ",
                        nccl_version_text(offers[other].version),
-                       "; give all ranks the same library");
+                       "; use the same library on all ranks");
   }
   return offers[static_cast<std::size_t>(first)].id;
 }

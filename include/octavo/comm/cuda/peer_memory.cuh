@@ -1,5 +1,5 @@
 /// @file
-/// Memory of GPUs of one host that several processes reach.
+/// Memory of the GPUs of one host that several processes can access.
 #pragma once
 
 #include <octavo/core/cuda/context.cuh>
@@ -22,17 +22,16 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// Runs of memory that every rank has of its own, of one size, and in which each reaches those of
-/// the ranks of its host, by CUDA's interprocess handles: over NVLink where it connects the GPUs.
-/// All ranks make the same calls in the same order.
+/// Allocations of equal size on every rank, through which each rank reaches the memory of all ranks
+/// on its host, by CUDA's interprocess handles and over NVLink if it connects the GPUs. All ranks
+/// make the same calls in the same order.
 class PeerMemory {
  public:
-  /// Gives each rank the parts of all, in the order of ranks; see
-  /// Communicator::all_gather_host_sync.
+  /// Gathers the parts of all ranks, in rank order; see Communicator::all_gather_host_sync.
   using Gather = std::function<void(std::span<const std::byte> part, std::span<std::byte> whole,
                                     const char* what)>;
 
-  /// An allocation is to have at least so many bytes: smaller ones share a handle with others.
+  /// Minimum size of an allocation in bytes: smaller ones share a handle with others.
   static constexpr std::size_t smallest = std::size_t{2} << 20;
 
   PeerMemory(int rank, int ranks, Gather gather)
@@ -43,9 +42,9 @@ class PeerMemory {
     for (const Run& run : runs_) close(run);
   }
 
-  /// Memory for `add`, on all ranks or on none.
-  /// @param bytes  `smallest` or more
-  /// @throws MemoryError  naming the first rank that has not that much left
+  /// Allocates memory for `add`, on all ranks or on none.
+  /// @param bytes  at least `smallest`
+  /// @throws MemoryError  naming the first rank that has too little free memory
   [[nodiscard]] OwnedBytes allocate(std::size_t bytes, const Context<Cuda>& context) {
     OwnedBytes memory;
     std::exception_ptr own_fault;
@@ -59,14 +58,13 @@ class PeerMemory {
     gather_({&has, 1}, have, "memory of ranks");
     if (own_fault != nullptr) std::rethrow_exception(own_fault);
     const auto lacking = std::ranges::find(have, std::byte{0});
-    require<MemoryError>(lacking == have.end(), "rank ", lacking - have.begin(), " has not the ",
-                         bytes, " bytes of its GPU's memory that each rank needs");
+    require<MemoryError>(lacking == have.end(), "rank ", lacking - have.begin(),
+                         " does not have the ", bytes, " bytes of GPU memory that each rank needs");
     return memory;
   }
 
-  /// Opens what the other ranks have for this one. Where one of them cannot, none does: see
-  /// `obstacle`.
-  /// @param memory  as cudaMalloc gave it, `smallest` bytes or more
+  /// Opens the other ranks' memory on this rank. If one of them cannot, none does: see `obstacle`.
+  /// @param memory  from cudaMalloc, at least `smallest` bytes
   /// @throws CommError  if ranks have different numbers of bytes
   void add(std::byte* memory, std::size_t bytes, const Context<Cuda>& context) {
     gpu_ = context.gpu();
@@ -87,9 +85,9 @@ class PeerMemory {
   }
 
   /// Closes the other ranks' memory that `add` opened. No operation of this rank may still use it.
-  /// @param together  all ranks do it now, and the memory may be freed afterwards. Otherwise this
-  ///                  rank gives up alone: others may still write to its memory, which must not be
-  ///                  freed before the process ends
+  /// @param together  whether all ranks do it now, and the memory may be freed afterwards.
+  ///                  Otherwise this rank gives up alone: others may still write to its memory,
+  ///                  which must not be freed before the process ends
   void remove(const std::byte* memory, bool together) {
     const auto found = std::ranges::find(runs_, memory, &Run::own);
     if (found == runs_.end()) return;
@@ -101,7 +99,8 @@ class PeerMemory {
     gather_({&done, 1}, all, "end of shared memory");
   }
 
-  /// A rank's place of what lies at `own` here; null: this rank does not reach it.
+  /// Returns the address on a rank that corresponds to `own` on this rank; null if this rank does
+  /// not reach it.
   [[nodiscard]] std::byte* of_rank(int rank, const std::byte* own, std::size_t bytes) const {
     for (const Run& run : runs_) {
       if (own < run.own || own + bytes > run.own + run.bytes) continue;
@@ -111,7 +110,7 @@ class PeerMemory {
     return nullptr;
   }
 
-  /// Where memory of a run lies, which is the same on all ranks.
+  /// The position of memory in an allocation, which is the same on all ranks.
   struct Place {
     std::size_t run = 0;
     std::size_t offset = 0;
@@ -126,7 +125,8 @@ class PeerMemory {
     return {};
   }
 
-  /// Why memory of another rank of a host cannot be reached, the same on all ranks; empty: it can.
+  /// Returns why the memory of another rank of a host cannot be reached, the same on all ranks;
+  /// empty if it can.
   [[nodiscard]] const std::string& obstacle() const { return obstacle_; }
 
  private:
@@ -144,8 +144,8 @@ class PeerMemory {
     std::vector<std::byte*> of_ranks;
   };
 
-  /// What processes of one host have in common: its name, and the number of its boot. A rank that
-  /// cannot read that is on a host of its own.
+  /// Returns the identity of the host that its processes share: its name and the number of its
+  /// boot. A rank that cannot read the latter counts as a separate host.
   [[nodiscard]] Host host() const {
     Host result{};
     std::array<char, 64> name{};
@@ -161,7 +161,7 @@ class PeerMemory {
     std::memcpy(target.data(), text.data(), std::min(text.size(), Size - 1));
   }
 
-  /// @param found  takes what stops this rank
+  /// @param found  receives the obstacle of this rank
   std::vector<Offer> exchange_offers(const Run& run, Text& found) {
     Offer own{};
     own.bytes = run.bytes;
@@ -179,7 +179,7 @@ class PeerMemory {
     for (std::size_t other = 0; other < offers.size(); ++other) {
       require<CommError>(offers[other].bytes == offers[0].bytes, "rank 0 has ", offers[0].bytes,
                          " bytes of memory and rank ", other, " has ", offers[other].bytes,
-                         "; give all ranks the same options");
+                         "; start all ranks with the same options");
     }
     return offers;
   }
@@ -203,7 +203,7 @@ class PeerMemory {
     }
   }
 
-  /// @param own  what stopped this rank
+  /// @param own  the obstacle of this rank
   bool agree_on_obstacle(const Text& own) {
     std::vector<Text> all(static_cast<std::size_t>(ranks_));
     gather_(std::as_bytes(std::span(own)), std::as_writable_bytes(std::span(all)),
@@ -220,7 +220,7 @@ class PeerMemory {
       if (other == rank_ || run.of_ranks[other] == nullptr) continue;
       cudaIpcCloseMemHandle(run.of_ranks[other]);
     }
-    cudaGetLastError();  // the next launch has no error of this
+    cudaGetLastError();  // the next launch must not report this error
   }
 
   std::size_t rank_;

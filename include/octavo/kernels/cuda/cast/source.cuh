@@ -16,7 +16,7 @@ namespace kernels {
 /// 16th row.
 inline constexpr int tile_rounds = 8;
 
-/// The values that a source computes at once: a run in each of its parts.
+/// The values that a source computes at once: a run in each part.
 template <class T, int Parts>
 struct Produced {
   Run<T> parts[Parts];
@@ -58,28 +58,29 @@ concept HasMake = requires(RunsOf<S, Vectors>& runs) {
 
 namespace kernels {
 
-/// What makes the values of a matrix, for kernels that write them or cast them: pointers and sizes,
-/// which are copied to the GPU with the launch. MatrixSource is the smallest. The members:
-/// - `static constexpr int parts`: matrices of equal shape that it makes beside each other, such as
-///   2 for the gradients of gates and ups.
-/// - `static constexpr int rounds_in_flight`: runs that a thread starts to read before it makes the
-///   first, in a tile: 1, 2, 4 or 8. The more, the less it waits for memory; but what `load` gives
-///   for each has to fit the 64 registers of a thread, beside the cast.
+/// Computes the values of a matrix for kernels that write or cast them. It consists of pointers and
+/// sizes, and is copied to the GPU with the launch. MatrixSource is the simplest example. The
+/// members:
+/// - `static constexpr int parts`: number of matrices of equal shape that it computes side by side,
+///   such as 2 for the gradients of gates and ups.
+/// - `static constexpr int rounds_in_flight`: number of runs of a tile that a thread starts to read
+///   before it computes the first: 1, 2, 4 or 8. More of them hide more memory latency, but the
+///   results of their `load` must fit the 64 registers of a thread together with the cast.
 /// - `bool vectors() const`, on the host: whether rows can be read in whole runs, so that
 ///   `runs<true>` may be called: see rows_are_vectors.
-/// - `runs<Vectors>(row, column) const`, on the GPU: what a thread needs to make runs of columns
-///   from `column` on, in each part, in rows from `row` on. It gives an object with
-///   - `load(i, count)`, which reads for row `row + i`, with `i` below 128. `count` elements of the
-///     run lie within the matrix; where it is 0 or less nothing must be read. With `Vectors` a run
-///     lies within it or not at all.
-///   - `make(i, loaded)`, which makes the run of each part: Produced<T, parts>. What it makes
-///     beyond the matrix is set to zero.
-///   - `await()`, if it is there: all threads of the block call it once, after the first loads and
-///     before anything is made. It may synchronise the block, or wait for what others find.
-/// - `static constexpr bool makes_zeros = true`, if what it makes beyond the matrix is zero anyhow
-///   where `load` gives zeros: that saves instructions at edges.
+/// - `runs<Vectors>(row, column) const`, on the GPU: returns an object that computes runs of
+///   columns from `column` on, in each part, in rows from `row` on. Its members:
+///   - `load(i, count)` reads for row `row + i`, with `i` below 128. `count` elements of the run
+///     lie within the matrix; if it is 0 or less, nothing may be read. With `Vectors` a run lies
+///     within it completely or not at all.
+///   - `make(i, loaded)` computes the run of each part: Produced<T, parts>. Values beyond the
+///     matrix are then set to zero.
+///   - `await()`, optional: all threads of the block call it once, after the first loads and before
+///     any value is computed. It may synchronise the block, or wait for results of others.
+/// - `static constexpr bool makes_zeros = true`, optional: declares that computed values are zero
+///   wherever `load` returns zeros beyond the matrix, which saves instructions at edges.
 ///
-/// Return types are written out: the host's compiler sees no body from which to deduce `auto`.
+/// Return types must be explicit: the host compiler sees no body from which to deduce `auto`.
 /// @tparam T  format of the values
 template <class S, class T>
 concept TileSource = std::is_trivially_copyable_v<S> && detail::HasParts<S> &&
@@ -91,7 +92,7 @@ concept TileSource = std::is_trivially_copyable_v<S> && detail::HasParts<S> &&
 
 namespace detail {
 
-/// Names what a source lacks.
+/// Reports which member a source lacks.
 template <class S, class T>
 struct TileSourceCheck {
   static_assert(std::is_trivially_copyable_v<S>,
