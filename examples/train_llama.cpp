@@ -257,9 +257,9 @@ void make_checkpoints(Setup& setup, const Options& options, const Ranks& ranks,
       octavo::detail::read_manifest(setup.resume_from).recipe.ends_with(octavo::lora_suffix);
   octavo::require<octavo::ConfigError>(
       of_adapters == setup.session->lora().has_value(), setup.resume_from.string(), " has ",
-      of_adapters ? "adapters, but this run has none; pass --lora, --lora-alpha, --lora-targets "
+      of_adapters ? "adapters, which this run lacks; pass --lora, --lora-alpha, --lora-targets "
                     "and --model of the run that saved it"
-                  : "a whole model, but this run trains adapters; write it with --export-hf, and "
+                  : "a whole model, while this run trains adapters; write it with --export-hf, and "
                     "pass that folder with --model hf:");
   try {
     setup.resumed = octavo::resume(

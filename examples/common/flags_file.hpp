@@ -132,8 +132,8 @@ class FlagsFile : public CLI::Config {
     return text.substr(begin, text.find_last_not_of(blanks) + 1 - begin);
   }
 
-  /// Throws if the invalid line sets a text flag to an unquoted word. toml++ reports only what it
-  /// tried to read after the first letter.
+  /// Throws if the invalid line sets a text flag to an unquoted word. toml++ reports only its
+  /// guess from the first letter.
   /// @throws ConfigError  with the corrected line
   void require_quotes(const std::string& text, const toml::source_region& source) const {
     std::istringstream lines(text);

@@ -159,8 +159,8 @@ for (const svg of document.querySelectorAll('svg.chart')) {
     const x = +left + (along(step) - along(first)) / (along(last) - along(first)) * (right - left);
     cursor.setAttribute('x1', x); cursor.setAttribute('x2', x);
     const figure = svg.parentElement.getBoundingClientRect(), at = box.left - figure.left + x / scale;
-    const beside = at + 14 + tip.offsetWidth > figure.width ? at - 14 - tip.offsetWidth : at + 14;
-    tip.style.left = Math.max(0, beside) + 'px';
+    const tipLeft = at + 14 + tip.offsetWidth > figure.width ? at - 14 - tip.offsetWidth : at + 14;
+    tip.style.left = Math.max(0, tipLeft) + 'px';
     tip.style.top = box.top - figure.top + 12 + 'px';
     cursor.style.visibility = tip.style.visibility = 'visible';
   };

@@ -211,10 +211,10 @@ refused "a layer that there is not" "'qkv' is not a linear layer" "${base[@]}" "
   --lora-targets qkv
 refused "an alpha without adapters" "also pass the adapter rank" "${base[@]}" "${data[@]}" --lora-alpha 8
 refused "a folder that is there" "adapters: is there already" "${adapted[@]}" --lora 4 --save-adapters adapters
-refused "adapters that go on without" "has adapters, but this run has none; pass --lora" --model hf:model \
+refused "adapters that go on without" "has adapters, which this run lacks; pass --lora" --model hf:model \
   --precision fp32 "${shape[@]}" "${data[@]}" --chat-template own.json --steps 12 \
   --resume adapted/checkpoints/step-00000006
-refused "adapters that go on from a model" "has a whole model, but this run trains adapters" \
+refused "adapters that go on from a model" "has a whole model, while this run trains adapters" \
   --model hf:model --precision fp32 "${shape[@]}" "${data[@]}" --chat-template own.json --steps 20 \
   --lora 4 --resume "$before" --convert
 refused "adapters as a model" "contains PEFT adapters but no model" --model hf:adapters --precision fp32 \

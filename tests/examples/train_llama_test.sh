@@ -1465,7 +1465,7 @@ if mount -t tmpfs -o size=32k none disk 2>/dev/null; then
     --checkpoint-every 1000 --out disk/run
   [ "$(tail -n 1 err | grep -cF "disk/run/metrics.jsonl: cannot be written: No space left on device")" -eq 1 ] ||
     fail "the last line does not say what went wrong"
-  [ "$(grep -cF ". The run ends, and is saved before where checkpoints are" err)" -eq 1 ] ||
+  [ "$(grep -cF ". The run ends, and first saves a checkpoint if it keeps them" err)" -eq 1 ] ||
     fail "it does not say once what becomes of it"
   steps=$(grep -cE '^step [0-9]+ \|' out)
   [ "$steps" -lt 400 ] || fail "the run went on"
