@@ -5,8 +5,8 @@ if(NOT OCTAVO_INSTALL)
   return()
 endif()
 if(CMAKE_VERSION VERSION_LESS 3.23)
-  message(FATAL_ERROR "Installing Octavo takes CMake 3.23 or newer, this is ${CMAKE_VERSION}: "
-    "get a newer one, or pass -DOCTAVO_INSTALL=OFF")
+  message(FATAL_ERROR "Installing Octavo requires CMake 3.23, but this is ${CMAKE_VERSION}: "
+    "install a newer one, or pass -DOCTAVO_INSTALL=OFF")
 endif()
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)

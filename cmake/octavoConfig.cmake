@@ -35,8 +35,8 @@ foreach(octavo_component IN LISTS octavo_FIND_COMPONENTS)
   elseif(octavo_component STREQUAL "utf8proc")
     octavo_add_utf8proc(octavo_missing)
   else()
-    set(octavo_missing "there is no such component; there are cuda, cudnn, mpi, nccl, pcre2 \
-and utf8proc")
+    set(octavo_missing "it does not exist; choose cuda, cudnn, mpi, nccl, pcre2 or \
+utf8proc")
   endif()
   if(octavo_missing)
     set(octavo_${octavo_component}_FOUND FALSE)

@@ -109,7 +109,7 @@ if [[ $way == headers ]]; then
 else
   [[ $way == installed || $way == cudnn || $way == nccl ]] && install_octavo
   if [[ $way == installed || $way == cudnn ]]; then
-    refused "COMPONENTS;opencl" "component opencl: there is no such component"
+    refused "COMPONENTS;opencl" "component opencl: it does not exist"
     if [[ $device == cuda ]]; then
       refused "" "octavo::cuda but the target was not found"
     else

@@ -46,7 +46,7 @@ configure -DOCTAVO_LORA= -DOCTAVO_PRESETS=llama_tiny || fail "no adapters"
 refused "OCTAVO_REDUCE has 'bf16': choose of stored, fp32 and e4m3" -DOCTAVO_REDUCE=bf16
 configure '-DOCTAVO_REDUCE=stored' || fail "gradients as they are stored"
 refused "OCTAVO_MODELS has 'mine': write NAME:FOLDER" -DOCTAVO_MODELS=mine
-refused "there is no $scratch/none" -DOCTAVO_MODELS="mine:$scratch/none"
+refused "$scratch/none does not exist" -DOCTAVO_MODELS="mine:$scratch/none"
 refused "there is a preset llama_tiny: choose another name" -DOCTAVO_MODELS="llama_tiny:$scratch/none"
 
 # optimised TARGET FLAG: a target is compiled so
@@ -84,8 +84,8 @@ config_refused ": model_type is mistral, which" '"llama"' '"mistral"'
 config_refused ": hidden_act is gelu, which" '"silu"' '"gelu"'
 config_refused ": attention_bias is ON, which" '"attention_bias": false' '"attention_bias": true'
 config_refused ": hidden_size is missing" '"hidden_size"' '"hidden"'
-config_refused ": hidden_act is no number and no word" '"silu"' '"}; int injected = f(); {"'
-config_refused " is no JSON" '"hidden_size"' '"hidden'
+config_refused ": hidden_act must be a number or a word" '"silu"' '"}; int injected = f(); {"'
+config_refused " is not valid JSON" '"hidden_size"' '"hidden'
 cp "$root/tests/golden/hugging_face/llama_scaled.5.json" "$scratch/mine/config.json"
 configure -DOCTAVO_MODELS="mine:$scratch/mine" || fail "a model of a Hugging Face folder"
 configure -DOCTAVO_MODELS= || fail "no model of a folder"

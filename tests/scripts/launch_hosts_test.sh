@@ -100,7 +100,7 @@ says "name the program"
 launch "a program that there is not" 2 a ./nowhere
 says "./nowhere: there is no such program"
 launch "no hosts" 2 -x A ./program
-says "the hosts come first"
+says "the first argument must be the hosts"
 
 case="SIGTERM"
 cat >bin/mpirun <<'MPIRUN'
