@@ -288,8 +288,8 @@ TEST(FewRows, NameWhatCannotJoinACache) {
     return text.find(part) != std::string::npos ? "" : text;
   };
   EXPECT_EQ(message_of(cache.rows(), 16, false, Bf16()), "nothing");
-  EXPECT_EQ(says(message_of(cache.rows(), 16, true, Bf16()), "gated cannot join"), "");
-  EXPECT_EQ(says(message_of(cache.rows(), 16, false, float()), "is not in the format"), "");
+  EXPECT_EQ(says(message_of(cache.rows(), 16, true, Bf16()), "gated result cannot be"), "");
+  EXPECT_EQ(says(message_of(cache.rows(), 16, false, float()), "must have the format"), "");
   EXPECT_EQ(
       says(message_of(cache.rows(), 12, false, Bf16()), "few_rows_forward: qkv has shape [1, 12]"),
       "");
@@ -326,7 +326,7 @@ TEST(FewRows, NameWhatDoesNotFit) {
   EXPECT_EQ(message_of(8, 4), "nothing");
   EXPECT_EQ(says(message_of(9, 4), "9 rows"), "");
   EXPECT_EQ(says(message_of(1, 3), "4 and 3"), "");
-  EXPECT_EQ(says(message_of(2, 4, {.norm = {gain.flat_input(), 0}}), "2 rows are to be"), "");
+  EXPECT_EQ(says(message_of(2, 4, {.norm = {gain.flat_input(), 0}}), "2 rows cannot be"), "");
   EXPECT_EQ(says(message_of(1, 4, {.norm = {long_gain.flat_input(), 0}}), "weight of the"), "");
   EXPECT_EQ(says(message_of(1, 4, {.is_gated = true}), "result"), "");
   const FewRowsOptions<Bf16, Cpu> gated{.is_gated = true};

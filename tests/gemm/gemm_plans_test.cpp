@@ -175,9 +175,9 @@ TEST(GemmPlanText, MessagesSayWhatIsWrong) {
   EXPECT_EQ(says(replaced("adds=0", "adds=4"), "adds is '4', but must be a number from 0 to 3"),
             "");
   EXPECT_EQ(says(replaced("alignment=256", "align=256"), "'alignment=' is expected"), "");
-  EXPECT_EQ(says(replaced("microseconds=251.5", "microseconds=inf"), "no number"), "");
-  EXPECT_EQ(says(replaced("algorithm=", "algorithm=0"), "129 digits in place of 128"), "");
-  EXPECT_EQ(says(complaint(signed_line(good + " more=1")), "stands behind its end"), "");
+  EXPECT_EQ(says(replaced("microseconds=251.5", "microseconds=inf"), "not a number"), "");
+  EXPECT_EQ(says(replaced("algorithm=", "algorithm=0"), "129 digits instead of 128"), "");
+  EXPECT_EQ(says(complaint(signed_line(good + " more=1")), "follows its end"), "");
   EXPECT_EQ(says(complaint("# octavo gemm plans 1\n"), "plans.txt:1: the title"), "");
   EXPECT_EQ(says(complaint("# octavo gemm plans 2\n" + good + '\n'), "checksum"), "");
   EXPECT_EQ(says(complaint("# octavo gemm plans 2\n\n"), "plans.txt:2: "), "");

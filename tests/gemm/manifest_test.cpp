@@ -82,7 +82,7 @@ TEST(Manifest, RefusesTwoLayersOfOneName) {
     FAIL() << "a second blocks.1.down is not refused";
   } catch (const ConfigError& error) {
     const std::string what = error.what();
-    EXPECT_EQ(what.find("two layers are called blocks.1.down; give each branch a prefix"), 0u)
+    EXPECT_EQ(what.find("two layers have the name blocks.1.down; give each branch a prefix"), 0u)
         << what;
   }
 }

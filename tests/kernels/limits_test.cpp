@@ -28,8 +28,8 @@ TEST(CudaLimits, NameTheSizeAndTheLargestThatIsServed) {
             "quantize: rows have 16777217 columns, but on Cuda at most 16777216; split the rows");
   EXPECT_EQ(refusal<Bf16>(1, 16777217), refusal<Fp8>(1, 16777217));
   EXPECT_EQ(refusal<Fp8>(8388481, 128),
-            "quantize: 8388481 rows are to be cast, but on Cuda at most 8388480; take fewer tokens "
-            "at once");
+            "quantize: 8388481 rows cannot be cast at once, on Cuda at most 8388480; process fewer "
+            "tokens at once");
   EXPECT_EQ(refusal<Bf16>(8388481, 128), "") << "only casts work in a grid of tiles";
 }
 

@@ -182,8 +182,8 @@ std::string refusal_of_absurd_memory(const auto& allocate) {
 TEST(Buffer, SaysWhatTheHostDoesNotHave) {
   const Context<Cpu> context(1);
   const std::regex expected(
-      R"(the host has \d+ bytes of memory left, not 1152921504606846976; take a smaller batch or )"
-      "shorter sequences, or recompute more: plan_memory --device cpu says what each needs");
+      R"(the host has \d+ bytes of free memory, not 1152921504606846976; use a smaller batch or )"
+      "shorter sequences, or recompute more: plan_memory --device cpu reports the memory of each");
   const auto refused = [&](const auto& allocate) {
     return std::regex_match(refusal_of_absurd_memory(allocate), expected);
   };
@@ -191,7 +191,7 @@ TEST(Buffer, SaysWhatTheHostDoesNotHave) {
   EXPECT_TRUE(refused([&] { Arena<Cpu>({.peak = absurd}, context); }));
   const std::string of_host =
       refusal_of_absurd_memory([&] { Arena<Cpu>({.host = absurd}, context); });
-  EXPECT_NE(of_host.find("not 1152921504606846976; take BF16 or 8-bit moments"), std::string::npos)
+  EXPECT_NE(of_host.find("not 1152921504606846976; use BF16 or 8-bit moments"), std::string::npos)
       << of_host;
   // What is refused leaves nothing behind.
   EXPECT_EQ(Buffer<Cpu>(1000, context).size(), 1000u);

@@ -44,12 +44,13 @@ void check_cached(const GemmOutput<Y, D>& y, const FewRowsOptions<T, D>& options
   constexpr const char* name = "few_rows_forward";
   const auto& [layout, rotation, positions, cache] = options.cached;
   require<ShapeError>(!options.is_gated, name,
-                      ": a result that is gated cannot join a cache; ask for one of them");
-  require<ShapeError>(std::is_same_v<T, Y>, name,
-                      ": a result that is to join a cache is not in the format of x; give it that");
+                      ": a gated result cannot be appended to a cache; request one of the two");
+  require<ShapeError>(
+      std::is_same_v<T, Y>, name,
+      ": a result that is appended to a cache must have the format of x; change its format");
   require<ShapeError>(layout.head_dim % 2 == 0, name, ": heads of ", layout.head_dim,
-                      " columns are to join a cache, whose halves are made together; use "
-                      "append_to_cache");
+                      " columns cannot be appended to a cache, because their halves are computed "
+                      "together; use append_to_cache");
   if constexpr (std::is_same_v<T, Y>) check_cache<T, D>(name, y.result, layout, positions, cache);
   if (rotation.empty()) return;
   check_rope(name, layout, QkNorm<const T, D>{}, rotation, cache.capacity());
@@ -61,22 +62,22 @@ void check_few_rows(Index rows, Index n, Index k_x, Index k_w, const GemmOutput<
   constexpr const char* name = "few_rows_forward";
   static_assert(std::is_same_v<Y, T> || std::is_same_v<Y, float>,
                 "few_rows_forward: the result must have the format of x or be fp32");
-  require<ShapeError>(rows <= most_few_rows, name, ": there are ", rows, " rows, of which at most ",
-                      most_few_rows, " are multiplied at once; use matmul_forward");
+  require<ShapeError>(rows <= most_few_rows, name, ": x has ", rows, " rows, but at most ",
+                      most_few_rows, " are supported; use matmul_forward");
   check_gemm(name, rows, options.is_gated ? n / 2 : n, k_x, k_w, y);
   if (options.is_gated) {
     require<ShapeError>(n % 2 == 0 && y.addend.empty() && y.bias.empty(), name, ": a weight of ", n,
-                        " rows, an addend or a bias does not fit a gated result; give gates and as "
-                        "many ups, and nothing to add");
+                        " rows, an addend or a bias does not fit a gated result; pass as many "
+                        "gates as ups, without an addend or a bias");
   }
   if (!options.cached.positions.empty()) check_cached(y, options);
   if (options.norm.weight.empty()) return;
   require<ShapeError>(rows == 1, name, ": ", rows,
-                      " rows are to be normalised, but it normalises one; use rms_norm_forward");
+                      " rows cannot be normalised, only one; use rms_norm_forward");
   check_shape(name, "weight of the norm", options.norm.weight, {k_x});
   require<ShapeError>(k_x <= most_normalised_columns, name, ": a row of ", k_x,
-                      " columns is to be normalised, of which there may be ",
-                      most_normalised_columns, "; use rms_norm_forward");
+                      " columns cannot be normalised, only of at most ", most_normalised_columns,
+                      "; use rms_norm_forward");
 }
 
 }  // namespace detail

@@ -41,7 +41,8 @@ inline std::string without_blanks(std::string name) {
   return name.empty() ? "_" : name;
 }
 
-/// Returns the code in files for what a GEMM adds: 1 for an addend, 2 for a bias, 3 for both.
+/// Returns the code in files for a GEMM's addend and bias: 1 for an addend, 2 for a bias, 3 for
+/// both.
 inline int what_is_added(const GemmKey& key) { return (key.adds ? 1 : 0) + (key.bias ? 2 : 0); }
 
 /// Returns the last hexadecimal digits of a word, including leading zeros.
@@ -78,7 +79,7 @@ class RecordReader {
 
   [[noreturn]] void fail(const std::string& fault) const {
     throw IoError(message(file_, ":", number_, ": ", fault,
-                          "; remove this line, or the file: what it lacks is chosen anew"));
+                          "; remove this line, or the file: missing algorithms are chosen again"));
   }
 
   /// Returns the value of the next word, which must have this name.
@@ -87,7 +88,7 @@ class RecordReader {
     rest_.remove_prefix(std::min(rest_.size(), found.size() + 1));
     if (found.size() <= name.size() || found.substr(0, name.size()) != name ||
         found[name.size()] != '=') {
-      fail(message("'", name, "=' is expected where '", found, "' stands"));
+      fail(message("'", name, "=' is expected, but got '", found, "'"));
     }
     return found.substr(name.size() + 1);
   }
@@ -103,7 +104,7 @@ class RecordReader {
     double value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value)) {
-      fail(message(name, " is '", text, "', which is no number"));
+      fail(message(name, " is '", text, "', which is not a number"));
     }
     return value;
   }
@@ -124,7 +125,7 @@ class RecordReader {
     constexpr std::size_t digits = 16;
     const std::string_view text = word(name);
     if (text.size() != Count * digits) {
-      fail(message(name, " has ", text.size(), " digits in place of ", Count * digits));
+      fail(message(name, " has ", text.size(), " digits instead of ", Count * digits));
     }
     std::array<std::uint64_t, Count> words{};
     for (std::size_t i = 0; i < Count; ++i) {
@@ -135,7 +136,7 @@ class RecordReader {
   }
 
   void end() const {
-    if (!rest_.empty()) fail(message("'", rest_, "' stands behind its end"));
+    if (!rest_.empty()) fail(message("'", rest_, "' follows its end"));
   }
 
  private:
@@ -196,7 +197,7 @@ GemmPlanRecord read_record_line(std::string_view line, std::string_view file, st
       "checksum", 0, std::numeric_limits<std::uint32_t>::max(), 16);
   checksum.end();
   if (found != text_checksum(line.substr(0, end))) {
-    record.fail("the checksum does not fit what stands before it");
+    record.fail("the checksum does not match the line");
   }
   return read_record(record);
 }
@@ -229,8 +230,8 @@ template <class Reader = detail::RecordReader>
       records.push_back(detail::read_record_line<Reader>(line, file, number));
     } else if (line != detail::gemm_plans_title) {
       throw IoError(message(file, ":1: the title '", detail::gemm_plans_title,
-                            "' is missing; give a file that this version of octavo wrote, or one "
-                            "that is not there yet"));
+                            "' is missing; pass a file that this version of octavo wrote, or one "
+                            "that does not exist yet"));
     }
   }
   return records;

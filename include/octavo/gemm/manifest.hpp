@@ -98,7 +98,7 @@ struct GemmEntry {
     require<ManifestError>(run == expected, layer, " ", name_of(pass), " ran as ", run.a, " x ",
                            run.b, " through ", run.implementation, ", but the manifest says ",
                            expected.a, " x ", expected.b, " through ", expected.implementation,
-                           "; this is a fault in the library, please report it");
+                           "; this is a bug in the library, please report it");
   }
 };
 
@@ -120,7 +120,7 @@ struct AttentionEntry {
     ++executed;
     require<ManifestError>(by == expected, layer, " ", pass, " ran through ", by,
                            ", but the manifest says ", expected,
-                           "; change no limit of the context once a model is laid out");
+                           "; do not change limits of the context after a model is laid out");
   }
 };
 
@@ -142,7 +142,7 @@ class Manifest {
   /// @throws ConfigError  if another layer has the same name
   std::size_t add(GemmEntry entry) {
     const bool is_new = layers_[static_cast<std::size_t>(entry.pass)].insert(entry.layer).second;
-    require<ConfigError>(is_new, "two layers are called ", entry.layer,
+    require<ConfigError>(is_new, "two layers have the name ", entry.layer,
                          "; give each branch a prefix");
     entries_.push_back(std::move(entry));
     return entries_.size() - 1;
@@ -174,7 +174,7 @@ class Manifest {
       require<ManifestError>(executed == wanted, layer, " ", pass, " ran ", executed,
                              executed == 1 ? " time" : " times",
                              " in this step, but the manifest says ", wanted,
-                             "; this is a fault in the library, please report it");
+                             "; this is a bug in the library, please report it");
     };
     for (const GemmEntry& entry : entries_) {
       check(entry.layer, name_of(entry.pass), entry.executed,

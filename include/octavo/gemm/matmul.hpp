@@ -7,7 +7,7 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// The result of a GEMM, and what is added to it.
+/// The result of a GEMM, with an optional addend and bias.
 template <class T, Device D>
 struct GemmOutput {
   TensorView<T, 2, D> result;        ///< [m, n]

@@ -56,13 +56,13 @@ template <class W, class G, class Moment, Device D>
                                                       Index begin, Index count) {
   detail::check_adamw(parameter);
   require<ShapeError>(begin >= 0 && count >= 0 && begin + count <= parameter.weight.size(),
-                      "part_of: elements ", begin, " to ", begin + count, " are wanted of ",
+                      "part_of: elements ", begin, " to ", begin + count, " are requested of ",
                       parameter.weight.size());
   constexpr Index multiple = detail::adamw_multiple<Moment>;
   const bool is_whole = count % multiple == 0 || begin + count == parameter.weight.size();
   require<ShapeError>(count == 0 || (begin % multiple == 0 && is_whole), "part_of: elements ",
-                      begin, " to ", begin + count, " are wanted; begin and end at multiples of ",
-                      multiple, ", whose elements are rounded together");
+                      begin, " to ", begin + count, " are requested; use multiples of ", multiple,
+                      ", whose elements are rounded together");
   const auto cut = [&](auto& view) {
     if (!view.empty()) view = view.rows(begin, count);
   };
@@ -103,8 +103,8 @@ void adamw_update(const AdamWParameter<W, G, Moment, D>& parameter, const AdamWS
   detail::check_adamw(parameter);
   if (parameter.weight.size() == 0) return;
   require<ShapeError>(parameter.first_element % detail::adamw_multiple<Moment> == 0,
-                      "adamw_update: a part begins with element ", parameter.first_element,
-                      "; give a multiple of ", detail::adamw_multiple<Moment>);
+                      "adamw_update: a part begins at element ", parameter.first_element,
+                      "; use a multiple of ", detail::adamw_multiple<Moment>);
   adamw_update_body(parameter, settings, step, status, context);
 }
 

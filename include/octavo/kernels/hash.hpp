@@ -18,7 +18,7 @@ template <Device D>
 void hash_bytes(TensorView<const std::byte, 1, D> bytes, TensorView<std::uint64_t, 1, D> hash,
                 const Context<D>& context) {
   require<ShapeError>(bytes.size() % 16 == 0, "hash_bytes: ", bytes.size(),
-                      " bytes; give a multiple of 16");
+                      " bytes; pass a multiple of 16");
   check_shape("hash_bytes", "hash", hash, {1});
   hash_bytes_body(bytes, hash, context);
 }

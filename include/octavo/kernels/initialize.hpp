@@ -59,7 +59,7 @@ template <class W, Device D>
 void widen(TensorView<const W, 1, D> weight, TensorView<float, 1, D> master,
            const Context<D>& context) {
   require<ShapeError>(weight.extent(0) == master.extent(0), "widen: ", weight.extent(0),
-                      " weights but ", master.extent(0), " masters; give as many of each");
+                      " weights but ", master.extent(0), " masters; pass the same number of each");
   widen_body(weight, master, context);
 }
 

@@ -41,7 +41,7 @@ void check_cache(const char* operation, TensorView<const T, 2, D> qkv, HeadLayou
   check_shape(operation, "values of the cache", cache.values, {cache.capacity(), columns});
   require<ShapeError>(rows <= cache.capacity(), operation, ": there are ", rows,
                       " new rows, but the cache has ", cache.capacity(),
-                      "; take fewer rows or a larger cache");
+                      "; pass fewer rows or a larger cache");
 }
 
 }  // namespace detail

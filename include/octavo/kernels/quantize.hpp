@@ -59,7 +59,7 @@ void update_delayed_scales(const ScalingArrays<D>& operands,
   check_shape("update_delayed_scales", "rules", rules, {operands.size()});
   require<ShapeError>(history.extent(0) == operands.size(),
                       "update_delayed_scales: the history has ", history.extent(0), " rows for ",
-                      operands.size(), " operands; give each operand a row");
+                      operands.size(), " operands; pass one row for each operand");
   update_delayed_scales_body(operands, rules, history, context);
 }
 

@@ -78,7 +78,7 @@ class Arena {
     now_[static_cast<std::size_t>(kind)] += bytes;
     if (used_ > plan_.peak) plan_ = {used_, now_, plan_.host};
     if (measuring()) return nullptr;
-    require<UsageError>(used_ <= buffer_.size(), "the arena holds ", buffer_.size(), " bytes but ",
+    require<UsageError>(used_ <= buffer_.size(), "the arena has ", buffer_.size(), " bytes but ",
                         used_,
                         " are needed; create it from the MemoryPlan of the same model and batch");
     return reinterpret_cast<T*>(buffer_.data() + begin);
@@ -91,8 +91,8 @@ class Arena {
     const std::size_t begin = plan_.host;
     plan_.host += aligned_bytes<T>(count);
     if (measuring()) return nullptr;
-    require<UsageError>(plan_.host <= on_host_, "the arena holds ", on_host_,
-                        " bytes of the host's memory but ", plan_.host,
+    require<UsageError>(plan_.host <= on_host_, "the arena has ", on_host_,
+                        " bytes of host memory but ", plan_.host,
                         " are needed; create it from the MemoryPlan of the same model and options");
     return reinterpret_cast<T*>(host_.get() + begin);
   }

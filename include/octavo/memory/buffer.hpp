@@ -33,14 +33,14 @@ namespace detail {
 
 /// Advice for errors if host memory is too small for offloaded state.
 inline constexpr const char* offload_advice =
-    "; take BF16 or 8-bit moments, share the optimizer's state with more ranks, or leave it on the "
-    "device: plan_memory says what each needs";
+    "; use BF16 or 8-bit moments, share the optimizer's state among more ranks, or leave it on the "
+    "device: plan_memory reports the memory of each";
 
 /// @throws MemoryError  if the host does not have that much memory left
 inline void require_host_memory(std::size_t bytes, const char* advice) {
   const std::size_t available = available_host_memory();
   require<MemoryError>(bytes <= available, "the host has ", available,
-                       " bytes of memory left, not ", bytes, advice);
+                       " bytes of free memory, not ", bytes, advice);
 }
 
 inline OwnedBytes allocate_plain(std::size_t bytes, const char* advice) {
@@ -51,7 +51,7 @@ inline OwnedBytes allocate_plain(std::size_t bytes, const char* advice) {
     taken = ::operator new(bytes, alignment);
   } catch (const std::bad_alloc&) {
     throw MemoryError(message("the system refuses ", bytes,
-                              " bytes of memory, such as by a limit of ulimit -v", advice));
+                              " bytes of memory, for example because of ulimit -v", advice));
   }
   return {static_cast<std::byte*>(taken), {[](std::byte* memory, void*) {
             ::operator delete (memory, std::align_val_t{alignment});
@@ -64,10 +64,9 @@ inline OwnedBytes allocate_plain(std::size_t bytes, const char* advice) {
 /// @throws MemoryError  if the host does not have that much memory left; two allocations that are
 ///                      not written to yet may both succeed if there is memory for only one
 [[nodiscard]] inline OwnedBytes allocate(std::size_t bytes, const Context<Cpu>&) {
-  return detail::allocate_plain(
-      bytes,
-      "; take a smaller batch or shorter sequences, or recompute more: plan_memory --device cpu "
-      "says what each needs");
+  return detail::allocate_plain(bytes,
+                                "; use a smaller batch or shorter sequences, or recompute more: "
+                                "plan_memory --device cpu reports the memory of each");
 }
 
 /// Allocates `bytes` of host memory, more than 0, that device copies can access asynchronously.

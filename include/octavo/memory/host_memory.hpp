@@ -83,7 +83,7 @@ inline std::size_t available_in_group(const std::string& group) {
 /// @param membership  a file such as /proc/self/cgroup
 inline std::size_t available_in_groups(const std::string& root, const std::string& membership) {
   std::size_t available = available_in_group(root);
-  // The group's name in version 2, and then each of its ancestors, up to each slash.
+  // The group's name in version 2, and then each ancestor, up to each slash.
   const std::string group = rest_of_line(text_of_file(membership), "0::").value_or("");
   for (std::size_t end = 0; end < group.size();) {
     end = std::min(group.find('/', end + 1), group.size());

@@ -122,7 +122,7 @@ class TooManyDocumentsError : public ConfigError {
   /// @param count  of the batch's documents, including those at the start of a sequence
   TooManyDocumentsError(Index count, BatchShape shape)
       : ConfigError(message("a batch has ", count,
-                            " documents, those that begin with a sequence included, but at most ",
+                            " documents, including those that begin with a sequence, but at most ",
                             shape.most_documents,
                             " are allowed; raise most_documents of the batch's shape")),
         count_(count) {}
@@ -156,10 +156,11 @@ class TooManyDocumentsError : public ConfigError {
 /// @throws ConfigError
 inline void check_most_documents(BatchShape shape) {
   const Index most = shape.most_documents;
-  require<ConfigError>(most == 0 || (most >= shape.sequences && most <= shape.rows()),
-                       "most_documents is ", most, ", but ", shape.sequences, " sequences of ",
-                       shape.tokens, " tokens are ", shape.sequences, " to ", shape.rows(),
-                       " documents; give a number of these, or 0 where each sequence is one");
+  require<ConfigError>(
+      most == 0 || (most >= shape.sequences && most <= shape.rows()), "most_documents is ", most,
+      ", but ", shape.sequences, " sequences of ", shape.tokens, " tokens allow ", shape.sequences,
+      " to ", shape.rows(),
+      " documents; set a number in this range, or 0 if each sequence is one document");
   require<ConfigError>(most == 0 || shape.rows() <= std::numeric_limits<std::int32_t>::max(),
                        "a batch with documents has ", shape.rows(),
                        " rows; make it smaller than 2^31");

@@ -345,9 +345,7 @@ class NcclComm final : public Communicator<Cuda> {
       status = ncclSend(parts + begin, bytes, ncclUint8, peer, communicator_, stream);
       if (status == ncclSuccess || status == ncclInProgress)
         status = ncclRecv(received + begin, bytes, ncclUint8, peer, communicator_, stream);
-      if (status == ncclInProgress)
-        status = ncclSuccess;  // the end of the group returns the
-                               // status
+      if (status == ncclInProgress) status = ncclSuccess;  // ncclGroupEnd returns it
     }
     const ncclResult_t end = ncclGroupEnd();
     return status == ncclSuccess ? end : status;

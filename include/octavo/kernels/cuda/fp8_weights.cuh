@@ -86,7 +86,7 @@ void transpose_fp8_values_body(
   const Index columns = fp8_values.inner();
   require_columns(name, columns);
   require<ShapeError>(rows <= most_cast_rows, name, ": ", rows,
-                      " rows are to be transposed, but on Cuda at most ", most_cast_rows);
+                      " rows cannot be transposed at once, on Cuda at most ", most_cast_rows);
   const CastArguments<Format, PerTensor> arguments{{},      target, rows,  columns,
                                                    columns, {},     false, false};
   const dim3 tiles(static_cast<unsigned>(ceil_divide(columns, tile_side)),

@@ -38,8 +38,8 @@ void require_operand_size(const char* operation, Index rows, Index columns) {
   require_columns(operation, columns);
   if constexpr (QuantizedPrecision<P>) {
     require<ShapeError>(rows <= most_cast_rows, operation, ": ", rows,
-                        " rows are to be cast, but on Cuda at most ", most_cast_rows,
-                        "; take fewer tokens at once");
+                        " rows cannot be cast at once, on Cuda at most ", most_cast_rows,
+                        "; process fewer tokens at once");
   }
 }
 
