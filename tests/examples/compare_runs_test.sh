@@ -345,11 +345,11 @@ err_is_one_line_with "absent: no such folder"
 run "an empty folder" 2 bf16 "$scratch/empty"
 err_is_one_line_with "no metrics.jsonl in this folder; pass a folder of a run (--out of the trainer)"
 run "a folder of runs" 2 "$scratch/elsewhere/"
-err_is_one_line_with "no metrics.jsonl in this folder; name runs in it: $scratch/elsewhere/bf16"
+err_is_one_line_with "no metrics.jsonl in this folder; pass runs in it: $scratch/elsewhere/bf16"
 mkdir "$scratch/ten"
 for number in 5 0 9 4 7 2 6 1 8 3; do cp -r bf16 "$scratch/ten/$number"; done
 run "a folder of ten runs" 2 "$scratch/ten"
-err_is_one_line_with "name runs in it: $(printf "$scratch/ten/%s, " 0 1 2 3 4 5 6)$scratch/ten/7 and 2 more"
+err_is_one_line_with "pass runs in it: $(printf "$scratch/ten/%s, " 0 1 2 3 4 5 6)$scratch/ten/7 and 2 more"
 : >"$scratch/empty/metrics.jsonl"
 run "an empty file" 2 bf16 "$scratch/empty"
 err_is_one_line_with 'no "run" event'
