@@ -3,7 +3,8 @@
 ///
 ///     compare_runs RUN_FOLDER... [--html report.html] [--baseline bf16] [--watch 10]
 ///
-/// Exit codes: 0 success, 1 the output could not be written, 2 the input cannot be compared.
+/// Exit codes: 0 success, 1 the output could not be written, 2 the input cannot be compared or a
+/// run is damaged. A damaged run is named, and the other runs are compared.
 
 #include <unistd.h>
 
@@ -14,9 +15,11 @@
 #include <filesystem>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <octavo/core/error.hpp>
 #include <octavo/core/version.hpp>
@@ -85,16 +88,43 @@ void print(const std::string& text) {
   programs::flush_output();
 }
 
-std::vector<Run> read_runs(const std::vector<std::string>& folders) {
+/// Reads the runs and compares those that are not damaged.
+/// @throws InputError  if all are damaged, or they cannot be compared
+Comparison read_and_compare(const std::vector<std::string>& folders, const std::string& baseline,
+                            bool is_watched = false) {
   std::vector<Run> runs;
+  std::vector<std::string> damaged;
   for (const std::string& folder : folders) {
-    runs.push_back(read_run(folder));
+    try {
+      runs.push_back(read_run(folder));
+    } catch (const DamagedRun& error) {
+      damaged.emplace_back(error.what());
+      continue;
+    }
     for (std::size_t i = 0; i + 1 < runs.size(); ++i)
       if (std::filesystem::equivalent(runs[i].folder, folder))
         throw InputError(fmt::format("{}: the same folder is named twice", visible(folder)));
   }
-  return runs;
+  if (runs.empty()) throw InputError(fmt::format("{}", fmt::join(damaged, "; ")));
+  try {
+    Comparison comparison = compare(std::move(runs), baseline, is_watched);
+    comparison.damaged = std::move(damaged);
+    return comparison;
+  } catch (const InputError& error) {
+    damaged.emplace_back(error.what());
+    throw InputError(fmt::format("{}", fmt::join(damaged, "; ")));
+  }
 }
+
+/// The damaged runs, a line for each.
+std::string damage_text(const Comparison& comparison) {
+  std::string out;
+  for (const std::string& reason : comparison.damaged)
+    out += fmt::format("{}; this run is left out\n", reason);
+  return out;
+}
+
+int exit_code(const Comparison& comparison) { return comparison.damaged.empty() ? 0 : bad_input; }
 
 /// Whether all runs recorded their end; a killed run does not.
 bool have_ended(const Comparison& comparison) {
@@ -115,8 +145,9 @@ bool is_interrupted_within(double seconds) {
 /// Repeats the comparison at an interval, until all runs have ended or a signal arrives. Waits for
 /// runs that have not begun.
 /// @param html_path  path of the report, or ""
-void watch(const std::vector<std::string>& folders, const std::string& baseline,
-           const std::string& html_path, double seconds) {
+/// @return the exit code
+int watch(const std::vector<std::string>& folders, const std::string& baseline,
+          const std::string& html_path, double seconds) {
   const octavo::InterruptGuard interrupts;
   const std::string clear = ::isatty(STDOUT_FILENO) != 0 ? "\x1b[H\x1b[2J" : "";
   const std::string what_next = fmt::format(
@@ -124,7 +155,7 @@ void watch(const std::vector<std::string>& folders, const std::string& baseline,
   const auto print_until_next = [&](const std::string& text) { print(clear + text + what_next); };
   for (;;) {
     try {
-      const Comparison comparison = compare(read_runs(folders), baseline, true);
+      const Comparison comparison = read_and_compare(folders, baseline, true);
       const auto write = [&](int refresh) {
         if (html_path.empty()) return;
         octavo::write_file_atomically(html_path,
@@ -132,18 +163,18 @@ void watch(const std::vector<std::string>& folders, const std::string& baseline,
       };
       if (have_ended(comparison)) {
         write(0);
-        print(clear + terminal_text(comparison));
-        return;
+        print(clear + terminal_text(comparison) + damage_text(comparison));
+        return exit_code(comparison);
       }
       write(std::max(1, static_cast<int>(seconds)));
-      print_until_next(tables(comparison));
+      print_until_next(tables(comparison) + damage_text(comparison));
       if (!is_interrupted_within(seconds)) continue;
       write(0);
-      return;
+      return 0;
     } catch (const NotYetThere& error) {
       print_until_next(fmt::format("not yet: {}\n", visible(error.what())));
     }
-    if (is_interrupted_within(seconds)) return;
+    if (is_interrupted_within(seconds)) return 0;
   }
 }
 
@@ -168,15 +199,15 @@ int main(int argc, char** argv) {
   if (const auto code = programs::parse(app, argc, argv)) return *code;
 
   try {
-    if (app.count("--watch") != 0) {
-      watch(folders, baseline, html_path, seconds);
-      return 0;
-    }
-    const Comparison comparison = compare(read_runs(folders), baseline);
+    if (app.count("--watch") != 0) return watch(folders, baseline, html_path, seconds);
+    const Comparison comparison = read_and_compare(folders, baseline);
     print(terminal_text(comparison));
-    if (html_path.empty()) return 0;
+    for (const std::string& reason : comparison.damaged)
+      programs::tell("compare_runs: {}; this run is left out\n", visible(reason));
+    if (html_path.empty()) return exit_code(comparison);
     octavo::write_file_atomically(html_path, report(comparison, octavo::version_string, 0));
     print(fmt::format("\nreport written to {}\n", visible(html_path)));
+    return exit_code(comparison);
   } catch (const InputError& error) {
     programs::tell("compare_runs: {}\n", visible(error.what()));
     return bad_input;
@@ -184,5 +215,4 @@ int main(int argc, char** argv) {
     programs::tell("compare_runs: {}\n", visible(error.what()));
     return output_failed;
   }
-  return 0;
 }

@@ -40,7 +40,8 @@ struct Comparison {
   std::size_t baseline = 0;
   std::size_t window = 1;  ///< steps in the running means
   std::vector<std::string> notes;
-  bool is_watched = false;  ///< runs without a summary may still be running
+  std::vector<std::string> damaged;  ///< runs that are left out: file, line and reason
+  bool is_watched = false;           ///< runs without a summary may still be running
 };
 
 /// Returns the mean of the finite values in values[begin, end); NaN if there are none.

@@ -49,8 +49,10 @@ inline std::string results_table(const Comparison& comparison,
                                  const std::vector<std::string>& styles) {
   std::string out = table_of_runs(comparison, styles, table_head(comparison),
                                   [&](std::size_t i) { return table_cells(comparison, i); });
-  if (comparison.notes.empty()) return out;
+  if (comparison.notes.empty() && comparison.damaged.empty()) return out;
   out += "<ul class=\"notes\">\n";
+  for (const std::string& reason : comparison.damaged)
+    out += fmt::format("<li>Damaged and left out: {}</li>\n", html(visible(reason)));
   for (const std::string& note : comparison.notes) out += fmt::format("<li>{}</li>\n", html(note));
   return out + "</ul>\n";
 }

@@ -3,11 +3,8 @@
 #pragma once
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdint>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <limits>
 #include <optional>
 #include <string>
@@ -19,6 +16,7 @@
 #include <nlohmann/json.hpp>
 
 #include <octavo/core/error.hpp>
+#include <octavo/data/open_file.hpp>
 
 #include <common/text.hpp>
 
@@ -34,6 +32,12 @@ struct InputError : octavo::IoError {
 
 /// The run has not begun: its folder or first line does not exist.
 struct NotYetThere : InputError {
+  using InputError::InputError;
+};
+
+/// A metrics file that cannot be read or is not as documented. The other runs can still be
+/// compared.
+struct DamagedRun : InputError {
   using InputError::InputError;
 };
 
@@ -298,7 +302,9 @@ inline std::string runs_in(const std::filesystem::path& folder) {
   return runs.size() > most ? fmt::format("{} and {} more", names, runs.size() - most) : names;
 }
 
-inline std::ifstream open_metrics(const std::filesystem::path& folder) {
+/// Returns the path of the folder's metrics file.
+/// @throws NotYetThere  if the folder or the file does not exist
+inline std::filesystem::path metrics_of(const std::filesystem::path& folder) {
   namespace fs = std::filesystem;
   std::error_code error;
   const fs::file_status status = fs::status(folder, error);
@@ -308,47 +314,50 @@ inline std::ifstream open_metrics(const std::filesystem::path& folder) {
     throw InputError(fmt::format("{}: {}", visible(folder.string()),
                                  error ? error.message() : "not a folder; pass the run's folder"));
   const fs::path file = folder / "metrics.jsonl";
-  const fs::file_status file_status = fs::status(file, error);
-  if (file_status.type() == fs::file_type::not_found) {
+  if (fs::status(file, error).type() == fs::file_type::not_found) {
     const std::string runs = runs_in(folder);
     throw NotYetThere(fmt::format(
         "{}: no metrics.jsonl in this folder; pass {}", visible(folder.string()),
         runs.empty() ? "a folder of a run (--out of the trainer)" : "runs in it: " + runs));
   }
-  errno = 0;
-  std::ifstream in(file, std::ios::binary);
-  if (!fs::is_regular_file(file_status) || !in)
-    throw InputError(fmt::format("{}: cannot be read: {}", visible(file.string()),
-                                 errno != 0 ? std::strerror(errno) : "not a regular file"));
-  return in;
+  return file;
 }
 
 }  // namespace detail
 
 /// Reads `folder`/metrics.jsonl. Drops an incomplete last line, which a killed run can leave, with
 /// a note.
-/// @throws InputError  if the file is missing, unreadable or empty, or a line is invalid
+/// @throws NotYetThere  if the file is missing or empty
+/// @throws DamagedRun  if it cannot be read, or a line is invalid
 inline Run read_run(const std::filesystem::path& folder) {
-  std::ifstream in = detail::open_metrics(folder);
-  const std::string name = visible((folder / "metrics.jsonl").string());
+  const std::filesystem::path file = detail::metrics_of(folder);
+  const std::string name = visible(file.string());
   Run run;
   run.folder = folder;
   std::string line;
-  for (std::uint64_t number = 1; std::getline(in, line); ++number) {
-    const bool unfinished = in.eof();
+  std::optional<octavo::FileLines> lines;
+  const auto next = [&] {
+    try {
+      if (!lines) lines.emplace(file);
+      return lines->next(line);
+    } catch (const octavo::IoError& error) {
+      throw DamagedRun(visible(error.what()));
+    }
+  };
+  while (next()) {
+    const std::uint64_t number = lines->number();
     try {
       detail::read_event(detail::Json::parse(line), run);
     } catch (const nlohmann::json::exception& error) {
-      if (!unfinished)
-        throw InputError(fmt::format("{}:{}: not valid JSON: {}", name, number,
+      if (lines->is_whole())
+        throw DamagedRun(fmt::format("{}:{}: not valid JSON: {}", name, number,
                                      visible(error.what(), LineBreaks::mark, 200)));
       run.remarks.push_back(
           fmt::format("line {} of its metrics.jsonl is truncated and was ignored", number));
     } catch (const InputError& error) {
-      throw InputError(fmt::format("{}:{}: {}", name, number, visible(error.what())));
+      throw DamagedRun(fmt::format("{}:{}: {}", name, number, visible(error.what())));
     }
   }
-  if (in.bad()) throw InputError(fmt::format("{}: reading failed", name));
   if (run.configuration.model.empty())
     throw NotYetThere(fmt::format("{}: no \"run\" event; the file is empty or truncated", name));
   return run;

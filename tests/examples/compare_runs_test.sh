@@ -336,8 +336,36 @@ html_has 'data-name="last scale">one for each 1x128</td>'
 html_has 'data-name="amax">not finite (1)</td>'
 html_has 'data-name="last scale">2.24e+03</td>'
 
-run "a broken line" 2 bf16 broken
+# A damaged run is named, and the others are shown.
+run "a broken line" 2 broken bf16 fp8_delayed --html "$scratch/report.html"
 err_is_one_line_with "broken/metrics.jsonl:3: not valid JSON"
+row_is "fp8 <delayed> 2.6000 2.5500 +2.00 % 1,234,567 45 of 48 1 done after 4 steps"
+html_has "<li>Damaged and left out: broken/metrics.jsonl:3: not valid JSON"
+run "a broken line in a run that is watched" 2 broken bf16 --watch 0.1
+out_mentions "broken/metrics.jsonl:3: not valid JSON"
+row_is "bf16 2.5000 2.5000 baseline 15,200 0 of 48 0 done after 4 steps"
+run "only a run with a broken line" 2 broken
+err_is_one_line_with "broken/metrics.jsonl:3: not valid JSON"
+run "a damaged baseline" 2 broken fp8_delayed
+err_is_one_line_with 'no run has the baseline'\''s precision "bf16"'
+err_is_one_line_with "broken/metrics.jsonl:3: not valid JSON"
+mkdir -p "$scratch/packed" "$scratch/nuls" "$scratch/odd/metrics.jsonl"
+gzip <bf16/metrics.jsonl >"$scratch/packed/metrics.jsonl"
+python3 - "$scratch/nuls/metrics.jsonl" <<'PYTHON'
+import sys
+lines = open("fp8_delayed/metrics.jsonl", "rb").read().splitlines(keepends=True)
+lines[3] = bytes(len(lines[3]) - 1) + b"\n"
+open(sys.argv[1], "wb").write(b"".join(lines))
+PYTHON
+run "a compressed file" 2 bf16 "$scratch/packed"
+err_is_one_line_with "packed/metrics.jsonl must be UTF-8 text, but is gzip data"
+row_is "bf16 2.5000 2.5000 baseline 15,200 0 of 48 0 done after 4 steps"
+run "a line of NULs" 2 bf16 "$scratch/nuls"
+err_is_one_line_with "nuls/metrics.jsonl:4: not valid JSON"
+row_is "bf16 2.5000 2.5000 baseline 15,200 0 of 48 0 done after 4 steps"
+run "a folder in the file's place" 2 bf16 "$scratch/odd"
+err_is_one_line_with "odd/metrics.jsonl: cannot be read: it is a folder, not a regular file"
+row_is "bf16 2.5000 2.5000 baseline 15,200 0 of 48 0 done after 4 steps"
 
 mkdir "$scratch/empty" "$scratch/typed" "$scratch/full" "$scratch/reports"
 run "a missing folder" 2 bf16 "$scratch/absent"
