@@ -1,5 +1,5 @@
 /// @file
-/// Files of tokens, as other programs write them.
+/// Reading token files of other programs.
 #pragma once
 
 #include <octavo/data/token_layout.hpp>
@@ -17,13 +17,12 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// The tokens of a file, read when they are asked for; a token is held against the vocabulary then,
-/// not before.
+/// The tokens of a file. Tokens are read, and checked against the vocabulary, only on request.
 class TokenFile final : public TokenSource {
  public:
-  /// @param layout      of `find_token_layout`
-  /// @param vocabulary  tokens are below it
-  /// @throws IoError  if the file cannot be read or holds another number of tokens
+  /// @param layout      result of `find_token_layout`
+  /// @param vocabulary  tokens must be below it
+  /// @throws IoError  if the file cannot be read, or its number of tokens is wrong
   TokenFile(const TokenLayout& layout, Index vocabulary)
       : file_(layout.path), layout_(layout), vocabulary_(vocabulary) {
     const auto width = static_cast<std::uint64_t>(width_of(layout.type));
@@ -38,7 +37,7 @@ class TokenFile final : public TokenSource {
 
   [[nodiscard]] Index size() const override { return layout_.count; }
   [[nodiscard]] std::uint64_t bytes() const { return file_.size(); }
-  /// The same for every path to the file.
+  /// Returns the identity of the file, which is equal for all paths to it.
   [[nodiscard]] detail::FileIdentity identity() const { return file_.identity(); }
 
   void read(Index first, std::span<std::int32_t> tokens) const override {
@@ -60,8 +59,8 @@ class TokenFile final : public TokenSource {
     }
   }
 
-  /// Of the number of tokens, and of the file's bytes: of all where they are at most 1 MiB, else of
-  /// 16 pieces of 64 KiB, the first and the last among them, at equal distances.
+  /// Returns a hash of the number of tokens and of the file's bytes: of all bytes up to 1 MiB, else
+  /// of 16 equally spaced pieces of 64 KiB, including the first and the last.
   [[nodiscard]] std::uint64_t hash(Index first, Index count) const override {
     detail::WordHash hash;
     hash.add(hash_);
@@ -124,8 +123,8 @@ class TokenFile final : public TokenSource {
   std::uint64_t hash_ = 0;
 };
 
-/// The tokens of a file of Megatron, llm.c or nanoGPT (see `find_token_layout`).
-/// @throws IoError  if it is none, or not as its header says
+/// Opens a token file of Megatron, llm.c or nanoGPT (see `find_token_layout`).
+/// @throws IoError  if it is not a token file, or contradicts its header
 [[nodiscard]] inline Tokens open_token_file(const std::filesystem::path& path, Index vocabulary) {
   const auto layout = find_token_layout(path);
   require<IoError>(layout.has_value(), path.string(),

@@ -1,6 +1,5 @@
 /// @file
-/// How files of tokens are laid out: those of Megatron-LM, llm.c and nanoGPT, told apart by their
-/// headers.
+/// The layouts of token files of Megatron-LM, llm.c and nanoGPT, recognised by their headers.
 #pragma once
 
 #include <octavo/core/device.hpp>
@@ -25,10 +24,10 @@ namespace octavo OCTAVO_ABI {
 static_assert(std::endian::native == std::endian::little,
               "token files are little-endian; read them on such a processor");
 
-/// What a token is stored as; the numbers are Megatron's, but for the last.
+/// The type of stored tokens. The numbers are Megatron's, except the last.
 enum class TokenType : std::uint8_t { u8 = 1, i8 = 2, i16 = 3, i32 = 4, i64 = 5, u16 = 8, u32 = 9 };
 
-/// Bytes of a token.
+/// Returns the size of a token in bytes.
 [[nodiscard]] constexpr std::size_t width_of(TokenType type) {
   switch (type) {
     case TokenType::u8:
@@ -44,19 +43,19 @@ enum class TokenType : std::uint8_t { u8 = 1, i8 = 2, i16 = 3, i32 = 4, i64 = 5,
   }
 }
 
-/// Where tokens lie in a file.
+/// The position of the tokens in a file.
 struct TokenLayout {
-  std::filesystem::path path;     ///< that holds the tokens
-  std::filesystem::path said_by;  ///< that says so; another where there is an index
+  std::filesystem::path path;     ///< file of the tokens
+  std::filesystem::path said_by;  ///< source of the layout: the file itself, or its index
   TokenType type = TokenType::u16;
   std::uint64_t begin = 0;   ///< byte of the first token
   Index count = 0;           ///< tokens
-  const char* program = "";  ///< whose format it is
+  const char* program = "";  ///< program whose format the file has
 };
 
 namespace detail {
 
-/// The value at byte `offset`; wherever it lies.
+/// Returns the value at byte `offset`, which needs no alignment.
 template <class T>
 T value_at(const OpenFile& file, std::uint64_t offset) {
   std::array<std::byte, sizeof(T)> bytes;
@@ -65,7 +64,7 @@ T value_at(const OpenFile& file, std::uint64_t offset) {
 }
 
 /// Reads an array of a file piece by piece.
-/// @param see  is called with place and value of each
+/// @param see  called with the index and the value of each element
 template <class T, class See>
 void for_each_value(const OpenFile& file, std::uint64_t offset, std::uint64_t count,
                     const See& see) {
@@ -86,7 +85,7 @@ inline bool begins_as_megatron_index(const OpenFile& file) {
          value_at<std::array<char, 9>>(file, 0) == megatron_magic;
 }
 
-/// The parts of an index of Megatron: their places are sums, which are checked to be within it.
+/// The parts of an index of Megatron. Their positions are sums, which are checked against its size.
 struct MegatronIndex {
   TokenType type;
   std::uint64_t sequences;
@@ -110,7 +109,7 @@ inline MegatronIndex megatron_header(const OpenFile& file) {
            "; whole numbers can be read: 1 to 5 and 8");
   const MegatronIndex index{static_cast<TokenType>(code), value_at<std::uint64_t>(file, 18),
                             value_at<std::uint64_t>(file, 26)};
-  const std::uint64_t most = file.size();  // beyond it, products could be too large to hold
+  const std::uint64_t most = file.size();  // beyond it, products could overflow
   if (index.sequences > most || index.documents > most ||
       megatron_header_bytes + 12 * index.sequences + 8 * index.documents != file.size())
     refuse(": has ", file.size(), " bytes, but ", index.sequences, " sequences (byte 18) and ",
@@ -118,7 +117,7 @@ inline MegatronIndex megatron_header(const OpenFile& file) {
   return index;
 }
 
-/// @throws IoError  unless sequences follow each other and documents are runs of them
+/// @throws IoError  unless sequences are consecutive and documents consist of whole sequences
 inline TokenLayout megatron_layout(const std::filesystem::path& path) {
   const OpenFile file(path);
   const MegatronIndex index = megatron_header(file);
@@ -130,7 +129,7 @@ inline TokenLayout megatron_layout(const std::filesystem::path& path) {
   const std::uint64_t lengths = megatron_header_bytes;
   const std::uint64_t pointers = lengths + 4 * index.sequences;
   const std::uint64_t documents = pointers + 8 * index.sequences;
-  std::int64_t end = 0;  // byte of the tokens at which the next sequence begins
+  std::int64_t end = 0;  // offset in bytes at which the next sequence begins
   std::uint64_t chunk = 0;
   std::array<std::int64_t, 2048> begins;
   for_each_value<std::int32_t>(
@@ -162,8 +161,8 @@ inline constexpr std::int32_t llm_c_gpt2 = 20240520;
 inline constexpr std::int32_t llm_c_llama3 = 20240801;
 inline constexpr std::uint64_t llm_c_header_bytes = 1024;
 
-/// Looks like a date of 2024, as what llm.c writes begins with. Tokens of GPT-2 without a header
-/// cannot begin so: the first would be above 50256.
+/// Whether a number looks like a date of 2024, with which files of llm.c begin. GPT-2's tokens
+/// without a header cannot begin with it: the first would be above 50256.
 inline bool looks_like_llm_c(std::int32_t magic) { return magic >= 20240101 && magic <= 20241231; }
 
 inline TokenLayout llm_c_layout(const OpenFile& file) {
@@ -183,8 +182,8 @@ inline TokenLayout llm_c_layout(const OpenFile& file) {
           llm_c_header_bytes, count,       "llm.c"};
 }
 
-/// Whether tokens of 16 bits look like halves of wider ones: each second is below 4, as the upper
-/// half of a token below 2^18 is, and not all others are.
+/// Whether tokens of 16 bits look like halves of 32-bit tokens: each second one is below 4, like
+/// the upper half of a token below 2^18, and not all others are.
 inline bool are_halves(const OpenFile& file) {
   constexpr std::uint64_t fewest = 32;
   constexpr std::uint64_t most = 4096;
@@ -198,7 +197,7 @@ inline bool are_halves(const OpenFile& file) {
   return are_small && !others_are;
 }
 
-/// As what a file that has no tokens at byte 0 begins; "" where nothing gives it away.
+/// Returns the kind of a file that does not begin with tokens; "" if it is not recognised.
 inline std::string header_of_another(const OpenFile& file) {
   struct Known {
     std::string_view begin;
@@ -214,7 +213,7 @@ inline std::string header_of_another(const OpenFile& file) {
   for (const Known& one : known) {
     if (std::string_view(begin.data(), begin.size()).starts_with(one.begin)) return one.name;
   }
-  // Magic, version and a count stand before what llm.c and its likes leave empty.
+  // Formats like llm.c's have magic, version and a count, followed by zeros.
   constexpr std::uint64_t used = 12;
   if (file.size() < llm_c_header_bytes) return {};
   const auto magic = value_at<std::int32_t>(file, 0);
@@ -243,16 +242,17 @@ inline TokenLayout raw_layout(const OpenFile& file) {
 
 }  // namespace detail
 
-/// Finds out what kind of token file `path` is, by its header:
-/// - Megatron-LM: tokens in NAME.bin, an index in NAME.idx that begins with MMIDIDX; either names
-///   both. Types of whole numbers; sequences must follow each other without a gap.
+/// Recognises the format of a token file by its header:
+/// - Megatron-LM: tokens in NAME.bin, and an index in NAME.idx that begins with MMIDIDX; either
+/// name
+///   opens both. Integer types only; sequences must be consecutive, without a gap.
 /// - llm.c: a header of 1024 bytes that begins with 20240520 (GPT-2, 16 bits a token) or 20240801
 ///   (Llama 3, 32 bits).
-/// - nanoGPT: 16 bits a token and no header, so the name has to end in .bin. What looks like
-///   tokens of Megatron whose index is missing, or has the header of something else, is refused.
-/// @returns nothing for a file that is none of these
-/// @throws IoError  naming file and byte, if a header is damaged, or of a version or type that
-///                  cannot be read
+/// - nanoGPT: 16 bits per token and no header, so the name must end in .bin. Files that look like
+///   Megatron's tokens without an index, or that have another header, are errors.
+/// @return nothing if the file has none of these formats
+/// @throws IoError  naming file and byte, if a header is damaged, or its version or type is not
+///                  supported
 [[nodiscard]] inline std::optional<TokenLayout> find_token_layout(
     const std::filesystem::path& path) {
   const detail::OpenFile file(path);

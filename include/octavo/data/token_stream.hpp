@@ -1,5 +1,5 @@
 /// @file
-/// Batches of tokens for training: shuffled, mixed and resumable.
+/// Shuffled, mixed and resumable batches of tokens for training.
 #pragma once
 
 #include <octavo/core/device.hpp>
@@ -22,27 +22,27 @@ namespace octavo OCTAVO_ABI {
 
 /// Settings of a `TokenStream`.
 struct TokenStreamOptions {
-  Index sequences = 1;          ///< windows in a batch
-  Index sequence_length = 128;  ///< tokens in a window
-  std::uint64_t seed = 0;       ///< of the order of windows
-  bool shuffle = true;          ///< false: in the order of the text, in every epoch
+  Index sequences = 1;          ///< windows per batch
+  Index sequence_length = 128;  ///< tokens per window
+  std::uint64_t seed = 0;       ///< random seed of the order of windows
+  bool shuffle = true;          ///< false: every epoch has the order of the text
 };
 
-/// Where a stream stands, and of which one that is.
+/// The position of a stream, and the identity of the stream.
 struct TokenPosition {
-  /// Of one share of the tokens.
+  /// The position in one share of the tokens.
   struct Share {
     std::int64_t epoch = 0;
-    std::int64_t window = 0;  ///< windows of this epoch that were handed out
-    /// By how many parts of a window the share lags behind its weight; the weights of all shares
-    /// are a window. 0 of all shares together.
+    std::int64_t window = 0;  ///< number of windows of this epoch that were returned
+    /// The lag of the share behind its weight, in parts of a window. The weights of all shares add
+    /// up to one window, and the lags of all shares to 0.
     std::int64_t lag = 0;
 
     friend bool operator==(const Share&, const Share&) = default;
   };
 
   std::vector<Share> shares;
-  /// Identifies tokens and options, so that a position is not taken up by another stream.
+  /// Hash of tokens and options, so that no other stream resumes from this position.
   std::uint64_t source = 0;
 
   friend bool operator==(const TokenPosition&, const TokenPosition&) = default;
@@ -57,12 +57,12 @@ struct TokenPosition {
 /// that epoch. Windows that do not fill a batch are not dropped: the batch takes the rest from the
 /// next epoch.
 ///
-/// Of several shares each has epochs of its own. The next window is one of the share that lags the
-/// most behind its weight, so that of any n windows in a row each share has n times its part of
-/// all weights, to within a few windows.
+/// Several shares have separate epochs. The next window comes from the share that lags the most
+/// behind its weight. Of any n consecutive windows, each share therefore has n times its fraction
+/// of the total weight, to within a few windows.
 ///
-/// What the stream yields depends on the shares, sequence length, seed and shuffle only, not on the
-/// number of sequences in a batch, nor on the standard library.
+/// The stream depends only on the shares, sequence length, seed and shuffle, not on the number of
+/// sequences per batch or on the standard library.
 class TokenStream {
  public:
   /// @throws ConfigError  if an option is out of range, or the text is shorter than
@@ -97,8 +97,8 @@ class TokenStream {
     next(inputs, targets, 0, options_.sequences);
   }
 
-  /// Fills a part of the next batch, and passes over the rest without reading it: `count` sequences
-  /// from `first` on.
+  /// Fills `count` sequences of the next batch from `first` on, and skips the others without
+  /// reading them.
   /// @param inputs   [count, sequence_length]
   /// @param targets  [count, sequence_length]
   /// @throws ShapeError  if a span has another size, or a batch no such sequences
@@ -121,8 +121,8 @@ class TokenStream {
     }
   }
 
-  /// Epochs that were handed out, of the share that was read the most often; 1.5 is the middle of
-  /// the second.
+  /// Returns the number of epochs of the share that was read most often; 1.5 is the middle of the
+  /// second.
   [[nodiscard]] double epoch() const {
     double most = 0;
     for (std::size_t i = 0; i < shares_.size(); ++i) {
@@ -136,9 +136,9 @@ class TokenStream {
   [[nodiscard]] const TokenPosition& position() const { return position_; }
   [[nodiscard]] const TokenStreamOptions& options() const { return options_; }
 
-  /// Continues where the stream that gave `position` stood.
+  /// Continues at the position of another stream.
   /// @throws ConfigError  if that stream had other tokens, sequence length, seed or shuffle, or
-  ///                      none can stand there
+  ///                      the position is not valid
   void restore(const TokenPosition& position) {
     require<ConfigError>(
         position.source == position_.source && position.shares.size() == shares_.size(),
@@ -216,7 +216,7 @@ class TokenStream {
     position_.shares[share].window = 0;
   }
 
-  /// The share that the next window is of: the first of those that lag the most.
+  /// Returns the share of the next window: the first with the largest lag.
   std::size_t next_share() {
     std::size_t next = 0;
     for (std::size_t i = 0; i < shares_.size(); ++i) {
@@ -227,7 +227,7 @@ class TokenStream {
     return next;
   }
 
-  /// Place of the first token of a share's next window.
+  /// Returns the index of the first token of a share's next window.
   Index next_window(std::size_t share) {
     if (position_.shares[share].window == shares_[share].windows)
       begin_epoch(share, position_.shares[share].epoch + 1);
@@ -238,7 +238,7 @@ class TokenStream {
     return shares_[share].offset + window * options_.sequence_length;
   }
 
-  /// A hash of what decides the order and content of batches.
+  /// Returns a hash of everything that determines the order and the content of batches.
   [[nodiscard]] std::uint64_t identify() const {
     detail::WordHash hash;
     for (const Share& share : shares_) {

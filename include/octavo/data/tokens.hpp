@@ -1,5 +1,5 @@
 /// @file
-/// Tokens in a row, wherever they lie.
+/// Consecutive tokens, in memory or in files.
 #pragma once
 
 #include <octavo/core/device.hpp>
@@ -31,23 +31,23 @@ class WordHash {
 
 }  // namespace detail
 
-/// What tokens are read from. Any number of threads may read.
+/// A source of tokens. Several threads may read concurrently.
 class TokenSource {
  public:
   virtual ~TokenSource() = default;
 
-  /// Number of tokens.
+  /// Returns the number of tokens.
   [[nodiscard]] virtual Index size() const = 0;
-  /// Copies the tokens from `first` on, of which there are enough.
+  /// Copies the tokens from `first` on. The source must have enough.
   /// @throws IoError  naming file and byte, if they cannot be read or are outside of the vocabulary
   virtual void read(Index first, std::span<std::int32_t> tokens) const = 0;
-  /// Differs where these tokens do; see the source for how far it looks.
+  /// Returns a hash of the tokens. The source defines which tokens it includes.
   [[nodiscard]] virtual std::uint64_t hash(Index first, Index count) const = 0;
 };
 
 namespace detail {
 
-/// Bytes of a text.
+/// The bytes of a text as tokens.
 class TextTokens final : public TokenSource {
  public:
   explicit TextTokens(std::span<const std::uint8_t> bytes) : bytes_(bytes) {}
@@ -77,27 +77,27 @@ class TextTokens final : public TokenSource {
 
 }  // namespace detail
 
-/// Tokens in a row: bytes of a text in memory, what files hold, or a part of either. Copies share
-/// what they are read from.
+/// Consecutive tokens: the bytes of a text in memory, the content of files, or a part of either.
+/// Copies share their source.
 class Tokens {
  public:
-  /// None.
+  /// Creates no tokens.
   Tokens() = default;
-  /// The bytes of a text, which outlives this.
+  /// Creates tokens from the bytes of a text, which must outlive this.
   template <class Bytes>
   requires std::convertible_to<const Bytes&, std::span<const std::uint8_t>> Tokens(
       const Bytes& bytes)  // NOLINT: a text is tokens
       : Tokens(std::make_shared<detail::TextTokens>(std::span<const std::uint8_t>(bytes))) {}
   explicit Tokens(std::shared_ptr<const TokenSource> source)
       : source_(std::move(source)), size_(source_->size()) {}
-  /// A text that lives as long as its tokens do.
+  /// Creates tokens that own their text.
   [[nodiscard]] static Tokens owning(std::vector<std::uint8_t> bytes) {
     return Tokens(std::make_shared<detail::TextTokens>(std::move(bytes)));
   }
 
   [[nodiscard]] Index size() const { return size_; }
 
-  /// The `count` tokens from `first` on.
+  /// Returns the `count` tokens from `first` on.
   /// @throws ShapeError  if there are fewer
   [[nodiscard]] Tokens part(Index first, Index count) const {
     require_part(first, count);
@@ -116,7 +116,8 @@ class Tokens {
     if (!tokens.empty()) source_->read(begin_ + first, tokens);
   }
 
-  /// Differs where the tokens do: of a text each counts, of a file what `TokenFile` says.
+  /// Returns a hash of the tokens: of all tokens of a text, and of those of a file that `TokenFile`
+  /// includes.
   [[nodiscard]] std::uint64_t hash() const { return size_ == 0 ? 0 : source_->hash(begin_, size_); }
 
  private:
@@ -132,7 +133,7 @@ class Tokens {
 
 namespace detail {
 
-/// The tokens of several, one after another.
+/// The concatenation of several tokens.
 class JoinedTokens final : public TokenSource {
  public:
   explicit JoinedTokens(std::vector<Tokens> parts) : parts_(std::move(parts)) {
@@ -156,7 +157,8 @@ class JoinedTokens final : public TokenSource {
   }
 
  private:
-  /// Calls `f(part, first of its tokens, how many)` for what `count` tokens from `first` on are of.
+  /// Calls `f(part, first, count)` for each part that contains some of the `count` tokens from
+  /// `first` on.
   template <class F>
   void for_each_part(Index first, Index count, const F& f) const {
     auto place = static_cast<std::size_t>(std::ranges::upper_bound(ends_, first) - ends_.begin());
@@ -175,13 +177,13 @@ class JoinedTokens final : public TokenSource {
 
 }  // namespace detail
 
-/// The tokens of several, one after another.
+/// Concatenates tokens.
 [[nodiscard]] inline Tokens joined(std::vector<Tokens> parts) {
   if (parts.size() == 1) return parts.front();
   return Tokens(std::make_shared<detail::JoinedTokens>(std::move(parts)));
 }
 
-/// Tokens that a run reads, and how often.
+/// Tokens that a run reads, and their weight.
 struct TokenShare {
   std::string name;  ///< for messages
   Tokens tokens;

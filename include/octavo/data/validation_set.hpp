@@ -1,5 +1,5 @@
 /// @file
-/// Tokens that a model is evaluated on.
+/// The tokens of evaluations.
 #pragma once
 
 #include <octavo/core/context.hpp>
@@ -18,16 +18,16 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// The two parts of tokens.
+/// Tokens for training and for validation.
 struct TokenSplit {
   Tokens train;
   Tokens validation;
 };
 
 /// Splits off the end of a text for validation.
-/// @param fraction  of the tokens that are for validation, between 0 and 1
-/// @param minimum   number of tokens that validation gets even where `fraction` gives fewer
-/// @throws ConfigError  if `fraction` is out of range, or nothing would be left to train on
+/// @param fraction  fraction of tokens for validation, between 0 and 1
+/// @param minimum   minimum number of tokens for validation
+/// @throws ConfigError  if `fraction` is out of range, or no training tokens remain
 [[nodiscard]] inline TokenSplit split_validation(const Tokens& tokens, double fraction = 0.1,
                                                  Index minimum = 2) {
   require<ConfigError>(fraction > 0.0 && fraction < 1.0, "validation fraction is ", fraction,
@@ -45,8 +45,8 @@ struct TokenSplit {
 }
 
 /// Splits off the ends of shares, each as `split_validation` does, and joins them.
-/// @param shares  changed: what is left to train on
-/// @throws ConfigError  if the fraction is out of range, or nothing of a share would be left
+/// @param shares  modified: the training tokens remain
+/// @throws ConfigError  if the fraction is out of range, or no tokens of a share remain
 [[nodiscard]] inline Tokens split_off_validation(std::vector<TokenShare>& shares, double fraction,
                                                  Index minimum) {
   std::vector<Tokens> ends;
@@ -60,15 +60,15 @@ struct TokenSplit {
 
 /// Settings of a `ValidationSet`.
 struct ValidationOptions {
-  Index sequences = 1;          ///< windows in a batch
-  Index sequence_length = 128;  ///< tokens in a window
+  Index sequences = 1;          ///< windows per batch
+  Index sequence_length = 128;  ///< tokens per window
   Index max_batches = std::numeric_limits<Index>::max();
 };
 
 /// The same batches in every evaluation: windows in the order of the text, without overlap. Each
-/// token but the first is a target once; where `max_batches` is fewer than that takes, windows lie
-/// at equal distances, so that each part of the text has its share of them. What the last batch has
-/// too much of is input 0 with target −1, which no loss counts.
+/// token except the first is a target once. If `max_batches` does not suffice for that, windows are
+/// equally spaced over the text. The last batch is padded with input 0 and target −1, which no loss
+/// counts.
 class ValidationSet {
  public:
   static constexpr std::int32_t ignored_target = -1;
@@ -89,13 +89,13 @@ class ValidationSet {
     return std::min(options_.max_batches, ceil_divide(tokens_.size() - 1, batch_tokens()));
   }
 
-  /// Targets of all batches that a loss counts.
+  /// Returns the number of targets of all batches that a loss counts.
   [[nodiscard]] Index tokens() const {
     return std::min(tokens_.size() - 1, batches() * batch_tokens());
   }
 
-  /// Of the tokens that are read, and of where windows begin: losses of sets with equal ones can be
-  /// compared, whatever batches they come in.
+  /// Returns a hash of the tokens and of the windows. Losses of sets with equal hashes are
+  /// comparable, whatever their batches.
   [[nodiscard]] std::uint64_t hash() const {
     const Index all = ceil_divide(tokens_.size() - 1, options_.sequence_length);
     detail::WordHash hash;
@@ -107,7 +107,7 @@ class ValidationSet {
 
   /// Fills batch `batch`, 0 ≤ batch < batches().
   /// @param inputs   [sequences, sequence_length]
-  /// @param targets  [sequences, sequence_length]; −1 where there is none
+  /// @param targets  [sequences, sequence_length]; −1 for padding
   /// @throws ShapeError  if there is no such batch, or a span has another size
   /// @throws IoError     if tokens cannot be read or are outside of the vocabulary
   void get(Index batch, std::span<std::int32_t> inputs, std::span<std::int32_t> targets) {
@@ -124,7 +124,7 @@ class ValidationSet {
   }
 
  private:
-  /// The first token of a window.
+  /// Returns the index of the first token of a window.
   [[nodiscard]] Index place_of(Index window) const {
     const Index all = ceil_divide(tokens_.size() - 1, options_.sequence_length);
     const Index taken = batches() * options_.sequences;
