@@ -34,10 +34,10 @@ void describe_gpus(int count) {
     octavo::check(cudaGetDeviceProperties(&properties, gpu), "cudaGetDeviceProperties");
     const std::string reason = octavo::why_not_served(10 * properties.major + properties.minor);
     Report::line("machine", octavo::message("GPU ", gpu),
-                 octavo::message(
-                     properties.name, ", compute capability ", properties.major, ".",
-                     properties.minor, ", ", properties.multiProcessorCount,
-                     " multiprocessors: ", reason.empty() ? "served" : "not supported, " + reason));
+                 octavo::message(properties.name, ", compute capability ", properties.major, ".",
+                                 properties.minor, ", ", properties.multiProcessorCount,
+                                 " multiprocessors: ",
+                                 reason.empty() ? "supported" : "not supported, " + reason));
   }
 }
 

@@ -13,7 +13,7 @@ timeout "$run_limit" "$program" >out 2>err || code=$?
 expected=0
 if ! grep -qE "^machine \| GPU +\| not checked" out && ! grep -qE "^machine \| GPU memory" out; then
   expected=1
-  grep -qE "^check +\| cuda +\| FAILED, (no GPU answers \(|GPU 0 .* has compute capability)" out ||
+  grep -qE "^check +\| cuda +\| FAILED, (no GPU is available \(|GPU 0 .* has compute capability)" out ||
     fail "no GPU, and not said"
 fi
 [ "$code" -eq "$expected" ] || fail "exit code $code, expected $expected"
@@ -36,7 +36,7 @@ else
   grep -qE "^result +\| DISAGREEMENT +\| 1 of [0-9]+ checks failed$" out || fail "no result"
 fi
 if grep -qE "^machine \| GPU memory" out; then
-  grep -qE "^machine \| GPU 0 +\| .+, compute capability [0-9.]+, [0-9]+ multi.+: (not )?served" out ||
+  grep -qE "^machine \| GPU 0 +\| .+, compute capability [0-9.]+, [0-9]+ multi.+: (not )?supported" out ||
     fail "the GPU is not described"
 else
   grep -qE "^(speed|check +\| cuda .*OK)" out && fail "a GPU is checked that cannot be used"
@@ -50,7 +50,7 @@ steps() { sed -n 's/^\(check .*| cpu .*\)| OK.*; step/\1/p' "$1"; }
 
 if ! grep -qE "^machine \| GPU +\| not checked" before; then
   CUDA_VISIBLE_DEVICES='' run "no GPU is to be seen" 1
-  grep -qE "^check +\| cuda +\| FAILED, no GPU answers \(" out || fail "no GPU, and not said"
+  grep -qE "^check +\| cuda +\| FAILED, no GPU is available \(" out || fail "no GPU, and not said"
 fi
 
 if grep -qE "^machine \| GPU +\| not checked" before; then

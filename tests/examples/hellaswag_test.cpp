@@ -359,7 +359,7 @@ TEST_F(HellaSwag, LinesThatAreNoQuestionsAreRefusedWithFileAndLine) {
   refused("{\"ctx\": \"a\", \"endings\": [\"c\", \"d\"], \"label\": \"x\"}",
           "the label 'x' is not a number");
   refused("{\"ctx\": \"\", \"endings\": [\"c\", \"d\"], \"label\": 0}",
-          "line 2: the context is empty");
+          "line 2: the context must not be empty");
   refused("{\"ctx\": \"a\", \"endings\": [\"c\", \"\"], \"label\": 0}",
           "line 2: an ending must not be empty");
   refused("{\"ctx\": \"z\", \"endings\": [\"c\", \"d\"], \"label\": 0}",

@@ -191,7 +191,7 @@ TEST_F(TrainerFlagsWithAFile, TimesOfGemmPlansAreRoundedInCheckpoints) {
 TEST_F(TrainerFlagsWithAFile, GemmPlansThatACheckpointLacksAreToldOf) {
   const std::vector<GemmPlanRecord> here{plan(128, 1), plan(256, 1)};
   EXPECT_EQ(trainer::note_of_gemm_plans({}, here),
-            "2 of the 2 GEMM plans that are used here are not the checkpoint's, which has 0; with "
+            "2 of the 2 GEMM plans that are used here are not the checkpoint's, which has 0; "
             "to use those, resume without --gemm-plans");
   const std::string note = trainer::note_of_gemm_plans(manifest({plan(256, 1)}), here);
   EXPECT_TRUE(note.starts_with("1 of the 2 GEMM plans that are used here are not ")) << note;

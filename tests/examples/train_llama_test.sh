@@ -359,7 +359,7 @@ run "checkpoints of none, in the command line" 2 --config kept/config.toml --ste
 err_is_one_line_with "train_llama: --keep-best keeps checkpoints, but the run saves none; also pass --checkpoint-every"
 printf 'data = ["text.txt"]\nkeep-best = true\n' >keep.toml
 run "checkpoints of none, in a file" 2 --config keep.toml
-err_is_one_line_with "keep.toml:2: --keep-best says which checkpoints stay"
+err_is_one_line_with "keep.toml:2: --keep-best keeps checkpoints"
 cp damaged_kept/config.toml kept/config.toml
 # saved_otherwise LINE FLAG_AND_TEXT: where the run's configuration has the line, one line says what is wrong with it
 saved_otherwise() {
@@ -1123,13 +1123,13 @@ for what in train export; do
   [ $what = train ] && task=("${saved[@]}") || task=("${exporting[@]}")
   resume_refused "$what: a folder that there is not" \
     "there is no such folder in $PWD; pass the folder of a run or a checkpoint" absent "${task[@]}"
-  resume_refused "$what: one from the root on" "there is no such folder; name" "$PWD/absent/run" "${task[@]}"
+  resume_refused "$what: one from the root on" "there is no such folder; pass" "$PWD/absent/run" "${task[@]}"
   resume_refused "$what: a misspelt word" "there is no such folder in $PWD; did you mean 'latest'?" lastest "${task[@]}"
   resume_refused "$what: a checkpoint that is gone" \
     "there is no such checkpoint; the folder contains step-00000027, step-00000030" whole/checkpoints/step-00000020 "${task[@]}"
   resume_refused "$what: a file" "text.txt is not a folder; pass the folder of a run" text.txt "${task[@]}"
-  resume_refused "$what: a run without a checkpoint" "empty/checkpoints in $PWD has no complete checkpoint; name" empty "${task[@]}"
-  resume_refused "$what: its folder of checkpoints" "empty/checkpoints in $PWD has no complete checkpoint; name" \
+  resume_refused "$what: a run without a checkpoint" "empty/checkpoints in $PWD has no complete checkpoint; pass" empty "${task[@]}"
+  resume_refused "$what: its folder of checkpoints" "empty/checkpoints in $PWD has no complete checkpoint; pass" \
     empty/checkpoints "${task[@]}"
 done
 for word in latest auto; do
@@ -1412,7 +1412,7 @@ grep -qxF "replay | the checkpoint was saved with a GPU, cuDNN 9.19.0; this mach
 differ from those of the run that saved it" out || fail "it is not said"
 run "a step before all that is named" 2 --config hashed/config.toml --out other --replay-step 6 \
   --resume hashed/checkpoints/step-00000006
-err_is_one_line_with "is of step 6, and --replay-step 6 wants one before it"
+err_is_one_line_with "is of step 6, and --replay-step 6 needs one before it"
 run "a step behind the run's last" 2 --config hashed/config.toml --replay-step 9
 err_is_one_line_with "--replay-step must be one of the run's 8 steps, but is 9"
 run "a step of no run" 2 --data text.txt --replay-step 3
