@@ -1,5 +1,5 @@
 /// @file
-/// What models are made of and trained with, for both devices; in files that nvcc compiles.
+/// The parts of models and their training, for both devices; for files that nvcc compiles.
 #pragma once
 
 #if !defined(__CUDACC__)

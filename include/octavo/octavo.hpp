@@ -1,10 +1,10 @@
 /// @file
-/// What models are made of and trained with, for the `Cpu` device; programs for `Cuda` include
-/// `octavo/cuda.cuh` instead. What not every program has use for, it includes beside this: a header
-/// of its own, or a room's, which has all of the room: `octavo/models/models.hpp` for what Hugging
-/// Face calls a model's tensors, `octavo/precision/named_precisions.hpp` for precisions by name,
+/// The parts of models and their training, for the `Cpu` device; programs for `Cuda` include
+/// `octavo/cuda.cuh` instead. Features that not every program needs have separate headers, or a
+/// header for their whole room: `octavo/models/models.hpp` for Hugging Face's names of a model's
+/// tensors, `octavo/precision/named_precisions.hpp` for precisions by name,
 /// `octavo/train/state.hpp` for copies of a session's state, `octavo/data/data.hpp` for texts and
-/// tokens, `octavo/train/train.hpp` for what reads and writes files while it trains, with data and
+/// tokens, `octavo/train/train.hpp` for training with texts and
 /// files, `octavo/inference/inference.hpp` for generating text.
 #pragma once
 

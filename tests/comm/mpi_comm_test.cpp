@@ -165,7 +165,8 @@ TEST(MpiFault, ARankSendsLess) {
 TEST(MpiFault, MpiSaysAnotherRankThanTheLaunch) {
   const ChildResult result = mpirun(2, time_out, {"alone"});
   EXPECT_EQ(result.exit_code, 3) << result.err;
-  EXPECT_TRUE(says(result, "MPI says rank [01] of 2, nobody says rank 0 of 1; start with mpirun"));
+  EXPECT_TRUE(
+      says(result, "MPI says rank [01] of 2, no launcher says rank 0 of 1; start with mpirun"));
 }
 
 #endif

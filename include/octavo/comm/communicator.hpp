@@ -74,7 +74,7 @@ class Communicator {
                                     const char* what) = 0;
 
   /// Splits the ranks: ranks with the same number get a separate communicator, in the order of this
-  /// one. All ranks of the program call it together. The same holds for the result's
+  /// one. All ranks of the program call it together. The same is true of the result's
   /// `all_gather_host_sync`: all groups call it together, with parts of the same size.
   /// @param group  0 or more
   /// @return       a communicator, which must not outlive this one

@@ -20,7 +20,7 @@ namespace octavo OCTAVO_ABI {
 enum class Launcher { none, flags, torchrun, open_mpi, slurm, pmi };
 
 [[nodiscard]] constexpr const char* name_of(Launcher launcher) {
-  constexpr std::array names{"nobody", "flags", "torchrun", "Open MPI", "Slurm", "PMI"};
+  constexpr std::array names{"no launcher", "flags", "torchrun", "Open MPI", "Slurm", "PMI"};
   return names[static_cast<std::size_t>(launcher)];
 }
 
@@ -65,8 +65,8 @@ inline constexpr std::size_t longest_secret = 256;
   if (visible == 1) return 0;
   require<ConfigError>(local_rank < visible, "this is rank ", local_rank,
                        " of its host, which sees ", visible,
-                       " GPUs; start at most as many ranks on a host, or show each rank the "
-                       "GPU that it is to have (CUDA_VISIBLE_DEVICES)");
+                       " GPUs; start at most as many ranks on a host, or set "
+                       "CUDA_VISIBLE_DEVICES for each rank");
   return local_rank;
 }
 

@@ -29,7 +29,7 @@ namespace octavo OCTAVO_ABI::detail {
 [[nodiscard]] inline std::string absent_text(const std::optional<std::string>& absent) {
   if (!absent.has_value())
     return "rank 0, which hears of all, does not answer; see whether that process still runs";
-  return absent->empty() ? "all of them are in it, too; see what their GPUs do" : *absent;
+  return absent->empty() ? "all of them are also in it; see what their GPUs do" : *absent;
 }
 
 }  // namespace octavo OCTAVO_ABI::detail

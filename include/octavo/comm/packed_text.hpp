@@ -22,7 +22,7 @@ inline std::string_view take_text(std::string_view& packed) {
   std::uint64_t length = 0;
   if (packed.size() >= sizeof length) std::memcpy(&length, packed.data(), sizeof length);
   require<CommError>(packed.size() >= sizeof length && packed.size() - sizeof length >= length,
-                     "a rank sent ", packed.size(), " bytes that are no text");
+                     "a rank sent ", packed.size(), " bytes that are not a text");
   const std::string_view text = packed.substr(sizeof length, length);
   packed.remove_prefix(sizeof length + length);
   return text;

@@ -169,7 +169,7 @@ class RendezvousServer {
   }
 
   /// Returns whether a visitor can be dropped: it has become a rank, or cannot be one. A stranger
-  /// may send anything or nothing; it gets no answer and delays nobody.
+  /// may send anything or nothing; it gets no answer and delays no rank.
   bool has_been_seen_to(Visitor& visitor) {
     // A rank sends its hello at once. If there are too many visitors, silent ones go soon.
     const std::chrono::milliseconds patience(visitors_.size() < most_visitors ? 5000 : 200);
@@ -206,12 +206,12 @@ class RendezvousServer {
     const int ranks = static_cast<int>(seats_.size());
     if (hello.size != ranks || hello.rank < 0 || hello.rank >= ranks)
       return message("rank ", hello.rank, " of ", hello.size, " comes to port ", port_,
-                     " of a run of ", ranks, " ranks; give each run a MASTER_PORT of its own");
+                     " of a run of ", ranks, " ranks; use a different MASTER_PORT for each run");
     const Seat& seat = seats_[static_cast<std::size_t>(hello.rank)];
     if (seat.state != Seat::State::empty)
       return message(
           "there is a rank ", hello.rank, " of ", ranks, " already at port ", port_,
-          "; give each process a rank of its own, and each run a MASTER_PORT of its own");
+          "; use a different rank for each process, and a different MASTER_PORT for each run");
     return "";
   }
 

@@ -28,7 +28,7 @@ struct Sharding {
   int tensor_place = 0;  ///< of this rank among them
   Zero zero = Zero::optimizer;
   /// Reduces the gradients of each micro-batch over ranks before accumulation, instead of
-  /// accumulating each rank's gradients first. `Zero::gradients` and `Zero::weights` always do so.
+  /// accumulating each rank's gradients first. `Zero::gradients` and `Zero::weights` imply it.
   /// With it, `Zero::optimizer` has the same bits as `Zero::gradients`, also with several
   /// micro-batches per step.
   bool reduce_each_micro_batch = false;

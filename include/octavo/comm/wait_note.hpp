@@ -19,7 +19,7 @@
 namespace octavo OCTAVO_ABI {
 
 /// A line about what this process waits for. If a rank dies, launchers send SIGTERM to all others,
-/// whose signal handler can print only what was prepared here. For use by one thread.
+/// whose signal handler can print only the text prepared here. For use by one thread.
 class WaitNote {
  public:
   /// Replaces the line. Text beyond 500 bytes is cut off.

@@ -9,8 +9,8 @@
 namespace octavo OCTAVO_ABI {
 
 /// An element of a moment in 8 bits. It stands for a level times the scale of its group, a power of
-/// two. Levels grow as those of a floating-point format with 4 bits of mantissa do, but for an
-/// offset that makes them evenly spaced near 0:
+/// two. Levels grow as those of a floating-point format with 4 bits of mantissa do, except for
+/// an offset that makes them evenly spaced near 0:
 ///
 ///     level(k) = (16 + k mod 16) · 2^⌊k / 16⌋ − 16  =  0, 1, 2, …, 16, 18, 20, …, 48, 52, …
 ///
@@ -20,7 +20,7 @@ namespace octavo OCTAVO_ABI {
 ///
 /// From level 16 on the step to the next one is 1/8 of a level or less, and 1/16 from 512 on. See
 /// `FirstMomentCode` and `SecondMomentCode`.
-/// Source: ITU-T G.711's mu-law, whose segments are these, but for half a step.
+/// Source: ITU-T G.711's mu-law, which has the same segments, except for half a step.
 struct EightBit {
   std::uint8_t bits = 0;
 

@@ -42,8 +42,8 @@ inline std::vector<std::int32_t> generate(TextModel& model, std::span<const std:
   require<ConfigError>(!prompt.empty(), "the prompt must not be empty; pass at least one token");
   const Index vocabulary = model.facts().vocabulary;
   require<ConfigError>(options.vocabulary >= 0 && options.vocabulary <= vocabulary, "ids below ",
-                       options.vocabulary, " are to be drawn, of ", vocabulary, "; give 1 to ",
-                       vocabulary, ", or 0 for all");
+                       options.vocabulary, " cannot be drawn from a vocabulary of ", vocabulary,
+                       "; set 1 to ", vocabulary, ", or 0 for all");
   Sampler sampler(options.sampling);
   std::vector<float> logits(static_cast<std::size_t>(vocabulary));
   const auto drawn = std::span(logits).first(

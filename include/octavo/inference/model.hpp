@@ -113,9 +113,9 @@ class InferenceModel {
   void extend(TensorView<const std::int32_t, 1, D> tokens,
               TensorView<const std::int32_t, 1, D> positions, const Context<D>& context) {
     check_shape("InferenceModel", "positions", positions, {tokens.extent(0)});
-    require<ShapeError>(tokens.extent(0) <= shape_.piece, "a text is to go on by ",
-                        tokens.extent(0), " tokens at once, but the model has memory for ",
-                        shape_.piece, "; give fewer");
+    require<ShapeError>(tokens.extent(0) <= shape_.piece, "cannot append ", tokens.extent(0),
+                        " tokens at once, but the model has memory for ", shape_.piece,
+                        "; pass fewer");
     const BatchView<D> batch(positions);
     embedding_.forward(tokens, batch, residual(0, batch.rows()), context);
     std::size_t layer = 0;
@@ -163,7 +163,7 @@ class InferenceModel {
     registry.stage = &stage_;
     registry.scratch = &scratch_;
     registry.limits = limits;
-    // Of weights that nobody reads or learns: for programs that measure. As a Decoder's.
+    // For weights that are neither read nor learnt, in programs that measure. As a Decoder's.
     const float deviation = 0.02f;
     const Initial initial = Initial::normal(deviation);
     const Initial outer =

@@ -90,7 +90,7 @@ struct ListsParameters {
 /// contiguous buffer and their gradients in another, as do the optimizer's master weights and
 /// moments; an element has the same offset in each. Any range of them is therefore given by an
 /// offset and a length. Elements between parameters and after the last are zero, so that a norm or
-/// a sum over ranks may process a whole buffer. This holds for weights after `clear_weights`, and
+/// a sum over ranks may process a whole buffer. This is true for weights after `clear_weights`, and
 /// for gradients from the first backward of a step (`clear_gradients`) until their memory is
 /// reused.
 ///

@@ -29,7 +29,7 @@ struct OperandReport {
 
 namespace detail {
 
-/// Returns a description of what a scale covers: see OperandReport.
+/// Returns a description of the values that a scale covers: see OperandReport.
 template <class Granularity>
 std::string granularity_name() {
   if constexpr (std::is_same_v<Granularity, PerTensor>) {
@@ -49,7 +49,7 @@ std::string granularity_name() {
 /// Operands with histories come first in its arrays, grouped by kind in the order of `OperandKind`.
 /// The amaxes that ranks reduce are therefore contiguous, as are those of a kind and those that are
 /// known after all forwards, of inputs and weights. They are followed by weights that ranks cast
-/// with a scale of their own amax, which ranks reduce earlier.
+/// with a scale from a separate amax, which ranks reduce earlier.
 template <Device D>
 class ScalingTable {
  public:

@@ -9,7 +9,7 @@
 namespace octavo OCTAVO_ABI::detail {
 
 /// Master weights, moments and their scales of a contiguous range of flat parameters.
-/// @tparam Where  the device whose memory contains them
+/// @tparam Where  device whose memory contains them
 template <class Moment, Device Where>
 struct AdamWArrays {
   TensorView<float, 1, Where> master;          ///< [elements], or size 0 without master weights

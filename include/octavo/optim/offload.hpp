@@ -30,7 +30,7 @@ namespace detail {
 inline constexpr std::size_t offload_buffers = 3;
 
 /// The two lanes for copies between host and device memory, one for each direction, and marks of
-/// what was enqueued on them for each buffer.
+/// the work enqueued on them for each buffer.
 /// @tparam L  a `Lane`
 template <class L>
 struct OffloadLanes {

@@ -2,7 +2,7 @@
 /// Interface of causal attention through cuDNN. Kept small, because cuDNN's frontend takes half a
 /// minute to compile. cudnn_attention_impl.cuh implements it; a program compiled with
 /// OCTAVO_WITH_CUDNN includes that file in one source file and links cuDNN. CMake's octavo::cuda
-/// does so.
+/// includes and links both.
 #pragma once
 
 #include <octavo/attention/attention.hpp>

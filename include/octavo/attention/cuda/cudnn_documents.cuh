@@ -30,8 +30,8 @@ OCTAVO_KERNEL void cudnn_documents_kernel(const std::int32_t* begins, Index most
   if (i < most) tables.lengths[i] = begins[i + 1] - begins[i];
 }
 
-/// Writes the tables at the beginning of the context's workspace; enqueues. Does nothing if there
-/// are no documents.
+/// Writes the tables at the beginning of the context's workspace; enqueues. Does nothing without
+/// documents.
 /// @throws UsageError  if the workspace is too small
 inline CudnnDocuments tell_cudnn_of_documents(const AttentionShape& shape,
                                               const Documents<Cuda>& documents,

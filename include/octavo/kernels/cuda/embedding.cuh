@@ -102,8 +102,8 @@ struct Occurrences {
   [[nodiscard]] __device__ bool are_mine() const { return rank < blocks_of_token(count); }
 };
 
-/// Few tokens, which each block searches for its own. Every block reads all of them, but this needs
-/// no preceding kernel, and overlaps loads of gradients.
+/// Few tokens, which each block searches for its own. Every block reads all of them. No preceding
+/// kernel is needed, and overlaps loads of gradients.
 struct UnsortedTokens {
   static constexpr Index most = 16384;
   const std::int32_t* tokens;
