@@ -1,4 +1,4 @@
-// expect: the Cuda device is not included: include <octavo/cuda.cuh>, in a file that nvcc compiles
+// expect: the Cuda device is not included; include <octavo/cuda.cuh>, in a file that nvcc compiles
 // errors: 2, the other of the staging that is then incomplete, at which compilers stop
 #include <octavo/octavo.hpp>
 
