@@ -179,7 +179,7 @@ TEST_F(TemplateFile, ThatIsNoneIsRefused) {
   EXPECT_TRUE(has(refused(R"({"user": {}})"), "no turn of the assistant"));
   EXPECT_TRUE(has(refused(R"({"assistant": {}, "default_system": ""})"), "no turn of the system"));
   EXPECT_TRUE(has(refused(R"({"assistant": {}, "special_tokens": [""]})"), "has no name"));
-  EXPECT_TRUE(has(refused(R"({"assistant": {}} x)"), "goes on"));
+  EXPECT_TRUE(has(refused(R"({"assistant": {}} x)"), "continues after"));
   EXPECT_TRUE(has(error_of<ConfigError>([] { (void)chat_template("llama2"); }),
                   "no chat template 'llama2', only chatml, smollm2, qwen2.5, llama3, or a file"));
 }

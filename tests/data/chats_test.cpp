@@ -206,7 +206,7 @@ TEST_F(ChatFiles, ThatAreNoneNameTheirLine) {
   EXPECT_TRUE(has(bad(R"({"messages": [{"role": "user", "content": null}]})"),
                   "in messages[0].content: a string is expected, but got null; correct the line"));
   EXPECT_TRUE(has(bad(R"({"messages": [], "conversations": []})"), "both"));
-  EXPECT_TRUE(has(bad(R"({"messages": []} x)"), "goes on"));
+  EXPECT_TRUE(has(bad(R"({"messages": []} x)"), "continues after"));
   EXPECT_TRUE(has(refusal<IoError>(" \n"), "bad.jsonl: has no chat"));
   const auto unfit = [&](const std::string& text) {
     return refusal<ConfigError>(good + "\n" + text);
