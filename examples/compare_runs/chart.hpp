@@ -341,7 +341,7 @@ class ChartWriter {
   }
 
   [[nodiscard]] std::string label_text(std::size_t run) const {
-    return layout_.full_labels ? visible(chart_.series[run].label, LineBreaks::mark, 25)
+    return layout_.full_labels ? visible(chart_.series[run].label, LineBreaks::mark, 22)
                                : std::to_string(run + 1);
   }
 

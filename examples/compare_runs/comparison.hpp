@@ -28,7 +28,7 @@ inline constexpr std::size_t sample_length = 200;
 /// A run's row of the table. A missing number was not recorded; NaN was not finite.
 struct Row {
   std::string label;
-  std::optional<double> train_loss, validation_loss, gap_percent, tokens_per_second;
+  std::optional<double> train_loss, validation_loss, least_loss, gap_percent, tokens_per_second;
   std::uint64_t gap_step = 0;  ///< last step at which both this run and the baseline were evaluated
   GemmCount gemms;
   std::uint64_t skipped = 0;
@@ -164,6 +164,10 @@ inline Row make_row(const Run& run, std::string label, std::size_t window) {
   Row row;
   row.label = std::move(label);
   row.gemms = run.configuration.gemms;
+  for (const Evaluation& evaluation : run.evaluations) {
+    if (!row.least_loss || evaluation.loss < *row.least_loss || std::isnan(*row.least_loss))
+      row.least_loss = evaluation.loss;
+  }
   if (!run.summary) {
     fill_from_steps(run, window, row);
     return row;
@@ -250,6 +254,28 @@ inline std::string end_of(const Run& run, bool is_watched) {
     return fmt::format("done after {}", counted(run.summary->steps, "step"));
   return fmt::format("STOPPED at step {} of {}: {}", grouped(run.last_step()), grouped(wanted),
                      run.summary ? visible(run.summary->end) : "no summary");
+}
+
+/// Whether both runs recorded the same losses at the same steps. NaN equals NaN.
+inline bool have_equal_losses(const Run& a, const Run& b) {
+  const auto equal = [](const auto& x, const auto& y) {
+    return x.step == y.step && (x.loss == y.loss || (std::isnan(x.loss) && std::isnan(y.loss)));
+  };
+  return !a.steps.empty() && std::ranges::equal(a.steps, b.steps, equal) &&
+         std::ranges::equal(a.evaluations, b.evaluations, equal);
+}
+
+/// Notes each run whose losses equal those of an earlier one: their lines coincide in the charts.
+inline void note_equal_runs(Comparison& comparison) {
+  for (std::size_t i = 1; i < comparison.runs.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) {
+      if (!have_equal_losses(comparison.runs[i], comparison.runs[j])) continue;
+      comparison.notes.push_back(fmt::format("{} and {} are equal: the same losses in {}.",
+                                             comparison.rows[j].label, comparison.rows[i].label,
+                                             counted(comparison.runs[i].steps.size(), "step")));
+      break;
+    }
+  }
 }
 
 inline void note_gap(const Comparison& comparison, std::size_t index,
@@ -340,6 +366,7 @@ inline Comparison compare(std::vector<Run> runs, const std::string& precision,
 
   detail::note_differences(comparison);
   detail::note_baseline(comparison, precision);
+  detail::note_equal_runs(comparison);
   for (std::size_t i = 0; i < labels.size(); ++i)
     if (!is_watched || comparison.runs[i].summary)
       detail::note_run(comparison.runs[i], comparison.rows[i], comparison.window, comparison.notes);
@@ -352,10 +379,15 @@ using Cells = std::vector<std::string>;
 
 inline Cells table_head(const Comparison& comparison) {
   const Run& baseline = comparison.runs[comparison.baseline];
-  return {"recipe",          "train loss",
-          "validation loss", "gap to " + visible(baseline.configuration.precision),
-          "tokens/s",        "FP8 GEMMs",
-          "skipped steps",   "end"};
+  return {"recipe",
+          "train loss",
+          "validation loss",
+          "min loss",
+          "gap to " + visible(baseline.configuration.precision),
+          "tokens/s",
+          "FP8 GEMMs",
+          "skipped steps",
+          "end"};
 }
 
 inline Cells table_cells(const Comparison& comparison, std::size_t index) {
@@ -364,6 +396,7 @@ inline Cells table_cells(const Comparison& comparison, std::size_t index) {
   return {row.label,
           number_cell(row.train_loss, loss_text),
           number_cell(row.validation_loss, loss_text),
+          number_cell(row.least_loss, loss_text),
           index == comparison.baseline && row.gap_percent ? "baseline"
                                                           : number_cell(row.gap_percent, gap),
           number_cell(row.tokens_per_second, rate_text),

@@ -43,7 +43,7 @@ td:first-child:not(.name) { font-weight: 600 }
 tr.heading td { padding-top: .8rem !important }
 tr.stopped td:last-child { font-weight: 600 }
 .results td:first-child { white-space: normal }
-.results td:last-child { white-space: normal; min-width: 11em; padding-left: 1.5rem }
+.ends td:last-child { white-space: normal; min-width: 11em; padding-left: 1.5rem }
 .operands { font-size: .84rem }
 .origin { font-size: .82rem }
 .origin :is(th, td) { white-space: normal; padding: .3rem .4rem }
@@ -110,7 +110,8 @@ details { margin: .7rem 0 } summary { cursor: pointer; color: var(--muted); font
     padding-bottom: .25rem; font-weight: 600; white-space: normal; overflow-wrap: anywhere }
   .cards td:not(:first-child)::before { content: attr(data-name); color: var(--muted);
     white-space: normal; text-align: left }
-  .results td:last-child, .origin td:nth-child(2) { grid-column: 1 / -1 }
+  .results td:last-child:nth-child(even), .ends td:last-child,
+  .ends td:nth-last-child(2):nth-child(even), .origin td:nth-child(2) { grid-column: 1 / -1 }
   .origin td { overflow-wrap: anywhere }
   .operands td:nth-child(2) { order: 1 } .operands td:nth-child(4) { order: 2; white-space: normal }
   .operands td:nth-child(3) { order: 3; grid-column: 1 / -1 }

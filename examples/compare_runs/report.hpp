@@ -23,23 +23,32 @@
 namespace compare_runs {
 namespace detail {
 
-/// Returns a table with a row for each run.
+/// Returns a table with a row for each run, without the columns in which no run has a value.
+/// @param css_class  of the table
 template <class CellsOf>
 std::string table_of_runs(const Comparison& comparison, const std::vector<std::string>& styles,
-                          const Cells& head, const CellsOf& cells_of) {
-  std::string out = "<div class=\"scroll\"><table class=\"results cards\"><thead><tr>";
-  for (const std::string& name : head) out += fmt::format("<th>{}</th>", html(name));
+                          std::string_view css_class, const Cells& head, const CellsOf& cells_of) {
+  std::vector<Cells> rows;
+  for (std::size_t i = 0; i < comparison.rows.size(); ++i) rows.push_back(cells_of(i));
+  const auto is_shown = [&](std::size_t c) {
+    return std::ranges::any_of(rows, [c](const Cells& cells) { return cells[c] != "-"; });
+  };
+  std::string out =
+      fmt::format("<div class=\"scroll\"><table class=\"{} cards\"><thead><tr>", css_class);
+  for (std::size_t c = 0; c < head.size(); ++c)
+    if (is_shown(c)) out += fmt::format("<th>{}</th>", html(head[c]));
   out += "</tr></thead><tbody>\n";
-  for (std::size_t i = 0; i < comparison.rows.size(); ++i) {
+  for (std::size_t i = 0; i < rows.size(); ++i) {
     out += fmt::format(
         "<tr class=\"{}{}\">", i == comparison.baseline ? "baseline" : "",
         comparison.runs[i].finished() || (comparison.is_watched && !comparison.runs[i].summary)
             ? ""
             : " stopped");
-    const Cells cells = cells_of(i);
-    for (std::size_t c = 0; c < cells.size(); ++c)
+    for (std::size_t c = 0; c < head.size(); ++c) {
+      if (!is_shown(c)) continue;
       out += fmt::format("<td data-name=\"{}\">{}{}</td>", html(head[c]),
-                         c == 0 ? key(i, styles) : "", html(cells[c]));
+                         c == 0 ? key(i, styles) : "", html(rows[i][c]));
+    }
     out += "</tr>\n";
   }
   return out + "</tbody></table></div>\n";
@@ -47,7 +56,7 @@ std::string table_of_runs(const Comparison& comparison, const std::vector<std::s
 
 inline std::string results_table(const Comparison& comparison,
                                  const std::vector<std::string>& styles) {
-  std::string out = table_of_runs(comparison, styles, table_head(comparison),
+  std::string out = table_of_runs(comparison, styles, "results ends", table_head(comparison),
                                   [&](std::size_t i) { return table_cells(comparison, i); });
   if (comparison.notes.empty() && comparison.damaged.empty()) return out;
   out += "<ul class=\"notes\">\n";
@@ -62,7 +71,7 @@ inline std::string speed_table(const Comparison& comparison,
   return "<h2>Speed</h2>\n<p class=\"muted\">Only steps, each counted once; times are medians. "
          "TFLOP/s are per card for the model's operations without recomputation; MFU is their "
          "share of the card's BF16 peak. The speed-up is relative to the first run.</p>\n" +
-         table_of_runs(comparison, styles, speed_head,
+         table_of_runs(comparison, styles, "results", speed_head,
                        [&](std::size_t i) { return speed_row(comparison, i); });
 }
 
@@ -172,9 +181,9 @@ inline std::string origin(const Comparison& comparison, const std::vector<std::s
       "Running means are over {}.</p>\n<div class=\"scroll\"><table class=\"origin "
       "cards\"><thead><tr>",
       html(version), counted(comparison.window, "step"));
-  const Cells head{"recipe",        "folder",     "precision", "model", "device",
-                   "seed",          "parameters", "steps",     "batch", "sequence length",
-                   "micro-batches", "seconds",    "peak MB"};
+  const Cells head{"recipe",          "folder",        "precision",  "model",  "device",
+                   "ranks",           "seed",          "parameters", "steps",  "batch",
+                   "sequence length", "micro-batches", "seconds",    "peak MB"};
   for (const std::string& name : head) out += fmt::format("<th class=\"text\">{}</th>", name);
   out += "</tr></thead><tbody>\n";
   for (std::size_t i = 0; i < comparison.runs.size(); ++i) {
@@ -186,6 +195,7 @@ inline std::string origin(const Comparison& comparison, const std::vector<std::s
         visible(c.precision),
         visible(c.model),
         visible(c.device),
+        std::to_string(c.ranks),
         std::to_string(c.seed),
         grouped(c.parameters),
         fmt::format("{} of {}", run.last_step(), c.steps),

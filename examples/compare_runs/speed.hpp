@@ -44,12 +44,11 @@ inline std::optional<double> peak_of(std::string_view card) {
 
 /// Figures over all steps that count. A missing number is unknown; a non-finite one was not finite.
 struct Speed {
-  std::optional<double> least_loss, last_loss;  ///< of validation
-  double seconds = 0;                           ///< of steps only
-  std::optional<double> milliseconds;           ///< median per step
-  std::optional<double> tokens_per_second;      ///< median, of all ranks
-  std::optional<double> tflops;                 ///< TFLOP/s per card
-  std::optional<double> mfu;                    ///< fraction: model FLOPs utilisation
+  double seconds = 0;                       ///< of steps only
+  std::optional<double> milliseconds;       ///< median per step
+  std::optional<double> tokens_per_second;  ///< median, of all ranks
+  std::optional<double> tflops;             ///< TFLOP/s per card
+  std::optional<double> mfu;                ///< fraction: model FLOPs utilisation
 };
 
 /// Returns the median of the positive values, if there are any.
@@ -63,11 +62,6 @@ inline std::optional<double> median(std::vector<double> values) {
 
 inline Speed speed_of(const Run& run) {
   Speed speed;
-  for (const Evaluation& evaluation : run.evaluations) {
-    if (!speed.least_loss || evaluation.loss < *speed.least_loss || std::isnan(*speed.least_loss))
-      speed.least_loss = evaluation.loss;
-    speed.last_loss = evaluation.loss;
-  }
   std::vector<double> milliseconds, rates;
   for (const Step& step : run.steps) {
     milliseconds.push_back(step.milliseconds);
@@ -109,9 +103,8 @@ std::string number_cell(const std::optional<double>& value, const Show& show) {
   return std::isfinite(*value) ? show(*value) : "not finite";
 }
 
-inline const std::vector<std::string> speed_head{"recipe",  "min loss", "final loss",
-                                                 "runtime", "ms/step",  "tokens/s",
-                                                 "TFLOP/s", "MFU",      "speed-up"};
+inline const std::vector<std::string> speed_head{"recipe",  "runtime", "ms/step", "tokens/s",
+                                                 "TFLOP/s", "MFU",     "speed-up"};
 
 /// @param label  label of the run
 /// @param first  speed of the first run, to compare `speed` with
@@ -122,8 +115,6 @@ inline std::vector<std::string> speed_cells(const std::string& label, const Spee
     speed_up = *speed.tokens_per_second / *first.tokens_per_second;
   return {
       label,
-      number_cell(speed.least_loss, loss_text),
-      number_cell(speed.last_loss, loss_text),
       speed.seconds > 0 ? duration_text(speed.seconds) : "-",
       number_cell(speed.milliseconds, [](double value) { return fmt::format("{:.1f}", value); }),
       number_cell(speed.tokens_per_second, rate_text),
