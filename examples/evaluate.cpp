@@ -11,10 +11,10 @@
 #include <octavo/io/json_line.hpp>
 #include <octavo/train/evaluation_batches.hpp>
 
-#include <common/progress.hpp>
 #include <common/tokenizer.hpp>
 #include <evaluate/choices.hpp>
 #include <evaluate/hellaswag.hpp>
+#include <evaluate/progress.hpp>
 #include <evaluate/text.hpp>
 #include <train_llama/checkpoints.hpp>
 #include <train_llama/documents.hpp>
@@ -30,8 +30,6 @@
 #include <optional>
 #include <string>
 #include <vector>
-
-#include <unistd.h>
 
 namespace evaluate {
 namespace {
@@ -84,7 +82,9 @@ void declare(CLI::App& app, Options& options) {
   add("--seq-len", options.sequence_length, "tokens per sequence")
       ->check(at_least_one())
       ->capture_default_str();
-  add("--batches", options.batches, "maximum number of batches of --data; 0 uses all")
+  add("--batches", options.batches,
+      "number of batches of --data, whose sequences are at equal distances in the text (not its "
+      "first ones); 0 uses all")
       ->check(not_negative_whole())
       ->capture_default_str();
   add("--json", options.json, "JSON file for the results");
@@ -95,36 +95,6 @@ struct Metric {
   std::string task, name;
   double value = 0;
   std::optional<double> error{};  ///< standard error
-};
-
-/// A line that is updated in place on a terminal, and otherwise printed once per minute.
-class Progress {
- public:
-  Progress(const char* task, bool is_first) : task_(task), is_first_(is_first) {}
-  Progress(const Progress&) = delete;
-  Progress& operator=(const Progress&) = delete;
-  ~Progress() {
-    if (is_first_ && on_terminal_) programs::tell("\r\033[K");
-  }
-  void operator()(Index done, Index all) {
-    const auto now = std::chrono::steady_clock::now();
-    time_.add(std::chrono::duration<double>(now - last_).count());
-    last_ = now;
-    if (!is_first_ || (!on_terminal_ && now - said_ < std::chrono::minutes(1))) return;
-    said_ = now;
-    programs::tell("{}{} | batch {} of {} | {} left{}", on_terminal_ ? "\r\033[K" : "", task_, done,
-                   all, programs::duration_text(time_.left(static_cast<double>(all - done))),
-                   on_terminal_ ? "" : "\n");
-    std::fflush(stderr);
-  }
-
- private:
-  const char* task_;
-  bool is_first_;
-  bool on_terminal_ = ::isatty(STDERR_FILENO) != 0;
-  programs::StepTime time_;
-  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
-  std::chrono::steady_clock::time_point said_ = last_;
 };
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
@@ -405,6 +375,15 @@ int run(Setup& setup, const Options& options, const trainer::Instance& instance,
   if (setup.shape.tokens < options.sequence_length) {
     fmt::print("batch | the text has {} tokens: sequences have {}, not --seq-len {}\n",
                setup.text->tokens.size(), setup.shape.tokens, options.sequence_length);
+  }
+  if (options.batches > 0 && setup.text.has_value()) {
+    const Index targets = setup.text->tokens.size() - 1;
+    const Index rows = setup.shape.rows();
+    const Index all = (targets + rows - 1) / rows;
+    if (options.batches < all) {
+      fmt::print("batch | {} of {} batches of --data: sequences at equal distances in the text\n",
+                 options.batches, all);
+    }
   }
   const std::string note = octavo::run_shape_note(setup.shape.tokens, session.run_shape());
   if (!note.empty()) fmt::print("batch | {}\n", note);

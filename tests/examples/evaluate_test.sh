@@ -72,6 +72,8 @@ run "a token file" 0 --precision fp32 --data held_out.bin "${shape[@]}" --json t
 check 'assert results("tokens.json")["perplexity"]["loss"] == results("text.json")["perplexity"]["loss"]
 assert "bits_per_byte" not in results("tokens.json")["perplexity"]'
 run "some batches" 0 --precision fp32 --data held_out.txt "${shape[@]}" --batches 2 --json some.json
+grep -qE '^batch \| 2 of [0-9]+ batches of --data: sequences at equal distances in the text$' out ||
+  fail "which sequences it takes is not said"
 check 'assert results("some.json")["perplexity"]["tokens"] == 256'
 run "documents" 0 --precision fp32 --data held_out.txt "${shape[@]}" --document-end 32 --most-documents 128 \
   --json documents.json
