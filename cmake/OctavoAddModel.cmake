@@ -49,7 +49,7 @@ function(octavo_config_rope output)
     octavo_config_value(low REQUIRED ${scaling} low_freq_factor)
     octavo_config_value(high REQUIRED ${scaling} high_freq_factor)
     octavo_config_value(length REQUIRED ${scaling} original_max_position_embeddings)
-    string(APPEND members ",\n    .rope_scaling = {.kind = RopeKind::llama3"
+    string(APPEND members ",\n    .rope_scaling = {.kind = octavo::RopeKind::llama3"
       ", .factor = static_cast<float>(${factor})"
       ", .low_frequency_factor = static_cast<float>(${low})"
       ", .high_frequency_factor = static_cast<float>(${high})"
