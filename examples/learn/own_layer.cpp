@@ -1,6 +1,5 @@
 // A custom layer in a chain of library layers: RMSNorm, Linear, LayerScale. It declares its
-// parameters and passes them to a visitor. Exit code 1: the gradients differ from central
-// differences.
+// parameters. Exit code 1: the gradients differ from central differences.
 #include <fmt/format.h>
 #include <octavo/octavo.hpp>
 
@@ -8,8 +7,7 @@ using namespace octavo;
 constexpr int tokens = 24, hidden = 32, size = tokens * hidden;
 using Matrix = TensorView<float, 2, Cpu>;
 
-/// y[t, c] = x[t, c] · weight[c], which reduces the initial contribution of a branch. Touvron et
-/// al. 2021.
+/// y[t, c] = x[t, c] · weight[c], for a small initial branch. Touvron et al. 2021.
 struct LayerScale {
   LayerScale() { weight.declare("layer_scale.weight", 1, hidden, Initial::normal(0.5f)); }
   void visit(auto&& visitor) { visitor(weight); }

@@ -114,7 +114,7 @@ grep -qF "prompt of 13 tokens" err || fail "the chat so far is read again"
 run "a line that cannot be answered" 0 "${greedy[@]}" --chat turns.json --context 40 \
   <<<$'why\nthis line has more than the forty tokens of context\nand now'
 out_is $'bcdefg\nbcdefg'
-[ "$(grep -c "^generate: this line is left out of the chat: the prompt must have at most 40 tokens" err)" -eq 1 ] \
+[ "$(grep -c "^generate: this line was left out of the chat: the prompt must have at most 40 tokens" err)" -eq 1 ] \
   || fail "it is not said once"
 
 printf '{"system":{"before":"s"},"user":{"before":"u"},"assistant":{"before":"a","end":"h"}}' >system.json
@@ -236,6 +236,6 @@ if [ -x "$trainer" ]; then
   cmp -s out expected || fail "it gives another text"
   grep -qF "weights in fp32" err || fail "it has another precision"
   run "a checkpoint and a model" 2 --checkpoint run --model llama_tiny --prompt the
-  err_is_one_line_with "give one"
+  err_is_one_line_with "pass only one"
 fi
 finish
