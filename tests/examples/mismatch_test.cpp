@@ -88,7 +88,7 @@ TEST_F(OtherFlagsOfData, AreThoseThatBatchesHangOn) {
   EXPECT_EQ(others(run, "data = [\"a.txt\"]\nseq-len = 32\nseed = 1\nbatch = 4\nsteps = 9\n"),
             "--data is a.txt, the run had a.txt b.txt, and --seq-len is 32, the run had 64");
   EXPECT_EQ(others(run, run + "document-end = 0\n"), "--document-end is 0, the run had none");
-  EXPECT_EQ(others(run + "document-end = 0\n", run), "--document-end is not given, the run had 0");
+  EXPECT_EQ(others(run + "document-end = 0\n", run), "--document-end is not set, the run had 0");
 }
 
 TEST_F(OtherFlagsOfData, AreOfValidationWhereItIsPartOfTheTrainingData) {
@@ -98,7 +98,7 @@ TEST_F(OtherFlagsOfData, AreOfValidationWhereItIsPartOfTheTrainingData) {
     EXPECT_EQ(others(apart + "validation-fraction = 0.1\n", other), "");
     EXPECT_EQ(others("validation-fraction = 0.1\n", other),
               "--" + name + " is w, the run had none");
-    EXPECT_EQ(others(apart, ""), "--" + name + " is not given, the run had v");
+    EXPECT_EQ(others(apart, ""), "--" + name + " is not set, the run had v");
   }
   EXPECT_EQ(others("validation-fraction = 0.1\n", "validation-fraction = 0.3\n"),
             "--validation-fraction is 0.3, the run had 0.1");

@@ -300,7 +300,7 @@ rm -rf runs
 run "a run with --no-out" 0 "${tiny[@]}" --no-out
 [ ! -e runs ] || fail "it made a folder"
 grep -qF "writes no files" out || fail "it does not say that it keeps nothing"
-refused "--out and --no-out" "give one" "${tiny[@]}" --no-out
+refused "--out and --no-out" "pass only one" "${tiny[@]}" --no-out
 case="two runs that begin at once"
 "$program" "${tiny[@]}" >/dev/null 2>err & first=$!
 "$program" "${tiny[@]}" >/dev/null 2>>err & second=$!
@@ -701,7 +701,7 @@ refused "one dash" "'-steps' has one dash; use --steps" --data text.txt -steps 5
 refused "one dash, with a value" "'-steps' has one dash; use --steps" --data text.txt -steps=5
 refused "a value for a flag without one" "--deterministic accepts no value; pass it alone, or leave it out" \
   --data text.txt --deterministic=maybe
-refused "a number that may be octal" "write 10" --data text.txt --steps 010
+refused "a number that may be octal" "use 10" --data text.txt --steps 010
 refused "a number beyond any type" "steps" --data text.txt --steps 99999999999999999999999
 refused "evaluate-every -1" "evaluate-every" --data text.txt --evaluate-every=-1
 refused "a preset that is not compiled in" ';llama3_70b" && cmake --build BUILD_FOLDER' --data text.txt \
@@ -1106,7 +1106,7 @@ sed -i 's/"octavo":"[^"]*"/"octavo":"0.0.9"/; s/"run_length":32,//' of_before/ch
 manifest_has of_before '"written":"before"'
 run "a checkpoint of another version" 0 "${saved[@]}" --out of_before --resume latest
 grep -qxF "resumed | the checkpoint was saved by Octavo 0.0.9, and this is $("$program" --version | cut -d' ' -f2), and it \
-does not say as how many tokens its sequences ran: steps may differ from those of the run that saved it" out ||
+does not record the padded length of its sequences: steps may differ from those of the run that saved it" out ||
   fail "it is not said"
 run "nothing to go on from" 2 "${saved[@]}" --out absent --resume latest
 err_is_one_line_with "--resume latest: there is no folder absent in $PWD; pass --resume auto to start a new run"
@@ -1139,7 +1139,7 @@ done
 run "checkpoints of a folder that there is not" 2 --list-checkpoints --out absent
 err_is_one_line_with "--out absent: there is no such folder in $PWD; pass the folder of a run"
 run "checkpoints of a run without any" 0 --list-checkpoints --out empty
-grep -qxF "empty/checkpoints has no checkpoint" out || fail "it does not say so"
+grep -qxF "empty/checkpoints contains no checkpoint" out || fail "it does not say so"
 run "checkpoints of their folder" 0 --list-checkpoints --out whole/checkpoints
 grep -q "step-00000030$" out || fail "they are not listed"
 run "the folder of checkpoints, to export" 0 --resume whole/checkpoints --export-hf hf/of-checkpoints
@@ -1305,14 +1305,14 @@ run "a run with data for validation" 0 "${judged[@]:2}" --steps 1 --validation-d
 run "with the same" 0 "${judged[@]:2}" --steps 2 --validation-data for_validation.bin --resume latest
 [ -s err ] && fail "there is a warning"
 run "with a part of the training data for validation" 2 "${judged[@]:2}" --steps 3 --resume latest
-err_is_one_line_with "had other batches: --validation-data is not given, the run had for_validation.bin; go on"
+err_is_one_line_with "had other batches: --validation-data is not set, the run had for_validation.bin; use the same data"
 run "with another fraction, which nothing is of" 0 "${judged[@]:2}" --steps 2 --validation-data for_validation.bin \
   --validation-fraction 0.3 --resume latest
 run "with other data for validation" 0 "${judged[@]:2}" --steps 3 --validation-data shard_2.bin --resume latest
 err_is_one_line_with "warning: the validation tokens differ from those of judged/checkpoints/step-00000002"
 touch -d tomorrow shard_1.bin
 run "a token file that was written since" 0 "${judged[@]:2}" --steps 4 --validation-data shard_2.bin --resume latest
-err_is_one_line_with "warning: shard_1.bin was written after judged/checkpoints/step-00000003; its size and samples"
+err_is_one_line_with "warning: shard_1.bin was written after judged/checkpoints/step-00000003; its size and sampled tokens"
 run "--resume latest without --out" 2 "${saved[@]}" --resume latest
 err_is_one_line_with "--resume latest resumes in the folder that --out names"
 run "checkpoints without files" 2 "${saved[@]}" --no-out
