@@ -33,7 +33,8 @@ struct FileKind {
 /// Whether a file is safetensors: the length of a JSON object in 8 bytes, and that object.
 /// Source: https://huggingface.co/docs/safetensors
 inline bool is_safetensors(std::string_view bytes) {
-  return bytes.size() > 8 && bytes[8] == '{' && bytes.substr(4, 4) == std::string_view("\0\0\0", 4);
+  return bytes.size() > 8 && bytes[8] == '{' &&
+         bytes.substr(4, 4) == std::string_view("\0\0\0\0", 4);
 }
 
 /// Returns the format of a file that begins with `bytes`, or null if no known format begins so.

@@ -48,7 +48,8 @@ struct GenerationConfig {
                                                                    {"penalty_alpha", 0},
                                                                    {"num_beams", 1}}};
   for (const auto& [key, value] : neutral) {
-    if (fields.number(key, -1e6, 1e6).value_or(value) != value) config.unsupported.push_back(key);
+    if (fields.number(key, -1e6, 1e6).value_or(value) != value)
+      config.unsupported.emplace_back(key);
   }
   return config;
 }
