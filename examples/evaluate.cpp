@@ -9,13 +9,16 @@
 #include <octavo/inference/hugging_face.hpp>
 #include <octavo/io/atomic_file.hpp>
 #include <octavo/io/json_line.hpp>
+#include <octavo/train/chat_evaluation_batches.hpp>
 #include <octavo/train/evaluation_batches.hpp>
 
 #include <common/tokenizer.hpp>
 #include <evaluate/choices.hpp>
 #include <evaluate/hellaswag.hpp>
+#include <evaluate/options.hpp>
 #include <evaluate/progress.hpp>
 #include <evaluate/text.hpp>
+#include <train_llama/chats.hpp>
 #include <train_llama/checkpoints.hpp>
 #include <train_llama/documents.hpp>
 #include <train_llama/ranks.hpp>
@@ -36,60 +39,6 @@ namespace {
 
 enum ExitCode { success = 0, failure = 1, bad_input = 2 };
 
-struct Options : trainer::ModelChoice {
-  std::string checkpoint;
-  std::vector<std::string> data;
-  std::string hellaswag;
-  std::string tokenizer;
-  std::int32_t document_end = -1;
-  Index most_documents = 0;
-  Index batch = 1;
-  Index sequence_length = 1024;
-  Index batches = 0;
-  std::string json;
-};
-
-void declare(CLI::App& app, Options& options) {
-  using namespace programs;
-  options.precision = "bf16";
-  trainer::declare_model(app, options);
-  app.add_option("--checkpoint", options.checkpoint,
-                 "checkpoint, or folder of a run, which uses the newest one; in the run's "
-                 "precision unless --precision is set")
-      ->group(trainer::model_group);
-  trainer::declare_ranks(app, options);
-  const std::string group = "Evaluation";
-  const auto add = [&](const std::string& name, auto& value, const std::string& text) {
-    return app.add_option(name, value, text)->group(group);
-  };
-  add("--data", options.data,
-      "text, JSON Lines or token file, folder of text files, or pattern, whose loss is measured; "
-      "repeatable");
-  add("--hellaswag", options.hellaswag,
-      "questions: llm.c's file, or JSON Lines (.jsonl) with ctx, endings and label");
-  add("--tokenizer", options.tokenizer,
-      "bytes, tokenizer.json or tokenizer.model; by default, tokenizer.json in the hf: folder, "
-      "otherwise bytes");
-  add("--document-end", options.document_end,
-      "token ID that ends a document of --data; tokens then attend only within their own document")
-      ->check(not_negative_whole());
-  add("--most-documents", options.most_documents,
-      "maximum number of documents in a batch of --data; used with --document-end")
-      ->check(not_negative_whole());
-  add("--batch", options.batch, "sequences per batch and rank")
-      ->check(at_least_one())
-      ->capture_default_str();
-  add("--seq-len", options.sequence_length, "tokens per sequence")
-      ->check(at_least_one())
-      ->capture_default_str();
-  add("--batches", options.batches,
-      "number of batches of --data, whose sequences are at equal distances in the text (not its "
-      "first ones); 0 uses all")
-      ->check(not_negative_whole())
-      ->capture_default_str();
-  add("--json", options.json, "JSON file for the results");
-}
-
 /// A row of the table.
 struct Metric {
   std::string task, name;
@@ -108,27 +57,25 @@ struct Setup {
   std::string tokenizer_name;
   octavo::Data data;
   std::optional<EvaluatedText> text;
+  octavo::ChatData chats;  ///< those of --chats are for validation
+  std::int32_t chat_filler = 0;
   std::vector<Choice> choices;
   octavo::BatchShape shape;
   std::shared_ptr<octavo::TrainingSession> session;
   std::optional<octavo::EvaluationBatches> text_batches;
+  std::optional<octavo::ChatEvaluationBatches> chat_batches;
   std::optional<ChoiceBatches> choice_batches;
 };
 
-void require_consistent(const Options& options) {
-  octavo::require<octavo::ConfigError>(!options.data.empty() || !options.hellaswag.empty(),
-                                       "nothing to evaluate; pass --data or --hellaswag");
-  octavo::require<octavo::ConfigError>(
-      (options.document_end >= 0) == (options.most_documents > 0), "--document-end and ",
-      "--most-documents must be set together: the token that ends a document, and the maximum "
-      "number of documents in a batch; pass both");
-  octavo::require<octavo::ConfigError>(
-      options.json.empty() || !std::filesystem::is_directory(options.json), "--json ", options.json,
-      " is a folder; pass a file");
-  const std::filesystem::path folder = std::filesystem::path(options.json).parent_path();
-  octavo::require<octavo::ConfigError>(folder.empty() || std::filesystem::is_directory(folder),
-                                       "--json ", options.json, ": the folder ", folder.string(),
-                                       " does not exist; create it, or pass another file");
+void read_chats(Setup& setup, const Options& options, Index vocabulary,
+                const octavo::Context<octavo::Cpu>& context) {
+  const octavo::ChatEncoder encoder(octavo::chat_template(options.chats.chat_template),
+                                    *setup.tokenizer);
+  octavo::ChatRequest request =
+      trainer::chat_request(options.chats, options.sequence_length, vocabulary);
+  request.validation = options.chats.files;
+  setup.chats = octavo::load_chats(request, encoder, context);
+  setup.chat_filler = encoder.end_of_turn();
 }
 
 void read_inputs(Setup& setup, const Options& options, const trainer::Instance& instance) {
@@ -160,7 +107,7 @@ void read_inputs(Setup& setup, const Options& options, const trainer::Instance& 
     }
   }
   // Token files need no tokenizer.
-  if (setup.data.is_text || has_lines) {
+  if (setup.data.is_text || has_lines || !options.chats.files.empty()) {
     setup.tokenizer = programs::open_tokenizer(setup.tokenizer_name);
   } else {
     setup.tokenizer = std::make_unique<octavo::ByteTokenizer>();
@@ -170,6 +117,7 @@ void read_inputs(Setup& setup, const Options& options, const trainer::Instance& 
                                 setup.tokenizer->vocabulary_size());
   if (!options.data.empty())
     setup.text = evaluated_text(setup.data, *setup.tokenizer, end_of_each, vocabulary, context);
+  if (!options.chats.files.empty()) read_chats(setup, options, vocabulary, context);
   if (options.hellaswag.empty()) return;
   setup.choices = has_lines ? read_hellaswag_lines(options.hellaswag, *setup.tokenizer, vocabulary)
                             : read_hellaswag(options.hellaswag, vocabulary);
@@ -197,7 +145,7 @@ void make_batches(Setup& setup, const Options& options, const trainer::Ranks& ra
   const int groups = ranks.groups(options.tensor_parallel);
   const int group = ranks.rank() / options.tensor_parallel;
   setup.shape = {options.batch, options.sequence_length, options.most_documents};
-  if (setup.text.has_value() && setup.choices.empty()) {
+  if (setup.text.has_value() && setup.choices.empty() && options.chats.files.empty()) {
     // A shorter text would be padded.
     const Index longest = std::max<Index>(1, setup.text->tokens.size() - 1);
     setup.shape.tokens = std::min(setup.shape.tokens, longest);
@@ -205,6 +153,16 @@ void make_batches(Setup& setup, const Options& options, const trainer::Ranks& ra
   if (!setup.choices.empty()) {
     setup.shape.most_documents = std::max(setup.shape.most_documents, most_choices(setup.shape));
     setup.choice_batches.emplace(setup.choices, setup.shape, group, groups);
+  }
+  if (!options.chats.files.empty()) {
+    octavo::ChatEvaluationOptions batches;
+    batches.batch = trainer::chat_shape(options.chats, options.batch, options.sequence_length);
+    batches.rank = group;
+    batches.ranks = groups;
+    if (options.batches > 0) batches.batches = options.batches;
+    batches.filler = setup.chat_filler;
+    setup.shape.most_documents = std::max(setup.shape.most_documents, batches.batch.most_documents);
+    setup.chat_batches.emplace(std::move(setup.chats.validation), batches);
   }
   if (setup.text.has_value()) {
     octavo::EvaluationOptions batches{.batch = setup.shape, .rank = group, .ranks = groups};
@@ -230,6 +188,10 @@ void require_same(trainer::Ranks& ranks, const Setup& setup, const Options& opti
                     ? octavo::message(setup.text->tokens.size(), " tokens, hash ",
                                       setup.text_batches->hash())
                     : ""},
+       {"chats", setup.chat_batches.has_value()
+                     ? octavo::message(setup.chat_batches->chats().size(), ", hash ",
+                                       setup.chat_batches->hash())
+                     : ""},
        {"questions", octavo::message(setup.choices.size(), ", hash ", hash_of(setup.choices))}});
 }
 
@@ -259,8 +221,9 @@ void make_session(Setup& setup, const CLI::App& app, const Options& options,
 /// @return whether calibration was needed
 bool calibrate(Setup& setup) {
   if (!setup.session->must_calibrate()) return false;
-  const octavo::Batch batch =
-      setup.text_batches.has_value() ? setup.text_batches->get(0) : setup.choice_batches->first();
+  const octavo::Batch batch = setup.text_batches.has_value()   ? setup.text_batches->get(0)
+                              : setup.chat_batches.has_value() ? setup.chat_batches->get(0)
+                                                               : setup.choice_batches->first();
   octavo::require<octavo::ConfigError>(!setup.session->step(batch, 0.0).skipped,
                                        "the first batch has an Inf or NaN, so scales cannot be "
                                        "calibrated; choose another precision");
@@ -297,6 +260,32 @@ octavo::JsonLine evaluate_text(Setup& setup, bool is_first, std::vector<Metric>&
     line.add("bits_per_byte", bits);
   }
   line.add("seconds", seconds_since(start));
+  return line;
+}
+
+octavo::JsonLine evaluate_chats(Setup& setup, const Options& options, bool is_first,
+                                std::vector<Metric>& table) {
+  const auto start = std::chrono::steady_clock::now();
+  octavo::LossSum loss;
+  {
+    Progress progress("chats", is_first);
+    loss = setup.chat_batches->evaluate(*setup.session, std::ref(progress));
+  }
+  const Index chats = setup.chat_batches->chats().size();
+  table.push_back({"chats", "chats", static_cast<double>(chats)});
+  table.push_back({"chats", "tokens", static_cast<double>(loss.tokens)});
+  table.push_back({"chats", "loss (nats a token)", loss.mean()});
+  table.push_back({"chats", "perplexity", std::exp(loss.mean())});
+  octavo::JsonLine line;
+  line.add("files", std::span<const std::string>(options.chats.files))
+      .add("chats", chats)
+      .add("cut_chats", setup.chats.cut)
+      .add("dropped_chats", setup.chats.dropped)
+      .add("tokens", loss.tokens)
+      .add("sequence_length", setup.shape.tokens)
+      .add("loss", loss.mean())
+      .add("perplexity", std::exp(loss.mean()))
+      .add("seconds", seconds_since(start));
   return line;
 }
 
@@ -339,7 +328,8 @@ octavo::JsonLine evaluate_choices(Setup& setup, const Options& options, bool is_
 void print(const std::vector<Metric>& table) {
   std::vector<std::vector<std::string>> rows{{"task", "metric", "value"}};
   for (const Metric& metric : table) {
-    const bool is_count = metric.name == "tokens" || metric.name.starts_with("questions");
+    const bool is_count =
+        metric.name == "tokens" || metric.name == "chats" || metric.name.starts_with("questions");
     rows.push_back({metric.task, metric.name,
                     (is_count                      ? fmt::format("{:.0f}", metric.value)
                      : std::isfinite(metric.value) ? fmt::format("{:.6f}", metric.value)
@@ -385,6 +375,7 @@ int run(Setup& setup, const Options& options, const trainer::Instance& instance,
                  options.batches, all);
     }
   }
+  trainer::print_long_chats(setup.chats.cut, setup.chats.dropped);
   const std::string note = octavo::run_shape_note(setup.shape.tokens, session.run_shape());
   if (!note.empty()) fmt::print("batch | {}\n", note);
   programs::flush_output();  // the following steps take long
@@ -403,14 +394,17 @@ int run(Setup& setup, const Options& options, const trainer::Instance& instance,
       .add("device", instance.device)
       .add("ranks", ranks.size())
       .add("peak_bytes", peak);
-  if (setup.text_batches.has_value()) {
-    results.add("perplexity", evaluate_text(setup, is_first, table));
+  const auto add = [&](const char* name, const octavo::JsonLine& line) {
+    results.add(name, line);
     print(table);
     table.clear();
+  };
+  if (setup.text_batches.has_value()) add("perplexity", evaluate_text(setup, is_first, table));
+  if (setup.chat_batches.has_value()) {
+    add("chats", evaluate_chats(setup, options, is_first, table));
   }
   if (setup.choice_batches.has_value()) {
-    results.add("hellaswag", evaluate_choices(setup, options, is_first, table));
-    print(table);
+    add("hellaswag", evaluate_choices(setup, options, is_first, table));
   }
   if (ranks.is_first() && !options.json.empty()) {
     octavo::write_file_atomically(options.json, results.str() + '\n');

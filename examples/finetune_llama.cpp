@@ -12,6 +12,7 @@
 
 #include <common/text.hpp>
 #include <common/tokenizer.hpp>
+#include <train_llama/chats.hpp>
 #include <train_llama/program.hpp>
 
 #include <fmt/format.h>
@@ -28,8 +29,6 @@
 namespace trainer {
 namespace {
 
-const std::vector<std::string> too_long_names{"cut", "drop"};
-
 void declare_chats(CLI::App& app, Options& options) {
   using namespace programs;
   options.learning_rate = 2e-5;
@@ -41,21 +40,11 @@ void declare_chats(CLI::App& app, Options& options) {
   add("--chats", chats.files, "JSON Lines file with one chat per line; required, repeatable");
   add("--validation-chats", chats.validation_files,
       "validation files; replaces --validation-fraction");
-  add("--chat-template", chats.chat_template,
-      "chat template: " +
-          joined({octavo::chat_template_names.begin(), octavo::chat_template_names.end()}) +
-          ", or a JSON file; required");
+  declare_chat_form(app, chats, data_group);
   add("--tokenizer", chats.tokenizer,
       "bytes, a tokenizer.json of byte-level BPE, or Llama 3's tokenizer.model; by default, "
       "tokenizer.json in the folder of --model hf:FOLDER");
   add("--epochs", chats.epochs, "number of passes over the chats; replaces --steps")
-      ->check(at_least_one());
-  add("--long-chats", chats.too_long,
-      "action for chats longer than --seq-len tokens: " + joined(too_long_names))
-      ->capture_default_str()
-      ->check(one_of(too_long_names));
-  add("--most-chats", chats.most_in_sequence, "maximum number of chats in a sequence")
-      ->capture_default_str()
       ->check(at_least_one());
 }
 
@@ -64,17 +53,7 @@ void require_chats(const Options& options) {
       !options.chats.files.empty(),
       "--chats is required: pass a JSON Lines file with one chat per line",
       or_configuration(options));
-  octavo::require<octavo::ConfigError>(
-      !options.chats.chat_template.empty(),
-      "--chat-template is required: pass the one that the model was trained with, such as llama3");
-  programs::require_chat_template("--chat-template", options.chats.chat_template);
-  const char* const advice = "pass a JSON Lines file with one chat per line";
-  for (const std::string& file : options.chats.files) {
-    programs::require_file("--chats " + file, file, advice);
-  }
-  for (const std::string& file : options.chats.validation_files) {
-    programs::require_file("--validation-chats " + file, file, advice);
-  }
+  require_chat_files(options.chats);
 }
 
 /// Opens --tokenizer, or the tokenizer in the folder of --model hf:FOLDER.
@@ -126,10 +105,7 @@ class ChatRun final : public RunDataOf<octavo::ChatBatches> {
     };
     print_part("to train on", batches_.train());
     print_part("for validation", batches_.validation());
-    if (facts_.cut > 0) fmt::print("chats | {} longer than --seq-len, CUT\n", facts_.cut);
-    if (facts_.dropped > 0) {
-      fmt::print("chats | {} longer than --seq-len, DROPPED\n", facts_.dropped);
-    }
+    print_long_chats(facts_.cut, facts_.dropped);
     const double room =
         static_cast<double>(batches_.sequences()) * static_cast<double>(batches_.shape().tokens);
     fmt::print("chats | packed into {} sequences, {:.1f} % full\n", batches_.sequences(),
@@ -180,19 +156,15 @@ std::unique_ptr<RunData> read_chats(Options& options, const Instance& instance,
   const octavo::ChatEncoder encoder(octavo::chat_template(options.chats.chat_template), *tokenizer);
   const octavo::Context<octavo::Cpu> context(options.threads != 0 ? options.threads
                                                                   : ranks.threads());
-  octavo::ChatRequest request;
+  octavo::ChatRequest request =
+      chat_request(options.chats, options.sequence_length, instance.shape.vocabulary);
   request.train = options.chats.files;
   request.validation = options.chats.validation_files;
   request.validation_fraction = options.validation_fraction;
-  request.longest = options.sequence_length;
-  request.long_chats =
-      options.chats.too_long == "drop" ? octavo::LongChats::drop : octavo::LongChats::cut;
-  request.vocabulary = instance.shape.vocabulary;
   octavo::ChatData data = octavo::load_chats(request, encoder, context);
-  options.most_documents =
-      options.batch * std::min(options.chats.most_in_sequence, options.sequence_length);
   octavo::ChatBatchesOptions batches;
-  batches.batch = {options.batch, options.sequence_length, options.most_documents};
+  batches.batch = chat_shape(options.chats, options.batch, options.sequence_length);
+  options.most_documents = batches.batch.most_documents;
   batches.micro_batches = options.micro_batches;
   batches.rank = ranks.rank() / options.tensor_parallel;
   batches.ranks = options.ranks;

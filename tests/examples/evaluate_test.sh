@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Tests evaluate through its command line: evaluate_test.sh PATH_TO_EVALUATE
-# train_llama, beside it, makes the checkpoint that it reads.
+# train_llama and finetune_llama, beside it, write the checkpoints that it reads.
 set -u
 here=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
 # shellcheck source=tests/support/program.sh
 source "$here/../support/program.sh"
 trainer=$(dirname "$program")/train_llama
+finetuner=$(dirname "$program")/finetune_llama
 
 # check CODE: runs Python on the results; `results` is the file that --json named
 check() { python3 -c "
@@ -179,6 +180,60 @@ else
   echo "evaluate: no train_llama beside it, so no checkpoint is read"
 fi
 
+python3 - <<'PYTHON'
+import json, random
+random.seed(2)
+def chat(words):
+    said = random.choice(["red", "blue", "green"])
+    return {"messages": [{"role": "user", "content": f"Say {said}!"},
+                         {"role": "assistant", "content": " ".join([said] * words)}]}
+for name, count in (("chats.jsonl", 30), ("held_out_chats.jsonl", 11)):
+    with open(name, "w") as file:
+        for i in range(count):
+            file.write(json.dumps(chat(1 + i % 3)) + "\n")
+        file.write(json.dumps(chat(30)) + "\n")  # longer than a sequence
+json.dump({"user": {"before": "Q: ", "end": "\n"},
+           "assistant": {"before": "A: ", "end": "\x03"}, "behind": "\n"}, open("own.json", "w"))
+PYTHON
+chats=(--chats held_out_chats.jsonl --chat-template own.json)
+case="chats"
+if [ -x "$finetuner" ]; then
+  # same_loss PRECISION FLAG...: trains with the flags, and evaluates the checkpoint with them
+  same_loss() {
+    local precision=$1
+    shift
+    rm -rf run-chats
+    "$finetuner" --model llama_tiny --precision "$precision" --tokenizer bytes --chats chats.jsonl \
+      --validation-chats held_out_chats.jsonl --chat-template own.json "${shape[@]}" "$@" --steps 3 --warmup 1 \
+      --sample 0 --checkpoint-every 3 --out run-chats >out 2>err || fail "finetune_llama could not train"
+    run "chats in $precision $*" 0 --checkpoint run-chats "${chats[@]}" "${shape[@]}" "$@" --json chats.json
+    check '
+lines = [json.loads(line) for line in open("run-chats/metrics.jsonl")]
+loss = [line for line in lines if line["event"] == "evaluation"][-1]
+chats = results("chats.json")["chats"]
+assert (chats["loss"], chats["tokens"]) == (loss["loss"], loss["tokens"]), (chats, loss)'
+  }
+  same_loss fp32
+  check 'chats = results("chats.json")["chats"]
+assert (chats["chats"], chats["cut_chats"], chats["dropped_chats"]) == (12, 1, 0), chats
+assert chats["files"] == ["held_out_chats.jsonl"] and chats["loss"] < 5.5'
+  grep -qxF "chats | 1 longer than --seq-len, CUT" out || fail "the cut chat is not said"
+  grep -qE "^ *chats \| +loss \(nats a token\) \| [0-9]" out || fail "no loss in the table"
+  same_loss fp8-delayed
+  same_loss fp8-tensorwise --most-chats 1 # each batch has its own scales, so packing matters
+  same_loss fp32 --long-chats drop
+  check 'assert results("chats.json")["chats"]["dropped_chats"] == 1'
+  run "some batches of chats" 0 --checkpoint run-chats "${chats[@]}" "${shape[@]}" --batches 1 --json some.json
+  check 'assert 0 < results("some.json")["chats"]["tokens"] < results("chats.json")["chats"]["tokens"]'
+  run "chats, text and questions" 0 --checkpoint run-chats "${chats[@]}" --data held_out.txt \
+    --hellaswag questions.jsonl "${shape[@]}" --long-chats drop --json all.json
+  check '
+together, alone = results("all.json"), results("chats.json")
+assert together["chats"]["loss"] == alone["chats"]["loss"] and "perplexity" in together and "hellaswag" in together'
+else
+  echo "evaluate: no finetune_llama beside it, so no chats are compared"
+fi
+
 # refused NAME TEXT ARGUMENT...
 refused() {
   local text=$2 name=$1
@@ -186,7 +241,10 @@ refused() {
   run "$name" 2 --threads 1 "$@"
   err_is_one_line_with "$text"
 }
-refused "nothing to do" "pass --data or --hellaswag"
+refused "nothing to do" "pass --data, --chats or --hellaswag"
+refused "chats without a template" "--chat-template is required" --chats chats.jsonl
+refused "a template without chats" "pass --chats FILE" --data held_out.txt --chat-template own.json
+refused "chats that are not there" "--chats absent.jsonl: there is no such file" --chats absent.jsonl --chat-template own.json
 refused "two models" "--checkpoint determines the model" --model llama_tiny --checkpoint run-fp32 --data held_out.txt
 refused "no checkpoint" "--checkpoint absent: there is no such folder in $PWD" --checkpoint absent --data held_out.txt
 refused "no file" "absent.txt" --data absent.txt

@@ -98,10 +98,11 @@ enum class LongChats { cut, drop };
 
 /// The chats that a run will read.
 struct ChatRequest {
-  std::vector<std::string> train;       ///< JSON Lines files with one chat per line
-  std::vector<std::string> validation;  ///< the same; if empty, the last training chats
-  double validation_fraction = 0.1;     ///< fraction of chats for validation then; at least one
-  Index longest = 0;                    ///< maximum number of tokens of a chat
+  std::vector<std::string> train;  ///< JSON Lines files with one chat per line
+  /// The same; if empty, the last training chats. Without `train`, only these are read.
+  std::vector<std::string> validation;
+  double validation_fraction = 0.1;  ///< fraction of chats for validation then; at least one
+  Index longest = 0;                 ///< maximum number of tokens of a chat
   LongChats long_chats = LongChats::cut;
   Index vocabulary = 0;  ///< of the model; tokens must be below it
 };
@@ -217,11 +218,13 @@ class ChatLoader {
       : request_(request), encoder_(encoder), context_(context) {}
 
   ChatData load() {
-    require<ConfigError>(!request_.train.empty(), "no chats are named; name a file of them");
+    require<ConfigError>(!request_.train.empty() || !request_.validation.empty(),
+                         "no chats are named; name a file of them");
     for (const std::string& path : request_.train) read(path, data_.train);
     for (const std::string& path : request_.validation) read(path, data_.validation);
     if (request_.validation.empty()) split();
     for (const Chats* chats : {&data_.train, &data_.validation}) {
+      if (chats == &data_.train && request_.train.empty()) continue;
       require<ConfigError>(chats->size() > 0 || data_.dropped > 0 || !request_.validation.empty(),
                            "the only chat is kept for validation, and none is left to train on; "
                            "give more, or others for validation");

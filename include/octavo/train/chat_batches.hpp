@@ -4,10 +4,10 @@
 
 #include <octavo/data/chat_stream.hpp>
 #include <octavo/data/chats.hpp>
+#include <octavo/train/chat_evaluation_batches.hpp>
 #include <octavo/train/state.hpp>
 #include <octavo/train/training_session.hpp>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -42,15 +42,19 @@ class ChatBatches {
   ///                      sequences
   ChatBatches(Chats train, Chats validation, const ChatBatchesOptions& options)
       : options_(options),
-        chats_(std::make_unique<const Both>(Both{std::move(train), std::move(validation)})),
-        stream_(chats_->train, form(options),
+        train_(std::make_unique<const Chats>(std::move(train))),
+        stream_(*train_, detail::chat_sequences(options.batch, options.filler),
                 options.batch.sequences * options.micro_batches * options.ranks, options.seed),
-        validation_(chats_->validation, form(options)),
+        evaluation_(std::move(validation), {.batch = options.batch,
+                                            .rank = options.rank,
+                                            .ranks = options.ranks,
+                                            .batches = options.validation_batches,
+                                            .filler = options.filler}),
         tokens_(static_cast<std::size_t>(options.batch.rows() * options.micro_batches)),
         targets_(tokens_.size()) {
     detail::WordHash hash;
     hash.add(stream_.hash());
-    hash.add(chats_->validation.hash());
+    hash.add(evaluation_.chats().hash());
     hash_ = hash.value();
   }
 
@@ -61,33 +65,8 @@ class ChatBatches {
     return session.step({tokens_, targets_, documents_}, learning_rate);
   }
 
-  /// Returns the losses of all sequences for evaluation, over all ranks. Ranks alternate between
-  /// batches; a rank without a remaining batch evaluates one without targets.
-  [[nodiscard]] LossSum evaluate(TrainingSession& session) {
-    session.begin_evaluation();
-    const Index batches = validation_batches();
-    const auto rows = static_cast<std::size_t>(options_.batch.rows());
-    const std::span tokens = std::span(tokens_).first(rows);
-    const std::span targets = std::span(targets_).first(rows);
-    LossSum total;
-    for (Index first = 0; first < batches; first += options_.ranks) {
-      const Index batch = first + options_.rank;
-      documents_.clear();
-      for (Index i = 0; i < options_.batch.sequences; ++i) {
-        const Index sequence = batch * options_.batch.sequences + i;
-        const auto place = static_cast<std::size_t>(i * options_.batch.tokens);
-        if (batch < batches && sequence < validation_.size()) {
-          validation_.fill(sequence, place, tokens, targets, documents_);
-        } else {
-          validation_.fill_empty(place, tokens, targets);
-        }
-      }
-      const LossSum loss = session.evaluate({tokens, targets, documents_});
-      total.sum += loss.sum;
-      total.tokens += loss.tokens;
-    }
-    return session.sum_over_ranks(total);
-  }
+  /// Returns the losses of all validation batches, over all ranks; see `ChatEvaluationBatches`.
+  [[nodiscard]] LossSum evaluate(TrainingSession& session) { return evaluation_.evaluate(session); }
 
   [[nodiscard]] double epoch() const { return stream_.epoch(); }
   [[nodiscard]] double tokens_in_step() const {
@@ -103,20 +82,13 @@ class ChatBatches {
   [[nodiscard]] Index sequences() const { return stream_.sequences_of(1); }
   /// Returns the shape of a micro-batch.
   [[nodiscard]] const BatchShape& shape() const { return options_.batch; }
-  [[nodiscard]] const Chats& train() const { return chats_->train; }
-  [[nodiscard]] const Chats& validation() const { return chats_->validation; }
+  [[nodiscard]] const Chats& train() const { return *train_; }
+  [[nodiscard]] const Chats& validation() const { return evaluation_.chats(); }
   /// Returns a hash of all chats and of everything that determines their order: equal on ranks that
   /// train together.
   [[nodiscard]] std::uint64_t hash() const { return hash_; }
   /// Returns a hash of the validation chats: losses can be compared if it is equal.
-  [[nodiscard]] std::uint64_t validation_hash() const {
-    detail::WordHash hash;
-    hash.add(chats_->validation.hash());
-    hash.add(static_cast<std::uint64_t>(options_.batch.tokens));
-    hash.add(static_cast<std::uint64_t>(
-        std::min(validation_.size(), validation_batches() * options_.batch.sequences)));
-    return hash.value();
-  }
+  [[nodiscard]] std::uint64_t validation_hash() const { return evaluation_.hash(); }
 
   /// Returns the run's position in its chats after the last step, as a part of its state. It is the
   /// same on all ranks, and does not depend on their number. Loading it with different chats, seed
@@ -142,29 +114,10 @@ class ChatBatches {
  private:
   static_assert(sizeof(ChatPosition) == 2 * sizeof(std::int64_t));
 
-  struct Both {
-    Chats train;
-    Chats validation;
-  };
-
-  static ChatSequences form(const ChatBatchesOptions& options) {
-    const BatchShape& batch = options.batch;
-    require<ConfigError>(batch.sequences >= 1 && batch.most_documents >= batch.sequences,
-                         "a batch of ", batch.sequences, " sequences has room for ",
-                         batch.most_documents,
-                         " chats; pass sequences, and room for at least one chat in each");
-    return {batch.tokens, batch.most_documents / batch.sequences, options.filler};
-  }
-
-  [[nodiscard]] Index validation_batches() const {
-    const Index sequences = options_.batch.sequences;
-    return std::min(options_.validation_batches, (validation_.size() + sequences - 1) / sequences);
-  }
-
   ChatBatchesOptions options_;
-  std::unique_ptr<const Both> chats_;  ///< at an address that stream and sequences refer to
+  std::unique_ptr<const Chats> train_;  ///< at an address that the stream refers to
   ChatStream stream_;
-  PackedChats validation_;
+  ChatEvaluationBatches evaluation_;
   std::vector<std::int32_t> tokens_;   ///< [rows of a step]
   std::vector<std::int32_t> targets_;  ///< [rows of a step]
   std::vector<Index> documents_;

@@ -28,6 +28,30 @@ struct EvaluationOptions {
   std::optional<std::int32_t> document_end{};
 };
 
+namespace detail {
+
+/// Returns the losses of all batches of an evaluation, over all ranks.
+/// @param batches   with `batches()`, their number, and `get(number)`, which returns a batch
+/// without
+///                  targets after the last
+/// @param progress  called after each round, with the number of rounds done and their total
+template <class Batches>
+LossSum evaluate_batches(TrainingSession& session, Batches& batches, int rank, int ranks,
+                         const std::function<void(Index, Index)>& progress) {
+  session.begin_evaluation();
+  const Index all = batches.batches();
+  LossSum total;
+  for (Index first = 0; first < all; first += ranks) {
+    const LossSum loss = session.evaluate(batches.get(first + rank));
+    total.sum += loss.sum;
+    total.tokens += loss.tokens;
+    if (progress) progress(std::min(first + ranks, all), all);
+  }
+  return session.sum_over_ranks(total);
+}
+
+}  // namespace detail
+
 /// Windows of tokens in their order, without overlap, and the buffers of one batch. Ranks alternate
 /// between batches.
 class EvaluationBatches {
@@ -58,16 +82,11 @@ class EvaluationBatches {
   /// @param progress  called after each round, with the number of rounds done and their total
   [[nodiscard]] LossSum evaluate(TrainingSession& session,
                                  const std::function<void(Index, Index)>& progress = {}) {
-    session.begin_evaluation();
-    LossSum total;
-    for (Index first = 0; first < set_.batches(); first += options_.ranks) {
-      const LossSum loss = session.evaluate(get(first + options_.rank));
-      total.sum += loss.sum;
-      total.tokens += loss.tokens;
-      if (progress) progress(std::min(first + options_.ranks, set_.batches()), set_.batches());
-    }
-    return session.sum_over_ranks(total);
+    return detail::evaluate_batches(session, *this, options_.rank, options_.ranks, progress);
   }
+
+  /// Returns the number of batches of all ranks.
+  [[nodiscard]] Index batches() const { return set_.batches(); }
 
   /// Returns a hash of the tokens: losses can be compared if it is equal.
   [[nodiscard]] std::uint64_t hash() const {

@@ -1,0 +1,101 @@
+// The flags of evaluate.
+#pragma once
+
+#include <common/flags.hpp>
+#include <octavo/octavo.hpp>
+#include <train_llama/chats.hpp>
+#include <train_llama/checkpoints.hpp>
+#include <train_llama/ranks.hpp>
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace evaluate {
+
+using octavo::Index;
+
+struct Options : trainer::ModelChoice {
+  std::string checkpoint;
+  std::vector<std::string> data;
+  trainer::ChatOptions chats;
+  std::string hellaswag;
+  std::string tokenizer;
+  std::int32_t document_end = -1;
+  Index most_documents = 0;
+  Index batch = 1;
+  Index sequence_length = 1024;
+  Index batches = 0;
+  std::string json;
+};
+
+inline void declare(CLI::App& app, Options& options) {
+  using namespace programs;
+  options.precision = "bf16";
+  trainer::declare_model(app, options);
+  app.add_option("--checkpoint", options.checkpoint,
+                 "checkpoint, or folder of a run, which uses the newest one; in the run's "
+                 "precision unless --precision is set")
+      ->group(trainer::model_group);
+  trainer::declare_ranks(app, options);
+  const std::string group = "Evaluation";
+  const auto add = [&](const std::string& name, auto& value, const std::string& text) {
+    return app.add_option(name, value, text)->group(group);
+  };
+  add("--data", options.data,
+      "text, JSON Lines or token file, folder of text files, or pattern, whose loss is measured; "
+      "repeatable");
+  add("--chats", options.chats.files,
+      "JSON Lines file with one chat per line, whose loss is measured on the assistant's messages; "
+      "repeatable");
+  trainer::declare_chat_form(app, options.chats, group);
+  add("--hellaswag", options.hellaswag,
+      "questions: llm.c's file, or JSON Lines (.jsonl) with ctx, endings and label");
+  add("--tokenizer", options.tokenizer,
+      "bytes, tokenizer.json or tokenizer.model; by default, tokenizer.json in the hf: folder, "
+      "otherwise bytes");
+  add("--document-end", options.document_end,
+      "token ID that ends a document of --data; tokens then attend only within their own document")
+      ->check(not_negative_whole());
+  add("--most-documents", options.most_documents,
+      "maximum number of documents in a batch of --data; used with --document-end")
+      ->check(not_negative_whole());
+  add("--batch", options.batch, "sequences per batch and rank")
+      ->check(at_least_one())
+      ->capture_default_str();
+  add("--seq-len", options.sequence_length, "tokens per sequence")
+      ->check(at_least_one())
+      ->capture_default_str();
+  add("--batches", options.batches,
+      "maximum number of batches; those of --data have sequences at equal distances in the text "
+      "(not its first ones), those of --chats are the first ones; 0 uses all")
+      ->check(not_negative_whole())
+      ->capture_default_str();
+  add("--json", options.json, "JSON file for the results");
+}
+
+/// @throws ConfigError  if flags contradict each other, or --json cannot be written
+/// @throws IoError      if a file of a flag does not exist
+inline void require_consistent(const Options& options) {
+  octavo::require<octavo::ConfigError>(
+      !options.data.empty() || !options.hellaswag.empty() || !options.chats.files.empty(),
+      "nothing to evaluate; pass --data, --chats or --hellaswag");
+  octavo::require<octavo::ConfigError>(
+      !options.chats.files.empty() || options.chats.chat_template.empty(),
+      "--chat-template is the template of --chats, which is not set; pass --chats FILE");
+  if (!options.chats.files.empty()) trainer::require_chat_files(options.chats);
+  octavo::require<octavo::ConfigError>(
+      (options.document_end >= 0) == (options.most_documents > 0), "--document-end and ",
+      "--most-documents must be set together: the token that ends a document, and the maximum "
+      "number of documents in a batch; pass both");
+  octavo::require<octavo::ConfigError>(
+      options.json.empty() || !std::filesystem::is_directory(options.json), "--json ", options.json,
+      " is a folder; pass a file");
+  const std::filesystem::path folder = std::filesystem::path(options.json).parent_path();
+  octavo::require<octavo::ConfigError>(folder.empty() || std::filesystem::is_directory(folder),
+                                       "--json ", options.json, ": the folder ", folder.string(),
+                                       " does not exist; create it, or pass another file");
+}
+
+}  // namespace evaluate
