@@ -8,6 +8,7 @@
 #include <octavo/kernels/cross_entropy.hpp>
 #include <octavo/kernels/dequantize.hpp>
 #include <octavo/kernels/embedding.hpp>
+#include <octavo/kernels/experts.hpp>
 #include <octavo/kernels/fp8_weights.hpp>
 #include <octavo/kernels/gelu.hpp>
 #include <octavo/kernels/hash.hpp>
@@ -20,6 +21,7 @@
 #include <octavo/kernels/rank_sums.hpp>
 #include <octavo/kernels/rms_norm.hpp>
 #include <octavo/kernels/rope.hpp>
+#include <octavo/kernels/router.hpp>
 #include <octavo/kernels/step_status.hpp>
 #include <octavo/kernels/swiglu.hpp>
 #include <octavo/kernels/vocabulary_parallel.hpp>

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <octavo/tensor/batch.hpp>
+#include <octavo/tensor/expert_rows.hpp>
 #include <octavo/tensor/head_layout.hpp>
 #include <octavo/tensor/operand.hpp>
 #include <octavo/tensor/partial_view.hpp>
