@@ -110,7 +110,7 @@ void expert_balance_loss(const ExpertBalance<D>& balance, Index n, TensorView<fl
   expert_balance_loss_body(balance, n, loss, context);
 }
 
-/// The load-balancing loss as a term of what a step minimises.
+/// The load-balancing loss as a term of the loss that a step minimises.
 template <Device D>
 struct BalanceTerm {
   TensorView<const std::int32_t, 1, D> counts;  ///< [experts], of all layers; empty: no such term
