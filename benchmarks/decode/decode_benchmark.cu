@@ -130,7 +130,7 @@ Part attention_part(Gpu& gpu, HeadLayout layout, Index rows, Index before, Index
   part.bytes = static_cast<double>(2 * (before + rows) * columns) * sizeof(Bf16);
   part.run = [=, &gpu](int turn) {
     const std::size_t i = at(turn);
-    cached_attention(input(qkv[i], rows, layout.columns()), layout, input(positions[i], rows),
+    cached_attention(input(qkv[i], rows, layout.columns()), layout, {}, input(positions[i], rows),
                      {matrix(keys[i], capacity, columns), matrix(values[i], capacity, columns)},
                      matrix(output[i], rows, layout.heads * layout.head_dim), gpu.context());
   };

@@ -1,51 +1,20 @@
 /// @file
-/// Attention on either device for tests of the `Cuda` device's, and the formula in FP64.
+/// Attention on either device, for tests of the `Cuda` device.
 #pragma once
 
 #include <octavo/attention/cuda/attention.cuh>
 
+#include "attention/formula.hpp"
 #include "kernels/cuda_support.cuh"
 
-#include <algorithm>
-#include <cmath>
 #include <cstdint>
-#include <cstdio>
 #include <string>
 #include <vector>
 
 namespace octavo::attention_on_cuda {
 
+using namespace attention_formula;
 using support::Place;
-
-inline std::size_t at(Index i) { return static_cast<std::size_t>(i); }
-
-template <class T>
-struct Inputs {
-  std::vector<T> qkv, output_gradient;
-};
-
-/// Queries and keys are large enough for probabilities to differ by orders of magnitude.
-template <class T>
-Inputs<T> random_inputs(const AttentionShape& shape, unsigned seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  Inputs<T> inputs;
-  for (Index i = 0; i < shape.rows() * shape.heads.columns(); ++i) {
-    inputs.qkv.push_back(T(1.5f * normal(random)));
-  }
-  for (Index i = 0; i < shape.rows() * shape.heads.heads * shape.heads.head_dim; ++i) {
-    inputs.output_gradient.push_back(T(normal(random)));
-  }
-  return inputs;
-}
-
-template <class T>
-struct Results {
-  std::vector<T> output, qkv_gradient;
-  std::vector<float> log_sum_exp;
-
-  bool operator==(const Results&) const = default;
-};
 
 /// Attention's tensors on a device, and its forward and backward.
 template <class T, Device D>
@@ -137,151 +106,6 @@ class Attention {
   TensorView<T, 2, D> qkv_, output_gradient_, output_, qkv_gradient_;
   TensorView<float, 1, D> log_sum_exp_;
 };
-
-/// FP64 values, and for each the sum of the magnitudes of its terms, to which rounding is in
-/// proportion.
-struct Reference {
-  std::vector<double> values, magnitudes;
-
-  explicit Reference(Index count) : values(at(count)), magnitudes(at(count)) {}
-  void add(Index place, double value, double magnitude) {
-    values[at(place)] += value;
-    magnitudes[at(place)] += magnitude;
-  }
-};
-
-struct References {
-  Reference output, qkv_gradient, log_sum_exp;
-};
-
-/// softmax(Q · Kᵀ / √dim) · V and its gradient, written as sums over pairs of tokens of a document.
-/// @param begins  of documents, where the shape has some; log-sum-exps then are [rows, heads]
-template <class T>
-References formula(const AttentionShape& shape, const Inputs<T>& inputs,
-                   const std::vector<Index>& begins = {}) {
-  const auto [heads, kv_heads, dim] = shape.heads;
-  const Index columns = shape.heads.columns();
-  const Index out_columns = heads * dim;
-  const double scale = 1.0 / std::sqrt(static_cast<double>(dim));
-  References result{Reference(shape.rows() * out_columns), Reference(shape.rows() * columns),
-                    Reference(shape.rows() * heads)};
-  const auto value = [&](Index i) {
-    return static_cast<double>(static_cast<float>(inputs.qkv[at(i)]));
-  };
-  const auto gradient = [&](Index i) {
-    return static_cast<double>(static_cast<float>(inputs.output_gradient[at(i)]));
-  };
-  std::vector<double> p(at(shape.tokens));
-  for (Index s = 0; s < shape.sequences; ++s) {
-    for (Index head = 0; head < heads; ++head) {
-      const Index kv = head / (heads / kv_heads);
-      Index begin = 0;  // of the token's document
-      for (Index t = 0; t < shape.tokens; ++t) {
-        if (std::find(begins.begin(), begins.end(), s * shape.tokens + t) != begins.end())
-          begin = t;
-        const Index q = (s * shape.tokens + t) * columns + head * dim;
-        const Index o = (s * shape.tokens + t) * out_columns + head * dim;
-        const auto key = [&](Index u) {
-          return (s * shape.tokens + u) * columns + (heads + kv) * dim;
-        };
-        const Index to_value = kv_heads * dim;
-        double largest = -INFINITY;
-        for (Index u = begin; u <= t; ++u) {
-          double score = 0;
-          for (Index c = 0; c < dim; ++c) score += value(q + c) * value(key(u) + c);
-          p[at(u)] = score * scale;
-          largest = std::max(largest, p[at(u)]);
-        }
-        double sum = 0;
-        for (Index u = begin; u <= t; ++u) sum += std::exp(p[at(u)] - largest);
-        const double log_sum = largest + std::log(sum);
-        const Index statistic = shape.most_documents > 0 ? (s * shape.tokens + t) * heads + head
-                                                         : (s * heads + head) * shape.tokens + t;
-        result.log_sum_exp.add(statistic, log_sum, 1.0 + std::abs(log_sum));
-        double delta = 0;
-        double delta_magnitude = 0;
-        for (Index u = begin; u <= t; ++u) {
-          p[at(u)] = std::exp(p[at(u)] - log_sum);
-          for (Index c = 0; c < dim; ++c) {
-            const double v = p[at(u)] * value(key(u) + to_value + c);
-            result.output.add(o + c, v, std::abs(v));
-          }
-        }
-        for (Index c = 0; c < dim; ++c) {
-          delta += result.output.values[at(o + c)] * gradient(o + c);
-          // The output carries the rounding of every probability that made it.
-          delta_magnitude += result.output.magnitudes[at(o + c)] * std::abs(gradient(o + c));
-        }
-        for (Index u = begin; u <= t; ++u) {
-          double dp = 0;
-          for (Index c = 0; c < dim; ++c) dp += gradient(o + c) * value(key(u) + to_value + c);
-          const double ds = p[at(u)] * (dp - delta) * scale;
-          const double ds_magnitude = p[at(u)] * (std::abs(dp) + delta_magnitude) * scale;
-          for (Index c = 0; c < dim; ++c) {
-            const double k = value(key(u) + c);
-            const double x = value(q + c);
-            const double dv = p[at(u)] * gradient(o + c);
-            result.qkv_gradient.add(q + c, ds * k, ds_magnitude * std::abs(k));
-            result.qkv_gradient.add(key(u) + c, ds * x, ds_magnitude * std::abs(x));
-            result.qkv_gradient.add(key(u) + to_value + c, dv, std::abs(dv));
-          }
-        }
-      }
-    }
-  }
-  return result;
-}
-
-/// What may differ: in each value, and in the norm of all.
-struct Tolerance {
-  double value;      ///< of the value
-  double magnitude;  ///< of the sum of its terms' magnitudes
-  double norm;       ///< of the norm of all values
-};
-/// BF16 has 8 significant bits: it rounds with a relative error of up to 2^-8. Results are rounded
-/// once. Of the terms of a score's gradient, p · (dp − delta): delta is a sum over an output that
-/// was rounded itself and was made from rounded probabilities, and the difference is rounded once
-/// more.
-constexpr Tolerance bf16_tolerance{0x1.04p-8, 0x1.84p-7, 0x1p-7};
-constexpr Tolerance fp32_tolerance{0x1p-18, 0x1p-18, 0x1p-18};
-/// Scores are sums of some hundred products in FP32, which tensor cores truncate.
-constexpr Tolerance log_sum_exp_tolerance{0x1p-16, 0x1p-16, 0x1p-16};
-
-template <class T>
-void expect_close(const char* name, const std::vector<T>& actual, const Reference& expected,
-                  Tolerance tolerance) {
-  ASSERT_EQ(actual.size(), expected.values.size());
-  double worst = 0;
-  double errors = 0;
-  double squares = 0;
-  double magnitudes = 0;
-  for (std::size_t i = 0; i < actual.size(); ++i) {
-    const auto value = static_cast<double>(static_cast<float>(actual[i]));
-    const double error = std::abs(value - expected.values[i]);
-    const double allowed = tolerance.value * std::abs(expected.values[i]) +
-                           tolerance.magnitude * expected.magnitudes[i];
-    ASSERT_LE(error, allowed) << name << " at " << i << ": " << value << " in place of "
-                              << expected.values[i];
-    worst = std::max(worst, error / allowed);
-    errors += error * error;
-    squares += expected.values[i] * expected.values[i];
-    magnitudes += expected.magnitudes[i] * expected.magnitudes[i];
-  }
-  // Where terms cancel, as a single token's gradients of query and key do, the norm of the values
-  // says nothing.
-  const double norm = std::max(std::sqrt(squares), 0x1p-7 * std::sqrt(magnitudes));
-  const double relative = std::sqrt(errors) / norm;
-  std::printf("  %-12s worst %.3f of what is allowed, relative norm of errors %.2e\n", name, worst,
-              relative);
-  EXPECT_LE(relative, tolerance.norm) << name;
-}
-
-template <class T>
-void expect_close(const Results<T>& actual, const References& expected, Tolerance tolerance) {
-  expect_close("output", actual.output, expected.output, tolerance);
-  expect_close("log_sum_exp", actual.log_sum_exp, expected.log_sum_exp, log_sum_exp_tolerance);
-  expect_close("dqkv", actual.qkv_gradient, expected.qkv_gradient, tolerance);
-}
 
 /// The same with another device's results in the place of the formula's values.
 template <class T>

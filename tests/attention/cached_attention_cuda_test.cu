@@ -52,7 +52,7 @@ class Decoding {
     set(cache_.values, values_, first + rows_);
   }
   void run() {
-    cached_attention(constant(qkv_), shape_.layout, constant(positions_), cache_, output_,
+    cached_attention(constant(qkv_), shape_.layout, {}, constant(positions_), cache_, output_,
                      place_.context());
   }
   [[nodiscard]] std::vector<T> output() const { return place_.read(output_); }

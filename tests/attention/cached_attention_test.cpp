@@ -43,7 +43,7 @@ class Decoding {
     append_to_cache(qkv.view(), layout_, norm, rotation, places, cache, place_.context);
     Matrix<T> output(qkv.rows, layout_.heads * layout_.head_dim, T(poison));
     place_.bind(cached_attention_workspace(layout_, qkv.rows, cache.capacity(), place_.context));
-    cached_attention(qkv.input(), layout_, places, cache, output.view(), place_.context);
+    cached_attention(qkv.input(), layout_, {}, places, cache, output.view(), place_.context);
     return output;
   }
 
@@ -198,7 +198,7 @@ TEST(CachedAttention, PositionsMustFollowEachOther) {
   Matrix<float> qkv(2, layout.columns()), keys(4, 4), output(2, 4);
   const std::vector<std::int32_t> positions{1, 3};
   support::Workplace place(1, cached_attention_workspace(layout, 2, 4, {1}));
-  EXPECT_THROW(cached_attention(qkv.input(), layout, {positions.data(), {2}},
+  EXPECT_THROW(cached_attention(qkv.input(), layout, {}, {positions.data(), {2}},
                                 {keys.view(), keys.view()}, output.view(), place.context),
                ShapeError);
 }

@@ -5,9 +5,28 @@
 #include <octavo/tensor/head_layout.hpp>
 #include <octavo/tensor/tensor.hpp>
 
+#include <algorithm>
+#include <cmath>
 #include <type_traits>
 
 namespace octavo OCTAVO_ABI {
+
+/// Options of one layer's attention.
+struct AttentionOptions {
+  /// Sliding window: the number of tokens that a token attends to, including itself; 0: no limit.
+  /// The same as `sliding_window` of transformers.
+  Index window = 0;
+  float scale = 0.0f;  ///< factor of the scores Q · Kᵀ; 0: 1 / √head_dim
+
+  /// Returns the first position that the window of a position contains.
+  [[nodiscard]] constexpr Index first_visible(Index position) const {
+    return window == 0 ? 0 : std::max<Index>(position - window + 1, 0);
+  }
+  /// Returns the factor of scores for heads of this dimension.
+  [[nodiscard]] float scale_for(Index head_dim) const {
+    return scale > 0.0f ? scale : 1.0f / std::sqrt(static_cast<float>(head_dim));
+  }
+};
 
 /// The division of fused rows of queries, keys and values into sequences and heads.
 struct AttentionShape {
@@ -18,6 +37,7 @@ struct AttentionShape {
   /// Whether the shape is used once, as in text generation; preparing a library for it is then not
   /// worthwhile.
   bool once = false;
+  AttentionOptions options{};
 
   [[nodiscard]] Index rows() const { return sequences * tokens; }
 };
@@ -27,11 +47,21 @@ enum class AttentionPass { forward, backward };
 
 namespace detail {
 
+/// Throws ShapeError unless the window and the scale are valid.
+inline void check_options(const char* operation, const AttentionOptions& options) {
+  require<ShapeError>(options.window >= 0, operation, ": window must not be negative, but is ",
+                      options.window, "; 0 means no limit");
+  require<ShapeError>(options.scale >= 0.0f && std::isfinite(options.scale), operation,
+                      ": scale must be positive, but is ", options.scale,
+                      "; 0 means 1 / sqrt(head_dim)");
+}
+
 template <class T, Device D>
 void check_attention(const char* operation, const AttentionShape& shape, TensorView<T, 2, D> qkv,
                      Index log_sum_exps) {
   check_shape(operation, "qkv", qkv, {shape.rows(), shape.heads.columns()});
   require_even_sharing(operation, shape.heads);
+  check_options(operation, shape.options);
   require<ShapeError>(log_sum_exps == shape.rows() * shape.heads.heads, operation,
                       ": log_sum_exp has ", log_sum_exps, " elements, but ",
                       shape.rows() * shape.heads.heads, " are needed");
@@ -64,8 +94,9 @@ template <class T, Device D>
   return attention_limits_body(shape, std::is_same_v<T, Bf16>, context);
 }
 
-/// Computes output = softmax(Q · Kᵀ / √head_dim) · V for each head. A token attends to itself and
-/// to earlier tokens of its document; `heads / kv_heads` adjacent query heads share a KV head.
+/// Computes output = softmax(scale · Q · Kᵀ) · V for each head. A token attends to itself and to
+/// earlier tokens of its document that are in its window; `heads / kv_heads` adjacent query heads
+/// share a KV head.
 /// @param qkv          [rows, heads.columns()], after RoPE
 /// @param documents    empty if each sequence is one document
 /// @param output       [rows, heads · head_dim]
@@ -73,7 +104,8 @@ template <class T, Device D>
 ///                     heads] on `Cuda`
 /// @return the implementation that ran, for the manifest: see `attention_implementation`
 /// @note enqueues; does not synchronise; uses `attention_workspace` bytes of the context's
-///   workspace. Source: Ainslie et al. 2023, arXiv 2305.13245; Dao 2023, arXiv 2307.08691.
+///   workspace. Source: Ainslie et al. 2023, arXiv 2305.13245; Dao 2023, arXiv 2307.08691;
+///   windows: Beltagy et al. 2020, arXiv 2004.05150.
 template <class T, Device D>
 [[nodiscard]] const char* attention_forward(const AttentionShape& shape,
                                             TensorView<const T, 2, D> qkv,

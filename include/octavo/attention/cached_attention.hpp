@@ -7,10 +7,10 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// Computes output = softmax(Q · Kᵀ / √head_dim) · V for each head of new rows. A row attends to
-/// the rows of the cache up to its position; `heads / kv_heads` adjacent query heads share a KV
-/// head. Supports a single row, as in decoding, and many rows, as in a prompt or a continuation of
-/// a cached text.
+/// Computes output = softmax(scale · Q · Kᵀ) · V for each head of new rows. A row attends to the
+/// rows of the cache up to its position that are in its window; `heads / kv_heads` adjacent query
+/// heads share a KV head. Supports a single row, as in decoding, and many rows, as in a prompt or a
+/// continuation of a cached text.
 ///
 /// On `Cpu`, a row has the same bits as in `attention_forward` of the whole sequence, regardless of
 /// how the sequence is divided into calls. `Cuda` is optimised for few rows: it reads keys and
@@ -22,6 +22,7 @@ namespace octavo OCTAVO_ABI {
 ///                   previous
 /// @param cache      contains the keys and values up to the last position, as written by
 ///                   `append_to_cache`; later entries are not read
+/// @param options    the window and the scale
 /// @param output     [rows, heads · head_dim]
 /// @throws ShapeError   if shapes do not match. On `Cpu`, also for positions that are outside the
 ///                      cache or not consecutive; `Cuda` clamps positions to the cache
@@ -33,15 +34,17 @@ namespace octavo OCTAVO_ABI {
 ///   "Flash-Decoding for long-context inference".
 template <class T, Device D>
 void cached_attention(TensorView<const T, 2, D> qkv, HeadLayout layout,
+                      const AttentionOptions& options,
                       TensorView<const std::int32_t, 1, D> positions,
                       const KeyValueCache<std::type_identity_t<T>, D>& cache,
                       TensorView<T, 2, D> output, const Context<D>& context) {
   detail::check_cache<T, D>("cached_attention", qkv, layout, positions, cache);
   require_even_sharing("cached_attention", layout);
+  detail::check_options("cached_attention", options);
   check_shape("cached_attention", "output", output,
               {qkv.extent(0), layout.heads * layout.head_dim});
   if (qkv.extent(0) == 0) return;
-  cached_attention_body(qkv, layout, positions, cache, output, context);
+  cached_attention_body(qkv, layout, options, positions, cache, output, context);
 }
 
 }  // namespace octavo

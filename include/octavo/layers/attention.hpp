@@ -48,6 +48,7 @@ class GroupedQueryAttention {
   /// Whether the forward also accepts a `BeforeNorm`.
   static constexpr bool takes_input_before_norm = true;
   using Positions = typename Rotate::Positions;
+  static constexpr AttentionOptions attention_options{Shape.window, Shape.attention_scale};
 
   /// Data that the backward needs, for all tokens of a batch.
   struct Saved {
@@ -258,14 +259,14 @@ class GroupedQueryAttention {
       rotate_.append(qkv, batch, positions, cache_, context);
     }
     const TensorView<const T, 2, D> rotated = qkv;
-    cached_attention(rotated, Shape.head_layout(), batch.documents.positions, cache_,
-                     attended.values, context);
+    cached_attention(rotated, Shape.head_layout(), attention_options, batch.documents.positions,
+                     cache_, attended.values, context);
   }
 
   /// Shapes other than the announced one are used once.
   AttentionShape shape_of(BatchShape batch) const {
-    return {batch.sequences, batch.tokens, Shape.head_layout(), batch.most_documents,
-            !announced(batch)};
+    return {batch.sequences,      batch.tokens,      Shape.head_layout(),
+            batch.most_documents, !announced(batch), attention_options};
   }
   [[nodiscard]] bool announced(BatchShape batch) const { return batch == registry_.batch; }
 
@@ -275,13 +276,13 @@ class GroupedQueryAttention {
     if (registry.manifest == nullptr) return;
     const BatchShape batch = registry.batch;
     const auto add = [&](AttentionPass pass, const char* pass_name, bool again) {
-      entries_[static_cast<std::size_t>(pass)] = registry.manifest->add(
-          AttentionEntry{name, pass_name,
-                         message(batch.sequences, " x ", batch.tokens, ", ", documents_text(batch),
-                                 Shape.heads, "/", Shape.kv_heads, " heads of ", Shape.head_dim),
-                         FormatTraits<T>::name,
-                         attention_implementation<T>(pass, shape_of(batch), registry.limits), again,
-                         0, attention_fallback<T>(pass, shape_of(batch), registry.limits)});
+      entries_[static_cast<std::size_t>(pass)] = registry.manifest->add(AttentionEntry{
+          name, pass_name,
+          message(batch.sequences, " x ", batch.tokens, ", ", documents_text(batch), window_text(),
+                  Shape.heads, "/", Shape.kv_heads, " heads of ", Shape.head_dim),
+          FormatTraits<T>::name,
+          attention_implementation<T>(pass, shape_of(batch), registry.limits), again, 0,
+          attention_fallback<T>(pass, shape_of(batch), registry.limits)});
     };
     add(AttentionPass::forward, "forward", recomputed);
     add(AttentionPass::backward, "backward", false);
@@ -290,6 +291,9 @@ class GroupedQueryAttention {
   static std::string documents_text(BatchShape batch) {
     if (batch.most_documents == 0) return {};
     return message("up to ", batch.most_documents, " documents, ");
+  }
+  static std::string window_text() {
+    return Shape.window == 0 ? std::string() : message("window of ", Shape.window, ", ");
   }
 
   /// Counts an executed pass. Other shapes, such as those of text generation, are not announced.

@@ -21,6 +21,8 @@ struct BlockShape {
   /// Number of ranks that share each layer: `ffn`, `heads` and `kv_heads` are then those of one
   /// rank.
   int tensor_parallel = 1;
+  int window = 0;                ///< sliding window of attention in tokens; 0: no limit
+  float attention_scale = 0.0f;  ///< factor of attention's scores; 0: 1 / √head_dim
 
   [[nodiscard]] constexpr HeadLayout head_layout() const { return {heads, kv_heads, head_dim}; }
   [[nodiscard]] constexpr int qkv_columns() const {

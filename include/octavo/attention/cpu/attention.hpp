@@ -1,6 +1,6 @@
 /// @file
-/// Causal attention on the `Cpu` device: blocks of queries against all earlier keys, separately for
-/// each document.
+/// Causal attention on the `Cpu` device: blocks of queries against all earlier keys of their
+/// windows, separately for each document.
 #pragma once
 
 #include <octavo/attention/attention.hpp>
@@ -80,23 +80,52 @@ void store_head(const float* source, Index stride, Index rows, Index dim, T* tar
   }
 }
 
-/// Sets scores[r, c] = exp(score − log_sum_exp) up to the diagonal and 0 beyond it.
-inline void scores_to_probabilities(float* scores, Index leading, Index rows, Index keys,
-                                    Index first, const float* log_sum_exp) {
+/// The keys that a block of adjacent queries of one document attends to.
+struct BlockKeys {
+  Index begin;  ///< a multiple of `sgemm_depth`, so that a query's sums do not depend on the block
+  Index count;  ///< up to the last query
+
+  /// @param first    position of the first query
+  /// @param queries  number of queries
+  BlockKeys(const AttentionOptions& attention_options, Index first, Index queries)
+      : begin(attention_options.first_visible(first) / sgemm_depth * sgemm_depth),
+        count(first + queries - begin),
+        first_(first),
+        options_(attention_options) {}
+
+  /// Returns the range of keys, counted from `begin`, that a query attends to.
+  [[nodiscard]] Index visible_begin(Index query) const {
+    return options_.first_visible(first_ + query) - begin;
+  }
+  [[nodiscard]] Index visible_end(Index query) const { return first_ + query + 1 - begin; }
+
+ private:
+  Index first_;
+  AttentionOptions options_;
+};
+
+/// Sets scores[r, c] = exp(score − log_sum_exp) for the keys that a query attends to, and 0 for the
+/// others.
+/// @param scores  [rows, keys.count]
+inline void scores_to_probabilities(float* scores, const BlockKeys& keys, Index rows,
+                                    const float* log_sum_exp) {
   for (Index r = 0; r < rows; ++r) {
-    float* row = scores + r * leading;
-    const Index visible = first + r + 1;
-    for (Index c = 0; c < visible; ++c) row[c] = fast_exp(row[c] - log_sum_exp[r]);
-    std::fill(row + visible, row + keys, 0.0f);
+    float* row = scores + r * keys.count;
+    const Index begin = keys.visible_begin(r);
+    const Index end = keys.visible_end(r);
+    std::fill(row, row + begin, 0.0f);
+    for (Index c = begin; c < end; ++c) row[c] = fast_exp(row[c] - log_sum_exp[r]);
+    std::fill(row + end, row + keys.count, 0.0f);
   }
 }
 
-/// Computes log Σ exp(score) up to the diagonal, for each row.
-inline void row_log_sum_exp(const float* scores, Index leading, Index rows, Index first,
+/// Computes log Σ exp(score) over the keys that each query attends to.
+/// @param scores  [rows, keys.count]
+inline void row_log_sum_exp(const float* scores, const BlockKeys& keys, Index rows,
                             float* log_sum_exp) {
   for (Index r = 0; r < rows; ++r) {
-    const float* row = scores + r * leading;
-    const Index visible = first + r + 1;
+    const float* row = scores + r * keys.count + keys.visible_begin(r);
+    const Index visible = keys.visible_end(r) - keys.visible_begin(r);
     float largest = row[0];
     for (Index c = 1; c < visible; ++c) largest = row[c] > largest ? row[c] : largest;
     const float sum = lane_sum(visible, [&](Index c) { return fast_exp(row[c] - largest); });
@@ -104,23 +133,24 @@ inline void row_log_sum_exp(const float* scores, Index leading, Index rows, Inde
   }
 }
 
-/// Computes the outputs of up to `attention_block` adjacent queries of one head; the first attends
-/// to `before` + 1 of the loaded keys. An output does not depend on the other queries.
+/// Computes the outputs of up to `attention_block` adjacent queries of one head. An output does not
+/// depend on the other queries.
+/// @param first        position of the first query
 /// @param queries      of the first query; the next is `stride` elements later
 /// @param log_sum_exp  [count], written
 /// @param output       of the first query; the next is `output_stride` elements later
 template <class T>
-void attend(const T* queries, Index stride, Index before, Index count, Index dim,
-            const ForwardScratch& w, float* log_sum_exp, T* output, Index output_stride) {
-  const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
-  const Index keys = before + count;
+void attend(const T* queries, Index stride, const AttentionOptions& options, Index first,
+            Index count, Index dim, const ForwardScratch& w, float* log_sum_exp, T* output,
+            Index output_stride) {
+  const BlockKeys keys(options, first, count);
   load_head(queries, stride, count, dim, w.queries);
-  sgemm({w.queries, dim, Transpose::no}, {w.keys, dim, Transpose::yes}, count, keys, dim, scale,
-        false, w.scores, keys);
-  row_log_sum_exp(w.scores, keys, count, before, log_sum_exp);
-  scores_to_probabilities(w.scores, keys, count, keys, before, log_sum_exp);
-  sgemm({w.scores, keys, Transpose::no}, {w.values, dim, Transpose::no}, count, dim, keys, 1.0f,
-        false, w.outputs, dim);
+  sgemm({w.queries, dim, Transpose::no}, {w.keys + keys.begin * dim, dim, Transpose::yes}, count,
+        keys.count, dim, options.scale_for(dim), false, w.scores, keys.count);
+  row_log_sum_exp(w.scores, keys, count, log_sum_exp);
+  scores_to_probabilities(w.scores, keys, count, log_sum_exp);
+  sgemm({w.scores, keys.count, Transpose::no}, {w.values + keys.begin * dim, dim, Transpose::no},
+        count, dim, keys.count, 1.0f, false, w.outputs, dim);
   store_head(w.outputs, output_stride, count, dim, output);
 }
 
@@ -213,7 +243,7 @@ const char* attention_forward_body(const AttentionShape& shape, TensorView<const
     for (Index head = kv * group; head < (kv + 1) * group; ++head) {
       float* sums = log_sum_exp.data() + statistic_of(shape, document.first) + head * shape.tokens;
       for (Index first = 0; first < tokens; first += attention_block) {
-        attend(rows + first * stride + head * dim, stride, first,
+        attend(rows + first * stride + head * dim, stride, shape.options, first,
                std::min(attention_block, tokens - first), dim, w, sums + first,
                output.row(document.first + first) + head * dim, heads * dim);
       }
@@ -224,7 +254,7 @@ const char* attention_forward_body(const AttentionShape& shape, TensorView<const
 }
 
 /// See attention_backward. With P the probabilities and δ = Σ dO · O of a row: dV = Pᵀ · dO,
-/// dS = P · (dO · Vᵀ − δ) / √head_dim, dQ = dS · K, dK = dSᵀ · Q.
+/// dS = P · (dO · Vᵀ − δ) · scale, dQ = dS · K, dK = dSᵀ · Q.
 template <class T>
 const char* attention_backward_body(const AttentionShape& shape, TensorView<const T, 2, Cpu> qkv,
                                     const Documents<Cpu>& documents,
@@ -238,7 +268,7 @@ const char* attention_backward_body(const AttentionShape& shape, TensorView<cons
   const Index dim = shape.heads.head_dim;
   const Index stride = shape.heads.columns();
   const Index group = heads / kv_heads;
-  const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
+  const float scale = shape.options.scale_for(dim);
   const auto one = [&](DocumentRows document, Index kv, AttentionScratch& w) {
     const Index tokens = document.tokens;
     const T* rows = qkv.row(document.first);
@@ -252,17 +282,19 @@ const char* attention_backward_body(const AttentionShape& shape, TensorView<cons
           log_sum_exp.data() + statistic_of(shape, document.first) + head * shape.tokens;
       for (Index first = 0; first < tokens; first += attention_block) {
         const Index count = std::min(attention_block, tokens - first);
-        const Index keys = first + count;
+        const BlockKeys block(shape.options, first, count);
+        const Index keys = block.count;
+        const Index before = block.begin * dim;  // elements of keys that no query attends to
         const Index out_row = document.first + first;
         load_head(rows + first * stride + head * dim, stride, count, dim, w.queries);
         load_head(output_gradient.row(out_row) + head * dim, heads * dim, count, dim, w.outputs);
-        sgemm({w.queries, dim, Transpose::no}, {w.keys, dim, Transpose::yes}, count, keys, dim,
-              scale, false, w.scores, keys);
-        scores_to_probabilities(w.scores, keys, count, keys, first, sums + first);
+        sgemm({w.queries, dim, Transpose::no}, {w.keys + before, dim, Transpose::yes}, count, keys,
+              dim, scale, false, w.scores, keys);
+        scores_to_probabilities(w.scores, block, count, sums + first);
         sgemm({w.scores, keys, Transpose::yes}, {w.outputs, dim, Transpose::no}, keys, dim, count,
-              1.0f, true, w.value_gradient, dim);
-        sgemm({w.outputs, dim, Transpose::no}, {w.values, dim, Transpose::yes}, count, keys, dim,
-              1.0f, false, w.score_gradients, keys);
+              1.0f, true, w.value_gradient + before, dim);
+        sgemm({w.outputs, dim, Transpose::no}, {w.values + before, dim, Transpose::yes}, count,
+              keys, dim, 1.0f, false, w.score_gradients, keys);
         for (Index r = 0; r < count; ++r) {
           const T* o = output.row(out_row + r) + head * dim;
           const float* d_out = w.outputs + r * dim;
@@ -273,9 +305,9 @@ const char* attention_backward_body(const AttentionShape& shape, TensorView<cons
           for (Index c = 0; c < keys; ++c) ds[c] = p[c] * (ds[c] - delta) * scale;
         }
         sgemm({w.score_gradients, keys, Transpose::yes}, {w.queries, dim, Transpose::no}, keys, dim,
-              count, 1.0f, true, w.key_gradient, dim);
-        sgemm({w.score_gradients, keys, Transpose::no}, {w.keys, dim, Transpose::no}, count, dim,
-              keys, 1.0f, false, w.outputs, dim);
+              count, 1.0f, true, w.key_gradient + before, dim);
+        sgemm({w.score_gradients, keys, Transpose::no}, {w.keys + before, dim, Transpose::no},
+              count, dim, keys, 1.0f, false, w.outputs, dim);
         store_head(w.outputs, stride, count, dim, gradients + first * stride + head * dim);
       }
     }

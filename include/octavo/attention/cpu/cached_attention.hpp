@@ -20,6 +20,7 @@ namespace detail {
 /// See cached_attention.
 template <class T>
 void cached_attention_body(TensorView<const T, 2, Cpu> qkv, HeadLayout layout,
+                           const AttentionOptions& options,
                            TensorView<const std::int32_t, 1, Cpu> positions,
                            const KeyValueCache<T, Cpu>& cache, TensorView<T, 2, Cpu> output,
                            const Context<Cpu>& context) {
@@ -39,17 +40,22 @@ void cached_attention_body(TensorView<const T, 2, Cpu> qkv, HeadLayout layout,
       "cached_attention");
   const Index floats = ForwardScratch::floats(cache.capacity(), dim, rows);
   const Index keys = before + rows;
+  const Index first_key = BlockKeys(options, before, rows).begin;
   const Index group = heads / kv_heads;
-  parallel_for(kv_heads, keys * dim * (1 + group), context, [&](Index kv) {
+  parallel_for(kv_heads, (keys - first_key) * dim * (1 + group), context, [&](Index kv) {
     const ForwardScratch w(memory + thread_index() * floats, cache.capacity(), dim, rows);
-    load_head(cache.keys.data() + kv * dim, kv_heads * dim, keys, dim, w.keys);
-    load_head(cache.values.data() + kv * dim, kv_heads * dim, keys, dim, w.values);
+    const auto load = [&](const TensorView<T, 2, Cpu>& from, float* target) {
+      load_head(from.row(first_key) + kv * dim, kv_heads * dim, keys - first_key, dim,
+                target + first_key * dim);
+    };
+    load(cache.keys, w.keys);
+    load(cache.values, w.values);
     float log_sum_exp[attention_block];
     for (Index head = kv * group; head < (kv + 1) * group; ++head) {
       for (Index first = 0; first < rows; first += attention_block) {
         const Index count = std::min(attention_block, rows - first);
-        attend(qkv.row(first) + head * dim, layout.columns(), before + first, count, dim, w,
-               log_sum_exp, output.row(first) + head * dim, heads * dim);
+        attend(qkv.row(first) + head * dim, layout.columns(), options, before + first, count, dim,
+               w, log_sum_exp, output.row(first) + head * dim, heads * dim);
       }
     }
   });

@@ -254,6 +254,7 @@ auto* cached_kernel(Index head_dim) {
 /// See cached_attention.
 template <class T>
 void cached_attention_body(TensorView<const T, 2, Cuda> qkv, HeadLayout layout,
+                           const AttentionOptions& options,
                            TensorView<const std::int32_t, 1, Cuda> positions,
                            const KeyValueCache<T, Cuda>& cache, TensorView<T, 2, Cuda> output,
                            const Context<Cuda>& context) {
@@ -262,7 +263,7 @@ void cached_attention_body(TensorView<const T, 2, Cuda> qkv, HeadLayout layout,
   constexpr const char* name = "cached_attention";
   const auto [heads, kv_heads, dim] = layout;
   const Index rows = qkv.extent(0);
-  require_own_attention({1, rows, layout}, std::is_same_v<T, Bf16>);
+  require_own_attention({1, rows, layout, 0, true, options}, std::is_same_v<T, Bf16>);
   const CacheSplits cut(layout, rows, cache.capacity());
   auto* memory = workspace_of<float>(
       context, cached_attention_workspace(layout, rows, cache.capacity(), context), name);

@@ -31,6 +31,8 @@ inline constexpr Index own_attention_tokens = Index{65535} * attention_rows;
 /// Throws ConfigError if the built-in kernels do not support the attention. Every model needs them,
 /// even with cuDNN, because they run shapes that are used once, as in text generation.
 inline void require_own_attention(const AttentionShape& shape, bool is_bf16) {
+  require<ConfigError>(shape.options.window == 0 && shape.options.scale == 0.0f,
+                       "attention on Cuda does not support a window or a scale; choose Cpu");
   const Index dim = shape.heads.head_dim;
   if (!is_bf16) {
     require<ConfigError>(dim <= simple_attention_dim, "head_dim is ", dim,
