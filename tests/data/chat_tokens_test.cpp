@@ -174,14 +174,14 @@ TEST_F(TemplateFile, ThatIsNoneIsRefused) {
     return error_of<IoError>([&] { (void)chat_template(written(text)); });
   };
   EXPECT_TRUE(has(refused(R"({"asistant": {}})"),
-                  "own.json: at byte 12, in asistant: 'asistant' is no part"));
-  EXPECT_TRUE(has(refused(R"({"user": {"after": ""}})"), "'after' is no part"));
-  EXPECT_TRUE(has(refused(R"({"user": {}})"), "no turn of the assistant"));
-  EXPECT_TRUE(has(refused(R"({"assistant": {}, "default_system": ""})"), "no turn of the system"));
+                  "own.json: at byte 12, in asistant: 'asistant' is not a member"));
+  EXPECT_TRUE(has(refused(R"({"user": {"after": ""}})"), "'after' is not a member"));
+  EXPECT_TRUE(has(refused(R"({"user": {}})"), "no member 'assistant'"));
+  EXPECT_TRUE(has(refused(R"({"assistant": {}, "default_system": ""})"), "no member 'system'"));
   EXPECT_TRUE(has(refused(R"({"assistant": {}, "special_tokens": [""]})"), "has no name"));
   EXPECT_TRUE(has(refused(R"({"assistant": {}} x)"), "continues after"));
   EXPECT_TRUE(has(error_of<ConfigError>([] { (void)chat_template("llama2"); }),
-                  "no chat template 'llama2', only chatml, smollm2, qwen2.5, llama3, or a file"));
+                  "no chat template 'llama2'; use chatml, smollm2, qwen2.5, llama3, or a file"));
 }
 
 TEST_F(TemplateFile, ThatTheTokenizerCannotServeIsRefused) {
@@ -191,12 +191,11 @@ TEST_F(TemplateFile, ThatTheTokenizerCannotServeIsRefused) {
   };
   const std::string lacking = refused(chat_template("chatml"));
   EXPECT_TRUE(has(lacking, "chat template chatml: the tokenizer has no special token "));
-  EXPECT_TRUE(
-      has(lacking, "'<|im_start|>'; it has none; give the tokenizer of a model that knows"));
+  EXPECT_TRUE(has(lacking, "'<|im_start|>'; it has none; use the tokenizer of a model with"));
   EXPECT_TRUE(has(lacking, "or a template file without special_tokens"));
   EXPECT_TRUE(has(refused(chat_template(written(R"({"assistant": {"end": "##"}})"))),
-                  "ends in '##', which is 2 tokens"));
-  EXPECT_TRUE(has(refused(chat_template(written(R"({"assistant": {}})"))), "which is 0 tokens"));
+                  "must be one token, but '##' is 2 tokens"));
+  EXPECT_TRUE(has(refused(chat_template(written(R"({"assistant": {}})"))), "'' is 0 tokens"));
 }
 
 TEST_F(TemplateFile, KnowsTheRolesThatItHas) {
@@ -205,8 +204,9 @@ TEST_F(TemplateFile, KnowsTheRolesThatItHas) {
                             bytes);
   const Chat tool{{"tool", "x"}};
   EXPECT_TRUE(has(error_of<ConfigError>([&] { (void)encoder.encode(tool); }),
-                  "role 'tool', and chat template"));
-  EXPECT_TRUE(has(error_of<ConfigError>([&] { (void)encoder.encode({}); }), "no message"));
+                  "role 'tool', but chat template"));
+  EXPECT_TRUE(
+      has(error_of<ConfigError>([&] { (void)encoder.encode({}); }), "at least one message"));
 }
 
 // Their text may be one that the tokenizer would encode otherwise, or not at all.

@@ -184,7 +184,7 @@ TEST_F(ChatFiles, WithOtherKeysThatChangeWhatIsLearntAreRefused) {
   };
   EXPECT_TRUE(has(refused("\"weight\": 0.5"), "weight must be 0 or 1, but is 0.5"));
   EXPECT_TRUE(has(refused("\"weight\": 0, \"train\": true"), "weight and train disagree"));
-  EXPECT_TRUE(has(refused("\"weight\": 1", "user"), "of the role 'user' is to be learnt"));
+  EXPECT_TRUE(has(refused("\"weight\": 1", "user"), "of the role 'user' cannot be learnt"));
   for (const std::string key : {"loss", "mask", "train_on_turn", "train_detail", "tool_calls"}) {
     const std::string error = refused('"' + key + "\": [1]");
     EXPECT_TRUE(has(error, "bad.jsonl: line 1: ") && has(error, '\'' + key + "' may change"))
@@ -193,14 +193,14 @@ TEST_F(ChatFiles, WithOtherKeysThatChangeWhatIsLearntAreRefused) {
   EXPECT_TRUE(has(refused("\"id\": 0", "assistant", "\"weight\": 0.5, "), "'weight' may change"));
   EXPECT_TRUE(has(refusal<ConfigError>(R"({"messages": [{"role": "assistant", "content": "b", )"
                                        R"("weight": 0}]})"),
-                  "the assistant says nothing in this chat that is learnt"));
+                  "no message of the assistant is learnt in this chat"));
 }
 
 TEST_F(ChatFiles, ThatAreNoneNameTheirLine) {
   const std::string good = line("a", "b");
   const auto bad = [&](const std::string& text) { return refusal<IoError>(good + "\n" + text); };
   EXPECT_TRUE(has(bad("{"), "bad.jsonl: line 3: at byte 1: "));
-  EXPECT_TRUE(has(bad(R"({"text": "x"})"), "no messages, and no conversations"));
+  EXPECT_TRUE(has(bad(R"({"text": "x"})"), "neither messages nor conversations"));
   EXPECT_TRUE(has(bad(R"({"messages": [{"role": "user"}]})"), "a message has no content"));
   EXPECT_TRUE(has(bad(R"({"messages": [{"content": "x"}]})"), "a message has no role"));
   EXPECT_TRUE(has(bad(R"({"messages": [{"role": "user", "content": null}]})"),
@@ -211,17 +211,18 @@ TEST_F(ChatFiles, ThatAreNoneNameTheirLine) {
   const auto unfit = [&](const std::string& text) {
     return refusal<ConfigError>(good + "\n" + text);
   };
-  EXPECT_TRUE(has(unfit(R"({"messages": []})"), "bad.jsonl: line 3: a chat has no message"));
+  EXPECT_TRUE(has(unfit(R"({"messages": []})"),
+                  "bad.jsonl: line 3: a chat must have at least one message"));
   EXPECT_TRUE(has(unfit(R"({"messages": [{"role": "tool", "content": ""}]})"),
-                  "bad.jsonl: line 3: a message is of the role 'tool'"));
+                  "bad.jsonl: line 3: a message has the role 'tool'"));
   EXPECT_TRUE(has(unfit(R"({"messages": [{"role": "user", "content": ""}]})"),
-                  "bad.jsonl: line 3: the assistant says nothing"));
-  EXPECT_TRUE(has(unfit(line("a", "\\u00e9")), "bad.jsonl: line 3: has token 195"));
+                  "bad.jsonl: line 3: no message of the assistant"));
+  EXPECT_TRUE(has(unfit(line("a", "\\u00e9")), "bad.jsonl: line 3: token 195 is outside"));
   try {
     (void)load({file("good.jsonl", good + good + good)}, {file("bad.jsonl", line("a", "\\u00e9"))});
     ADD_FAILURE() << "token 195 is the model's";
   } catch (const ConfigError& error) {
-    EXPECT_TRUE(has(error.what(), "bad.jsonl: line 1: has token 195")) << error.what();
+    EXPECT_TRUE(has(error.what(), "bad.jsonl: line 1: token 195 is outside")) << error.what();
   }
 }
 
@@ -229,7 +230,8 @@ TEST_F(ChatFiles, AreNamedOnce) {
   const std::string a = file("a.jsonl", line("a", "b") + line("a", "b"));
   EXPECT_THROW((void)load({a}, {a}), ConfigError);
   EXPECT_THROW((void)load({a, a}, {}), ConfigError);
-  EXPECT_THROW((void)load({}, {a}), ConfigError);
+  EXPECT_THROW((void)load({}, {}), ConfigError);
+  EXPECT_EQ(load({}, {a}).validation.size(), 2);
 }
 
 /// Chats of these lengths; all tokens of chat i are i + 1.

@@ -64,9 +64,9 @@ TEST_F(DataFiles, AreTextOrTokensByWhatTheyHold) {
   EXPECT_TRUE(load_data({.train = {text}}).is_text);
   EXPECT_FALSE(load_data({.train = {tokens}}).is_text);
   for (const auto& names : {std::vector{text, tokens}, std::vector{tokens, text}})
-    refused({.train = names}, "and 1 more: text and token files are named");
-  refused({.train = {text}, .validation = {tokens}}, "text and token files are named");
-  refused({.train = {tokens + ":1", text + ":1"}}, "text and token files are named");
+    refused({.train = names}, "and 1 more: text and token files cannot be mixed");
+  refused({.train = {text}, .validation = {tokens}}, "text and token files cannot be mixed");
+  refused({.train = {tokens + ":1", text + ":1"}}, "text and token files cannot be mixed");
 }
 
 // As where weights have a tokenizer of their own. What is read of these would be an error.
@@ -77,7 +77,7 @@ TEST_F(DataFiles, TextThatIsRefusedIsNotRead) {
   for (const std::string& name : {text, (folder_ / "texts").string(), text + ":1"})
     refused({.train = {name}, .text_refusal = why}, why);
   refused({.train = {tokens}, .validation = {text}, .text_refusal = why},
-          "text and token files are named");
+          "text and token files cannot be mixed");
   EXPECT_NO_THROW((void)load_data({.train = {tokens}, .text_refusal = why}));
   refused<IoError>({.train = {text}}, "a.jsonl: line 1");
 }
@@ -101,7 +101,7 @@ TEST_F(DataFiles, WithWeightsAreShares) {
   EXPECT_EQ(data.train[1].weight, 0.3);
   EXPECT_EQ(text_of(data.train[1].tokens), "bbcc") << "not sorted by path";
   EXPECT_EQ(data.read.size(), 3u);
-  refused({.train = {a + ":0.7", write_tokens("d.bin", "d")}}, "give all of them one, or none");
+  refused({.train = {a + ":0.7", write_tokens("d.bin", "d")}}, "has one; add or remove weights");
   const std::string named_so = write("e:5", "text");
   EXPECT_EQ(text_of({named_so}), "text") << "a file of that name is no weight";
   refused<IoError>({.train = {a + ":x"}}, "a.bin:x: there is no such file");
@@ -137,7 +137,7 @@ TEST_F(DataFiles, NoneComesTwice) {
   refused({.train = {a, link}}, link + " is the same file as " + a);
   refused({.train = {a, pattern}}, pattern + ": its " + a + " is named already");
   refused({.train = {pattern, a}}, a + " is matched by " + pattern + " already");
-  refused({.train = {a}, .validation = {link}}, "or validation would see what was trained on");
+  refused({.train = {a}, .validation = {link}}, "so that validation sees no training data");
   refused({.train = {a + ":0.5", link + ":0.5"}}, "is the same file as");
   fs::create_hard_link(a, folder_ / "f/b.bin");
   const Data data = load_data({.train = {pattern}});
@@ -159,7 +159,7 @@ TEST_F(DataFiles, OfFewerTokensThanABatchAreRefused) {
   write_tokens("1.bin", "aaaaa");
   const std::string few = write_tokens("2.bin", "aaaa");
   refused<IoError>({.train = {(folder_ / "*.bin").string()}, .least_tokens = 5},
-                   few + ": has 4 tokens, but a batch needs 5");
+                   few + ": must have at least 5 tokens for a batch, but has 4");
 }
 
 TEST_F(DataFiles, TokensAreHeldAgainstTheVocabulary) {
@@ -169,8 +169,8 @@ TEST_F(DataFiles, TokensAreHeldAgainstTheVocabulary) {
 }
 
 TEST_F(DataFiles, NothingIsRefused) {
-  refused({}, "no text is named");
-  refused<IoError>({.train = {""}}, "'' is an empty name");
+  refused({}, "no data is named");
+  refused<IoError>({.train = {""}}, "file or folder must not be empty");
   refused<IoError>({.train = {(folder_ / "absent.bin").string()}}, "there is no such file");
 }
 

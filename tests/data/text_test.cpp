@@ -204,15 +204,15 @@ TEST_F(ReadText, SaysWhatWasReadAndWhatWasNot) {
       shown(text.skipped),
       (std::vector<std::string>{
           ".hidden 0: hidden", ".note 6: hidden", "again 0: a link to a folder",
-          "build 0: a folder called build, out or runs", "c.latin1 4: not UTF-8: see its byte 2",
+          "build 0: a folder called build, out or runs", "c.latin1 4: not UTF-8: invalid byte 2",
           "d.utf16 4: UTF-16, not UTF-8 text", "dangling 0: neither a file nor a folder",
-          "e.bin 3: binary: it holds NUL bytes", "f.empty 0: empty"}));
+          "e.bin 3: binary: contains NUL bytes", "f.empty 0: empty"}));
 }
 
 TEST_F(ReadText, SaysWhyANamedFileIsNoText) {
   const octavo::Text text = octavo::load_text({write("latin1", "gr\xfc\xdf")});
   EXPECT_EQ(text.bytes.size(), 4u);
-  EXPECT_EQ(shown(text.read), std::vector<std::string>{"latin1 4: not UTF-8: see its byte 2"});
+  EXPECT_EQ(shown(text.read), std::vector<std::string>{"latin1 4: not UTF-8: invalid byte 2"});
 }
 
 TEST_F(ReadText, SkipsAByteOrderMark) {
@@ -254,7 +254,7 @@ TEST_F(ReadText, RefusesNoSources) { EXPECT_THROW((void)read_text({}), octavo::C
 
 TEST_F(ReadText, QuotesAnEmptyName) {
   const std::string error = error_of({""});
-  EXPECT_TRUE(contains(error, "'' is an empty name; name a text file")) << error;
+  EXPECT_TRUE(contains(error, "the name of a text file or folder must not be empty")) << error;
 }
 
 TEST_F(ReadText, NamesAMissingPath) {
@@ -278,14 +278,14 @@ TEST_F(ReadText, NamesAnEmptyFile) {
 TEST_F(ReadText, NamesAFolderWithoutText) {
   write("b.bin", std::string_view("\0", 1));
   const std::string error = error_of({folder_});
-  EXPECT_TRUE(contains(error, folder_.string() + ": this folder holds no text file")) << error;
+  EXPECT_TRUE(contains(error, folder_.string() + ": this folder contains no text file")) << error;
 }
 
 TEST_F(ReadText, RefusesWhatIsNoFile) {
   const fs::path pipe = folder_ / "pipe";
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   const std::string error = error_of({pipe});
-  EXPECT_TRUE(contains(error, "pipe: neither a file nor a folder")) << error;
+  EXPECT_TRUE(contains(error, "pipe: is neither a file nor a folder")) << error;
 }
 
 TEST_F(ReadText, NamesAnUnreadableFileOrFolder) {
@@ -306,7 +306,7 @@ TEST_F(ReadText, NamesAnUnreadableFileOrFolder) {
   }
   fs::permissions(closed, fs::perms::owner_all);
   for (const std::string& error : errors) {
-    EXPECT_TRUE(contains(error, "ermission denied; give yourself the right")) << error;
+    EXPECT_TRUE(contains(error, "ermission denied; make it readable")) << error;
     EXPECT_TRUE(contains(error, folder_.string())) << error;
   }
 }
@@ -318,7 +318,7 @@ TEST_F(ReadText, NoticesAShortRead) {
   if (fs::file_size(file, missing) <= content(file).size() || missing)
     GTEST_SKIP() << "this system has no file that is shorter than it says";
   const std::string error = error_of({file});
-  EXPECT_TRUE(contains(error, file.string() + ": cannot be read: it should hold")) << error;
+  EXPECT_TRUE(contains(error, file.string() + ": cannot be read: it had")) << error;
 }
 
 // A file that something still writes to: it grows while the one before it is read.
@@ -336,8 +336,9 @@ TEST_F(ReadText, NoticesAFileThatGrows) {
   }
   ends = true;
   writer.join();
-  EXPECT_TRUE(contains(error, growing.string() + ": cannot be read: it should hold ")) << error;
-  EXPECT_TRUE(contains(error, " bytes, but more came; try again when nothing else changes it"))
+  EXPECT_TRUE(contains(error, growing.string() + ": cannot be read: it had ")) << error;
+  EXPECT_TRUE(contains(
+      error, " bytes when it was opened, but more were read; do not change it while it is read"))
       << error;
 }
 

@@ -117,7 +117,7 @@ TEST_F(TokenFiles, OfMegatronWithoutItsIndexAreNotReadAsOthers) {
   std::vector<std::int64_t> many;
   for (std::int64_t i = 0; i < 100; ++i) many.push_back(100'000 + 700 * i);
   for (const int width : {4, 8})
-    refused(write("m.bin", bytes_of(many, width)), "put Megatron's index beside it", 200'000);
+    refused(write("m.bin", bytes_of(many, width)), "add Megatron's index", 200'000);
   // Of 16 bits, tokens are the same with the index and without.
   const std::vector<std::int64_t> narrow(many.size(), 1000);
   EXPECT_EQ(tokens_of(write("n.bin", bytes_of(narrow, 2))), narrow);
@@ -191,7 +191,7 @@ TEST_F(TokenFiles, ATokenOutsideOfTheVocabularyIsNamedWithItsPlace) {
   auto tokens = seven;
   const fs::path path = write("gpt2.bin", llm_c_header(20240520, 1, 7) + bytes_of(tokens, 2));
   EXPECT_EQ(tokens_of(path, 40001), seven);
-  refused(path, "the token at byte 1032 is 40000, outside of the vocabulary of 40000", 40000);
+  refused(path, "the token at byte 1032 is 40000, outside the vocabulary of 40000", 40000);
   MegatronIndex index = good_index();
   index.type = 3;
   tokens[6] = -2;
@@ -221,22 +221,25 @@ TEST_F(TokenFiles, HeadersOfLlmCThatAreWrong) {
     refused(write("x.bin", header + tokens), part);
   };
   refuse(llm_c_header(20240520, 2, 7),
-         "its version, at byte 4, is 2; of files of 20240520 version 1");
+         "its version, at byte 4, must be 1 for files of 20240520, but is 2");
   refuse(llm_c_header(20240801, 1, 7),
-         "its version, at byte 4, is 1; of files of 20240801 version 7");
-  refuse(llm_c_header(20240522, 1, 7), "begins with 20240522, as no token file of llm.c does");
+         "its version, at byte 4, must be 7 for files of 20240801, but is 1");
+  refuse(llm_c_header(20240522, 1, 7), "but it begins with 20240522; name a token file");
   refuse(
       llm_c_header(20250520, 1, 7),
       "begins as a header of an unknown kind, with 20250520 and zeros from byte 12 to 1024; write "
       "it with a header of llm.c, which begins with 20240520 or 20240801");
   refuse(std::string("\x93NUMPY") + std::string(1024, ' '), "begins as an array of NumPy");
   refuse(std::string("PK\x03\x04") + std::string(1024, ' '), "begins as a ZIP file");
-  refuse(llm_c_header(20240520, 1, 8), "has 1038 bytes, but 8 tokens of 2 bytes from byte 1024 on");
-  refuse(llm_c_header(20240520, 1, 6), "end at byte 1036");
-  refuse(llm_c_header(20240801, 7, 7), "7 tokens of 4 bytes from byte 1024 on end at byte 1052");
-  refuse(llm_c_header(20240520, 1, -7), "its number of tokens, at byte 8, is -7");
-  refused(write("x.bin", llm_c_header(20240520, 1, 0)), "holds no token");
-  refused(write("x.bin", llm_c_header(20240520, 1, 0).substr(0, 1023)), "a header of llm.c 1024");
+  refuse(llm_c_header(20240520, 1, 8),
+         "has 1038 bytes, but must have 1040 for 8 tokens of 2 bytes from byte 1024");
+  refuse(llm_c_header(20240520, 1, 6), "must have 1036 for 6 tokens");
+  refuse(llm_c_header(20240801, 7, 7), "must have 1052 for 7 tokens of 4 bytes from byte 1024");
+  refuse(llm_c_header(20240520, 1, -7),
+         "its number of tokens, at byte 8, must not be negative, but is -7");
+  refused(write("x.bin", llm_c_header(20240520, 1, 0)), "contains no token");
+  refused(write("x.bin", llm_c_header(20240520, 1, 0).substr(0, 1023)),
+          "at least 1024 bytes for a header of llm.c, but has 1023");
 }
 
 // However short the file is: an array of few tokens, or a file that compresses well.
@@ -256,9 +259,9 @@ TEST_F(TokenFiles, ShortFilesWithHeadersOfOthersAreRefused) {
 }
 
 TEST_F(TokenFiles, FilesWithoutAHeaderThatAreWrong) {
-  refused(write("odd.bin", "abc"), "has 3 bytes, but without a header each token is 2 bytes");
-  refused(write("empty.bin", ""), "holds no token");
-  refused(write("text.txt", "some text"), "no token file");
+  refused(write("odd.bin", "abc"), "has 3 bytes, but without a header each token has 2 bytes");
+  refused(write("empty.bin", ""), "contains no token");
+  refused(write("text.txt", "some text"), "is not a token file");
   EXPECT_FALSE(find_token_layout(folder_ / "text.txt").has_value());
   refused(folder_ / "missing.bin", "No such file");
 }
@@ -271,11 +274,13 @@ TEST_F(TokenFiles, IndicesOfMegatronThatAreWrong) {
     refused(write_megatron(index, tokens), part);
   };
   EXPECT_EQ(tokens_of(write_megatron(good_index(), tokens)), seven);
-  refuse([](MegatronIndex& index) { index.magic[3] = 'X'; }, "byte 0 begins no MMIDIDX");
-  refuse([](MegatronIndex& index) { index.version = 2; }, "its version, at byte 9, is 2");
+  refuse([](MegatronIndex& index) { index.magic[3] = 'X'; }, "it does not begin with MMIDIDX");
+  refuse([](MegatronIndex& index) { index.version = 2; },
+         "its version, at byte 9, must be 1, but is 2");
   for (const std::int64_t type : {0, 6, 7, 9, 255}) {
     refuse([&](MegatronIndex& index) { index.type = type; },
-           "the type of its tokens, at byte 17, is " + std::to_string(type));
+           "the type of its tokens, at byte 17, must be an integer (1 to 5, or 8), but is " +
+               std::to_string(type));
   }
   refuse([](MegatronIndex& index) { index.pointers[1] = 1000; }, "at byte 54, is 1000");
   refuse([](MegatronIndex& index) { index.pointers[0] = -2; }, "at byte 46, is -2");
@@ -287,7 +292,7 @@ TEST_F(TokenFiles, IndicesOfMegatronThatAreWrong) {
   refuse([](MegatronIndex& index) { index.documents[0] = 1; }, "at byte 70, is 1");
   refuse([](MegatronIndex& index) { index.documents = {0, 3, 2, 3}; }, "at byte 86, is 2");
   refuse([](MegatronIndex& index) { index.lengths.push_back(1); },
-         "has 98 bytes, but 4 sequences (byte 18)");
+         "its 98 bytes do not match 4 sequences (byte 18)");
 }
 
 TEST_F(TokenFiles, SizesOfMegatronThatAreWrong) {
@@ -296,16 +301,19 @@ TEST_F(TokenFiles, SizesOfMegatronThatAreWrong) {
        {std::size_t{0}, std::size_t{8}, std::size_t{33}, std::size_t{60}, index.size() - 1}) {
     write("m.bin", bytes_of(seven, 2));
     refused(write("m.idx", index.substr(0, bytes)),
-            bytes < 9 ? "MMIDIDX" : "has " + std::to_string(bytes));
+            bytes < 9    ? "MMIDIDX"
+            : bytes < 34 ? "has " + std::to_string(bytes)
+                         : "its " + std::to_string(bytes) + " bytes");
   }
-  refused(write("m.idx", index + "x"), "has 95 bytes");
+  refused(write("m.idx", index + "x"), "its 95 bytes");
   // Numbers whose products are beyond any type.
   std::string huge = index;
   huge.replace(18, 16, bytes_of({std::int64_t{1} << 62, std::int64_t{1} << 61}, 8));
   refused(write("m.idx", huge), "sequences (byte 18)");
   write("m.idx", index);
-  refused(write("m.bin", bytes_of(seven, 2) + "x"), "has 15 bytes, but 7 tokens of 2 bytes");
-  refused(write("m.bin", bytes_of(seven, 2).substr(2)), "m.idx; write both anew");
+  refused(write("m.bin", bytes_of(seven, 2) + "x"),
+          "has 15 bytes, but must have 14 for 7 tokens of 2 bytes");
+  refused(write("m.bin", bytes_of(seven, 2).substr(2)), "m.idx; write it again");
   fs::remove(folder_ / "m.bin");
   EXPECT_THROW((void)open_token_file(folder_ / "m.idx", vocabulary), IoError);
 }
@@ -321,8 +329,8 @@ TEST_F(TokenFiles, AFileThatIsCutOffWhileItIsOpenIsAnError) {
     ADD_FAILURE() << "tokens that there are not were read";
   } catch (const IoError& error) {
     const std::string text = error.what();
-    EXPECT_NE(text.find(path.string() + ": cannot be read: bytes 7000 to 9000 are wanted, but it "
-                                        "has 8000 bytes now, and had 100000"),
+    EXPECT_NE(text.find(path.string() + ": cannot be read: bytes 7000 to 9000 are missing: it had "
+                                        "100000 bytes when it was opened, but has 8000 now"),
               std::string::npos)
         << text;
   }
@@ -342,7 +350,7 @@ TEST_F(TokenFiles, MoreThanMayBeOpenAreAnErrorThatSaysSo) {
     error = caught.what();
   }
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
-  EXPECT_NE(error.find("raise the limit of open files (ulimit -n)"), std::string::npos) << error;
+  EXPECT_NE(error.find("raise the limit on open files (ulimit -n)"), std::string::npos) << error;
 }
 
 TEST_F(TokenFiles, MoreTokensThan32BitsCount) {

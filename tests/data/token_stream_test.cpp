@@ -244,7 +244,7 @@ TEST(TokenStream, SaysWhatATooShortTextNeeds) {
   } catch (const ConfigError& error) {
     const std::string text = error.what();
     for (const std::string_view part :
-         {"has 39 tokens", "at least 40", "lower the sequence length"})
+         {"has 39 tokens", "at least 40", "reduce the sequence length"})
       EXPECT_NE(text.find(part), std::string::npos) << text;
   }
   EXPECT_THROW(TokenStream(Tokens(), options), ConfigError);

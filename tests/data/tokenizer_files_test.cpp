@@ -248,13 +248,14 @@ TEST_F(Files, DamagedLinesOfTiktokenAreNamed) {
   };
   EXPECT_EQ(tiktoken_error(good), "");
   EXPECT_TRUE(has(tiktoken_error(good.substr(0, good.size() - 1)), "ends within the line"));
-  EXPECT_TRUE(has(tiktoken_error(with(7, "")), "line 8: the rank is 8 in place of 7"));
-  EXPECT_TRUE(has(tiktoken_error(with(7, lines[7] + lines[7])), "line 9: the rank is 7"));
+  EXPECT_TRUE(has(tiktoken_error(with(7, "")), "line 8: the rank must be 7, but is 8"));
+  EXPECT_TRUE(
+      has(tiktoken_error(with(7, lines[7] + lines[7])), "line 9: the rank must be 8, but is 7"));
   EXPECT_TRUE(has(tiktoken_error(with(7, lines[6].substr(0, 4) + " 7\n")),
-                  "line 8: its token is that of line 7, too"));
+                  "line 8: repeats the token of line 7"));
   EXPECT_TRUE(has(tiktoken_error(with(7, "YQ= 7\n")), "line 8"));
   EXPECT_TRUE(has(tiktoken_error(with(7, "Y!== 7\n")), "line 8"));
-  EXPECT_TRUE(has(tiktoken_error(with(7, "YR== 7\n")), "no whole base 64"));
+  EXPECT_TRUE(has(tiktoken_error(with(7, "YR== 7\n")), "not complete base64"));
   EXPECT_TRUE(has(tiktoken_error(with(7, " 7\n")), "line 8"));
   EXPECT_TRUE(has(tiktoken_error(with(7, "YWFhYWE=\n")), "there is no space"));
   for (const char* rank : {"", "-7", "07", "7 ", "0x7", "99999999999999999999"})
@@ -262,7 +263,7 @@ TEST_F(Files, DamagedLinesOfTiktokenAreNamed) {
   EXPECT_TRUE(has(tiktoken_error(with(0, "YWFhYWE= 0\n")), "has no token"));
   EXPECT_TRUE(has(tiktoken_error(""), "has no token"));
   EXPECT_TRUE(has(error_of<IoError>([&] { (void)load_tokenizer(golden / "tiny.tiktoken"); }),
-                  "Llama 3's file 128000"));
+                  "must have 128000 lines"));
   EXPECT_THROW((void)load_tokenizer(folder_ / "absent.model"), IoError);
 }
 
@@ -274,17 +275,17 @@ TEST_F(Files, UnknownPartsOfJsonAreNamed) {
     EXPECT_TRUE(has(error, said)) << pointer << ": '" << error << "'";
   };
   refused("/version", "2.0", "version");
-  refused("/novelty", 1, "'novelty' is not known");
+  refused("/novelty", 1, "'novelty' is not supported");
   refused("/model/type", "Unigram", "BPE");
-  refused("/model/novelty", 1, "'novelty' is not known");
+  refused("/model/novelty", 1, "'novelty' is not supported");
   refused("/model/dropout", 0.1, "dropout");
   refused("/model/continuing_subword_prefix", "##", "continuing_subword_prefix");
   refused("/model/end_of_word_suffix", "</w>", "end_of_word_suffix");
   refused("/normalizer", {{"type", "Lowercase"}}, "normalizer Lowercase");
   refused("/pre_tokenizer", {{"type", "Metaspace"}}, "pre_tokenizer Metaspace");
-  refused("/pre_tokenizer", nullptr, "does not end in ByteLevel");
+  refused("/pre_tokenizer", nullptr, "must end with ByteLevel");
   refused("/pre_tokenizer/add_prefix_space", true, "add_prefix_space");
-  refused("/pre_tokenizer/novelty", true, "'novelty' is not known");
+  refused("/pre_tokenizer/novelty", true, "'novelty' is not supported");
   refused("/post_processor", {{"type", "BertProcessing"}}, "post_processor BertProcessing");
   refused("/decoder", {{"type", "WordPiece"}}, "decoder WordPiece");
   refused("/decoder", {{"type", "Replace"}, {"pattern", {{"String", "_"}}}, {"content", " "}},
@@ -338,15 +339,15 @@ TEST_F(Files, WhatSentencePieceNeedsChangesNothing) {
   const json numbers = {{"type", "ByteFallback"}};
   EXPECT_TRUE(has(error_with("<0x41>", decoders({numbers}, true)), "<0x41>"));
   EXPECT_EQ(json_error(decoders({numbers}, true)), "");
-  EXPECT_TRUE(has(json_error(decoders({numbers}, false)), "does not end in ByteLevel"));
-  EXPECT_TRUE(has(json_error(decoders({}, true, {numbers})), "behind ByteLevel"));
+  EXPECT_TRUE(has(json_error(decoders({numbers}, false)), "must end with ByteLevel"));
+  EXPECT_TRUE(has(json_error(decoders({}, true, {numbers})), "after ByteLevel"));
   EXPECT_TRUE(has(json_error(decoders({{{"type", "Strip"}}}, true)), "decoder Strip"));
   EXPECT_TRUE(has(json_error(decoders({{{"type", "Replace"}}}, true)), "decoder Replace"));
   EXPECT_TRUE(has(json_error([&](json& layout) {
                     like_gguf(layout);
                     layout["added_tokens"][0]["content"] = "\u2581";
                   }),
-                  "has the mark"));
+                  "contains the mark"));
 }
 
 TEST_F(Files, PatternsThatMeanSomethingElseAreRefused) {
@@ -386,11 +387,11 @@ TEST_F(Files, PatternsThatMeanSomethingElseAreRefused) {
 TEST_F(Files, ContradictionsOfJsonAreNamed) {
   EXPECT_TRUE(has(json_error([](json& all) { all["model"]["vocab"].erase("A"); }), "no token"));
   EXPECT_TRUE(has(json_error([](json& all) { all["model"]["vocab"]["A"] = 5; }), "twice"));
-  EXPECT_TRUE(has(json_error([](json& all) { all["model"]["vocab"]["A"] = 100'000; }), "beyond"));
   EXPECT_TRUE(
-      has(json_error([](json& all) { all["model"]["vocab"]["A"] = 1.5; }),
-          "in model.vocab.A: 1.5 is not a whole number from 0 to 1073741823; take another"));
-  EXPECT_TRUE(has(json_error([](json& all) { all["added_tokens"][0]["id"] = 7; }), "another one"));
+      has(json_error([](json& all) { all["model"]["vocab"]["A"] = 100'000; }), "must be below"));
+  EXPECT_TRUE(has(json_error([](json& all) { all["model"]["vocab"]["A"] = 1.5; }),
+                  "in model.vocab.A: 1.5 is not a whole number from 0 to 1073741823; use another"));
+  EXPECT_TRUE(has(json_error([](json& all) { all["added_tokens"][0]["id"] = 7; }), "another text"));
   const auto merges = [this](const json& value) {
     return json_error([&](json& all) { all["model"]["merges"][3] = value; });
   };
@@ -402,7 +403,7 @@ TEST_F(Files, ContradictionsOfJsonAreNamed) {
   EXPECT_TRUE(
       has(json_error([](json& all) { all["model"]["merges"][3] = all["model"]["merges"][2]; }),
           "merge 3"));
-  EXPECT_TRUE(has(json_error([](json& all) { all.erase("model"); }), "no model"));
+  EXPECT_TRUE(has(json_error([](json& all) { all.erase("model"); }), "no member 'model'"));
 }
 
 TEST_F(Files, BytesWithoutATokenAreRefusedInTexts) {
@@ -416,7 +417,7 @@ TEST_F(Files, BytesWithoutATokenAreRefusedInTexts) {
   const BytePairTokenizer tokenizer = load_tokenizer(folder_ / "tokenizer.json");
   EXPECT_EQ(tokenizer.encode("ab\x05"), load("gpt2").encode("ab\x05"));
   const std::string error = error_of<ConfigError>([&] { (void)tokenizer.encode("ab\x04"); });
-  EXPECT_TRUE(has(error, "the byte 4, which stands at byte 2")) << error;
+  EXPECT_TRUE(has(error, "the byte 4, at byte 2")) << error;
 }
 
 TEST_F(Files, TheLongestAddedTokenIsFound) {

@@ -309,7 +309,7 @@ refused "an unknown template" "there is no chat template 'llama2'" "${model[@]}"
   --chat-template llama2
 refused "a tokenizer without the template's tokens" "no special token '<|im_start|>'" \
   "${model[@]}" "${data[@]}" --chat-template chatml
-err_is_one_line_with "; it has none; give the tokenizer of a model that knows this template, or a template file"
+err_is_one_line_with "; it has none; use the tokenizer of a model with this template, or a template file"
 refused "a line that is no chat" "bad.jsonl: line 2: at byte" "${base[@]}" --chats bad.jsonl
 refused "a file that is not there" "--chats absent.jsonl: there is no such file; pass a JSON Lines file" \
   "${base[@]}" --chats absent.jsonl
@@ -333,7 +333,7 @@ PYTHON
   thai=(--model llama_tiny --precision fp32 "${shape[@]:2}" --tokenizer "$here/../golden/tokenizers/qwen.json"
     --chat-template short.json --chats thai.jsonl)
   run "text that is normalised to NFC" 0 "${thai[@]}" --steps 1 --sample 0 --no-out
-  refused "a tokenizer of more tokens than the model" "outside of the model's vocabulary of 256" \
+  refused "a tokenizer of more tokens than the model" "outside the model's vocabulary of 256" \
     --model llama_tiny --precision fp32 --chats chats.jsonl --chat-template chatml \
     --tokenizer "$here/../golden/chats/chatml.json"
 fi

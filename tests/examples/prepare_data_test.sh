@@ -40,7 +40,7 @@ ln a.txt hard.txt
 ln -s a.txt soft.txt
 for twice in a.txt ./a.txt hard.txt soft.txt; do
   run "a file twice: $twice" 2 b.txt a.txt "$twice" --out x.bin
-  err_is_one_line_with "name each text once, or validation would see what was trained on"
+  err_is_one_line_with "name each file once, so that validation sees no training data"
   grep -qF "prepare_data: $twice is " err || fail "the file is not named: $(cat err)"
 done
 : >empty.txt

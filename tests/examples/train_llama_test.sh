@@ -441,8 +441,8 @@ printf 'a\0b' >texts/data.bin
 ln -s a.txt texts/link.txt
 run "a folder with more than text" 0 "${tiny[@]}" --data texts --no-out
 for line in "read 2 files, $((2 * bytes)) bytes" "  texts/a.txt | $bytes bytes" \
-  "SKIPPED 6 entries, $((bytes + 8)) bytes" "  texts/latin1.txt | 5 bytes | not UTF-8: see its byte 2" \
-  "  texts/data.bin | 3 bytes | binary: it holds NUL bytes" "  texts/nothing.txt | 0 bytes | empty" \
+  "SKIPPED 6 entries, $((bytes + 8)) bytes" "  texts/latin1.txt | 5 bytes | not UTF-8: invalid byte 2" \
+  "  texts/data.bin | 3 bytes | binary: contains NUL bytes" "  texts/nothing.txt | 0 bytes | empty" \
   "  texts/link.txt | $bytes bytes | the same file as texts/a.txt" \
   "  texts/.hidden | 0 bytes | hidden" \
   "  texts/build | 0 bytes | a folder called build, out or runs"; do
@@ -489,7 +489,7 @@ one_step=(--seq-len 32 --batch 1 --steps 1 --warmup 0 --precision bf16 --threads
   --validation-batches 1)
 run "a mixture of token files" 0 "${one_step[@]}" --data llm_c.bin:0.75 --data 'shard_*.bin:0.25' \
   --validation-data for_validation.bin --out mixture
-for line in "read 4 files, 11824 bytes" "  shard_2.bin | 2000 bytes | nanoGPT (no header), 2 bytes a token" \
+for line in "read 4 files, 11824 bytes" "  shard_2.bin | 2000 bytes | nanoGPT (no header), 2 bytes per token" \
   "  share of weight 0.25 | 2000 tokens of shard_*.bin" "5000 tokens to train on, 400 for validation"; do
   grep -qxF "text | $line" out || fail "no line: text | $line"
 done
@@ -506,11 +506,11 @@ grep -qxF "text | 1890 tokens to train on, 209 for validation" out || fail "not 
 refused "a pattern without files" "absent_*.bin: the pattern matches no file" --data 'absent_*.bin'
 refused "training data for validation" "llm_c.bin is named already" --data llm_c.bin \
   --validation-data llm_c.bin
-refused "text and tokens" "text and token files are named" --data llm_c.bin text.txt
-refused "a weight and none" "has a weight and one has none" --data llm_c.bin:0.5 shard_1.bin
+refused "text and tokens" "text and token files cannot be mixed" --data llm_c.bin text.txt
+refused "a weight and none" "has one; add or remove weights" --data llm_c.bin:0.5 shard_1.bin
 refused "a share without a batch" "shard_1.bin has 900 tokens, but a batch of 128" --batch 16 \
   --micro-batches 8 --seq-len 32 --data llm_c.bin:0.5 --data shard_1.bin:0.5
-refused "a file under one batch" "few.bin: has 30 tokens, but a batch needs 33" --seq-len 32 \
+refused "a file under one batch" "few.bin: must have at least 33 tokens for a batch, but has 30" --seq-len 32 \
   --batch 1 --data llm_c.bin few.bin
 refused "a document's end without documents" "--most-documents must be set together" --data text.txt \
   --document-end 10
@@ -533,8 +533,8 @@ grep -qF most_documents err && fail "it names no flag"
 case="a token outside of the vocabulary"
 run "$case" 1 "${one_step[@]}" --data other.bin --no-out
 err_is_one_line_with "other.bin: the token at byte"
-err_is_one_line_with "is 300, outside of the vocabulary of 256"
-refused "one in what validation is on" "other_behind.bin: the token at byte 3610 is 300, outside of the vocabulary of 256" \
+err_is_one_line_with "is 300, outside the vocabulary of 256"
+refused "one in what validation is on" "other_behind.bin: the token at byte 3610 is 300, outside the vocabulary of 256" \
   "${one_step[@]}" --data other_behind.bin
 run "a start that takes no step" 1 "${one_step[@]}" --data other.bin --out no_step
 run "the folder that it leaves" 2 "${one_step[@]}" --data llm_c.bin --out no_step
@@ -600,7 +600,7 @@ printf '\0\1\2\3binary\0' >no_text/data.bin
 echo short >short.txt
 refused "no data" "--data is required"
 refused "no data, and a checkpoint" "or pass --config RUN/config.toml with all flags of the run" --resume run-fp32
-refused "a name that is empty" "'' is an empty name" --data ""
+refused "a name that is empty" "the name of a text file or folder must not be empty" --data ""
 refused "missing text" "absent.txt" --data absent.txt
 refused "empty text" "empty.txt" --data empty.txt
 refused "too short text" "short.txt: 6 bytes are too few for --batch 8 --seq-len 128 and validation; pass more text" \

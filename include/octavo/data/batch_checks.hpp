@@ -15,18 +15,19 @@ namespace detail {
 
 inline void require_batch_shape(Index sequences, Index sequence_length) {
   require<ConfigError>(sequences >= 1, "sequences must be at least 1, but is ", sequences);
-  require<ConfigError>(sequence_length >= 1, "sequence length is ", sequence_length,
-                       "; give at least 1");
+  require<ConfigError>(sequence_length >= 1, "sequence length must be at least 1, but is ",
+                       sequence_length);
   // A batch of more tokens could not be counted, let alone allocated.
   require<ConfigError>(sequences <= std::numeric_limits<std::int32_t>::max() / sequence_length,
                        "a batch of ", sequences, " sequences of ", sequence_length,
-                       " tokens is too large; lower the batch or the sequence length");
+                       " tokens is too large; reduce the batch or the sequence length");
 }
 
 inline void require_batch_room(std::size_t inputs, std::size_t targets, Index needed) {
   require<ShapeError>(static_cast<Index>(inputs) == needed && static_cast<Index>(targets) == needed,
-                      "room for ", inputs, " inputs and ", targets, " targets; a batch has ",
-                      needed, " of each (sequences * sequence length)");
+                      "a batch needs room for ", needed,
+                      " inputs and targets (sequences * sequence length), but there is room for ",
+                      inputs, " and ", targets);
 }
 
 }  // namespace detail

@@ -135,8 +135,7 @@ class TextEncoder {
     for (std::size_t place = from; place < until; ++place) {
       const auto byte = static_cast<std::uint8_t>(text[place]);
       require<ConfigError>(byte_tokens_[byte] >= 0, "the tokenizer has no token for the byte ",
-                           byte, ", which stands at byte ", place,
-                           " of the text; take it out of the text");
+                           byte, ", at byte ", place, " of the text; remove it from the text");
     }
   }
 
@@ -318,11 +317,10 @@ class BytePairTokenizer final : public Tokenizer {
         const std::size_t place = detail::unchanged_until(valid, form);
         if (place < valid.size()) {
           require<ConfigError>(
-              model_.normalize != nullptr, "the tokenizer normalises text, which may ", "change '",
+              model_.normalize != nullptr, "the tokenizer normalises text, which may change '",
               valid.substr(place, utf8_length(valid.substr(place))), "' at byte ", from + place,
-              " of the text, but it was loaded without "
-              "a function for that; pass normalize_by_utf8proc to load_tokenizer, "
-              "or build the program with utf8proc");
+              " of the text, but it was loaded without a normalisation function; pass "
+              "normalize_by_utf8proc to load_tokenizer, or build the program with utf8proc");
           changed.append(text.substr(kept, from - kept)).append(model_.normalize(valid, form));
           kept = end;
         }

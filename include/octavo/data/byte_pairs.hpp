@@ -90,7 +90,7 @@ struct BytePairs {
   std::vector<std::string> bytes;               ///< bytes of each token
   std::array<std::int32_t, 256> byte_tokens{};  ///< the token of each byte, or −1
   PairMerges merges;
-  TokenMap whole_words;  ///< words that are one token regardless of merges
+  TokenMap whole_words;  ///< words with a single token regardless of merges
 };
 
 /// Encodes words by merging adjacent tokens until no pair merges. Each step merges the pair of the
@@ -104,7 +104,7 @@ class WordEncoder {
       : pairs_(pairs),
         seen_(std::bit_ceil(std::clamp<std::size_t>(bytes / 16, 1, std::size_t{1} << 15))) {}
 
-  /// Appends the tokens of a word. Each of its bytes must have a token.
+  /// Appends the tokens of a word. Every byte of the word must have a token.
   /// @throws ConfigError  if it has 2^31 bytes or more
   void encode(std::string_view word, std::vector<std::int32_t>& tokens) {
     if (word.size() > longest_seen) return encode_anew(word, tokens);
@@ -161,8 +161,10 @@ class WordEncoder {
   void encode_anew(std::string_view word, std::vector<std::int32_t>& tokens) {
     const auto whole = pairs_.whole_words.find(word);
     if (whole != pairs_.whole_words.end()) return tokens.push_back(whole->second);
-    require<ConfigError>(word.size() <= std::numeric_limits<std::int32_t>::max(), "a word has ",
-                         word.size(), " bytes, of at most 2^31 - 1; cut the text");
+    require<ConfigError>(word.size() <= std::numeric_limits<std::int32_t>::max(),
+                         "a word must have at most "
+                         "2^31 - 1 bytes, but has ",
+                         word.size(), "; split the text");
     parts_.resize(word.size());
     for (std::size_t i = 0; i < word.size(); ++i)
       parts_[i].token = pairs_.byte_tokens[static_cast<std::uint8_t>(word[i])];

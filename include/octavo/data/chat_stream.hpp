@@ -37,17 +37,18 @@ class PackedChats {
   PackedChats(const Chats& chats, const ChatSequences& sequences,
               std::optional<RandomStream> order = {})
       : chats_(&chats), form_(sequences) {
-    require<ConfigError>(chats.size() > 0, "there are no chats to pack; give some");
-    require<ConfigError>(sequences.most_chats >= 1, "most chats of a sequence is ",
-                         sequences.most_chats, "; give at least 1");
+    require<ConfigError>(chats.size() > 0, "there are no chats to pack; pass at least one");
+    require<ConfigError>(sequences.most_chats >= 1,
+                         "maximum number of chats in a sequence must be at least 1, but is ",
+                         sequences.most_chats);
     std::multimap<Index, std::size_t>
         rooms;  // free tokens of each sequence that may get another chat
     for (Index place = 0; place < chats.size(); ++place) {
       const Index chat = order.has_value() ? Permutation(chats.size(), *order)(place) : place;
       const Index tokens = chats.length(chat);
-      require<ConfigError>(tokens <= sequences.length, "a chat has ", tokens,
-                           " tokens, and a sequence ", sequences.length,
-                           "; cut the chat, or make sequences longer");
+      require<ConfigError>(tokens <= sequences.length, "a chat of ", tokens,
+                           " tokens does not fit a sequence of ", sequences.length,
+                           "; cut the chat, or increase the sequence length");
       const auto fullest = rooms.lower_bound(tokens);
       Index room = sequences.length;
       std::size_t sequence = packed_.size();
@@ -173,13 +174,13 @@ class ChatStream {
   /// Continues at the position of a stream with the same hash.
   /// @throws ConfigError  if the position is not valid; nothing changes then
   void restore(const ChatPosition& position) {
-    require<ConfigError>(position.epoch >= 0, "the state says epoch ", position.epoch,
-                         " of the chats; the state is damaged, take an older one");
+    require<ConfigError>(position.epoch >= 0, "the saved state is in epoch ", position.epoch,
+                         " of the chats; it is damaged, use an older one");
     PackedChats packed = this->packed(position.epoch);
     require<ConfigError>(position.sequence >= 0 && position.sequence <= packed.size(),
-                         "the state says sequence ", position.sequence, " of epoch ",
+                         "the saved state is at sequence ", position.sequence, " of epoch ",
                          position.epoch, " of the chats, which has ", packed.size(),
-                         "; the state is damaged, take an older one");
+                         "; it is damaged, use an older one");
     packed_ = std::move(packed);
     position_ = position;
   }

@@ -106,15 +106,16 @@ class ChatTemplateReader {
       }
     });
     json_.end();
-    if (!template_.turns.contains("assistant")) json_.fail("it has no turn of the assistant");
+    if (!template_.turns.contains("assistant"))
+      json_.fail("the template has no member 'assistant'");
     if (template_.default_system.has_value() && !template_.turns.contains("system"))
-      json_.fail("it has a default_system, but no turn of the system");
+      json_.fail("the template has a default_system, but no member 'system'");
     return std::move(template_);
   }
 
  private:
   [[noreturn]] void unknown(const std::string& key) const {
-    json_.fail(message("'", key, "' is no part of a chat template"));
+    json_.fail(message("'", key, "' is not a member of a chat template"));
   }
 
   void special_token() {
@@ -179,7 +180,7 @@ inline constexpr std::array chat_template_names{"chatml", "smollm2", "qwen2.5", 
   }
   std::string known;
   for (const char* one : chat_template_names) known += message(one, ", ");
-  require<ConfigError>(name.ends_with(".json"), "there is no chat template '", name, "', only ",
+  require<ConfigError>(name.ends_with(".json"), "there is no chat template '", name, "'; use ",
                        known, "or a file whose name ends in .json");
   constexpr std::uint64_t most = 1 << 20;
   return detail::ChatTemplateReader(name, read_text_file(name, most)).read();

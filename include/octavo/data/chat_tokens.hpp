@@ -44,9 +44,10 @@ class ChatEncoder {
     add_mark(end, pieces);
     const std::vector<std::int32_t> tokens = encoded(pieces).tokens;
     require<ConfigError>(tokens.size() == 1, "chat template ", template_.name,
-                         ": the assistant's turn ends in '", end, "', which is ", tokens.size(),
-                         " tokens of this tokenizer; give it an end of one token, with which a "
-                         "model can stop");
+                         ": the end of the assistant's turn must be one token, but '", end, "' is ",
+                         tokens.size(),
+                         " tokens of this tokenizer; use an end that is one "
+                         "token");
     end_of_turn_ = tokens.front();
   }
 
@@ -105,9 +106,8 @@ class ChatEncoder {
       for (const std::string& name : template_.special_tokens) (void)tokenizer_.special_token(name);
     } catch (const ConfigError& error) {
       throw ConfigError(message("chat template ", template_.name, ": ", error.what(),
-                                "; give the tokenizer of a model that knows this template, or a "
-                                "template file without special_tokens, as docs/finetuning.md has "
-                                "one"));
+                                "; use the tokenizer of a model with this template, or a template "
+                                "file without special_tokens, as in docs/finetuning.md"));
     }
   }
 
@@ -116,8 +116,8 @@ class ChatEncoder {
     if (turn != template_.turns.end()) return turn->second;
     std::string known;
     for (const auto& [name, of_name] : template_.turns) known += message(" '", name, "'");
-    throw ConfigError(message("a message is of the role '", role, "', and chat template ",
-                              template_.name, " knows only", known));
+    throw ConfigError(message("a message has the role '", role, "', but chat template ",
+                              template_.name, " has only", known));
   }
 
   static void add_text(std::string_view text, const Piece& kind, Pieces& pieces) {
@@ -170,7 +170,7 @@ class ChatEncoder {
   }
 
   [[nodiscard]] Pieces pieces_of(std::span<const ChatMessage> chat) const {
-    require<ConfigError>(!chat.empty(), "a chat has no message; give it one");
+    require<ConfigError>(!chat.empty(), "a chat must have at least one message");
     Pieces pieces;
     add_mark(template_.begin, pieces);
     if (template_.default_system.has_value() && chat.front().role != "system")

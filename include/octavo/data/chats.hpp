@@ -138,13 +138,13 @@ class ChatLineReader {
     json_.object([&](const std::string& key) {
       const bool is_share_gpt = key == "conversations";
       if (!is_share_gpt && key != "messages") return skip(key);
-      if (is_there) json_.fail("messages and conversations stand there both");
+      if (is_there) json_.fail("the object has both messages and conversations");
       is_there = true;
       json_.array(
           [&] { message(is_share_gpt ? "from" : "role", is_share_gpt ? "value" : "content"); });
     });
     json_.end();
-    if (!is_there) json_.fail("the object has no messages, and no conversations");
+    if (!is_there) json_.fail("the object has neither messages nor conversations");
     return std::move(chat_);
   }
 
@@ -202,8 +202,8 @@ class ChatLineReader {
     if (message.role == "gpt") message.role = "assistant";
     if (is_learnt.value_or(false) && message.role != "assistant") {
       json_.fail(octavo::message("a message of the role '", message.role,
-                                 "' is to be learnt, but only the assistant's are; set its weight "
-                                 "to 0"));
+                                 "' cannot be learnt: only the assistant's messages can; set its "
+                                 "weight to 0"));
     }
   }
 
@@ -219,19 +219,19 @@ class ChatLoader {
 
   ChatData load() {
     require<ConfigError>(!request_.train.empty() || !request_.validation.empty(),
-                         "no chats are named; name a file of them");
+                         "no chats are named; name at least one file");
     for (const std::string& path : request_.train) read(path, data_.train);
     for (const std::string& path : request_.validation) read(path, data_.validation);
     if (request_.validation.empty()) split();
     for (const Chats* chats : {&data_.train, &data_.validation}) {
       if (chats == &data_.train && request_.train.empty()) continue;
       require<ConfigError>(chats->size() > 0 || data_.dropped > 0 || !request_.validation.empty(),
-                           "the only chat is kept for validation, and none is left to train on; "
-                           "give more, or others for validation");
+                           "the only chat is kept for validation, so no training data is left; "
+                           "add chats, or name separate validation chats");
       require<ConfigError>(chats->size() > 0, "there is no chat for ",
                            chats == &data_.train ? "training" : "validation", ": ", data_.dropped,
                            " were longer than a sequence of ", request_.longest,
-                           " tokens; make sequences longer, or give more chats");
+                           " tokens; increase the sequence length, or add chats");
     }
     return std::move(data_);
   }
@@ -239,8 +239,10 @@ class ChatLoader {
  private:
   void split() {
     const double fraction = request_.validation_fraction;
-    require<ConfigError>(fraction > 0.0 && fraction < 1.0, "validation fraction is ", fraction,
-                         "; give a number between 0 and 1, such as 0.1");
+    require<ConfigError>(fraction > 0.0 && fraction < 1.0,
+                         "validation fraction must be between 0 and 1, "
+                         "but is ",
+                         fraction);
     const Index all = data_.train.size();
     const auto share = static_cast<Index>(std::floor(fraction * static_cast<double>(all)));
     data_.validation = data_.train.split_off(std::min(all, std::max<Index>(share, 1)));
@@ -267,7 +269,7 @@ class ChatLoader {
       begin = end + 1;
     }
     encode(chats);
-    require<IoError>(count > 0, path.string(), ": has no chat; give one JSON object a line");
+    require<IoError>(count > 0, path.string(), ": has no chat; write one JSON object per line");
     data_.files.push_back({path, count});
   }
 
@@ -301,12 +303,12 @@ class ChatLoader {
                          [](std::int32_t target) { return target >= 0; });
     };
     require<ConfigError>(has_target(), place,
-                         ": the assistant says nothing in this chat that is learnt; remove the "
+                         ": no message of the assistant is learnt in this chat; remove the "
                          "chat");
     for (const std::int32_t token : chat.tokens) {
-      require<ConfigError>(token < request_.vocabulary, place, ": has token ", token,
-                           ", which lies outside of the model's vocabulary of ",
-                           request_.vocabulary, "; use the tokenizer that the model was made for");
+      require<ConfigError>(token < request_.vocabulary, place, ": token ", token,
+                           " is outside the model's vocabulary of ", request_.vocabulary,
+                           "; use the model's tokenizer");
     }
     if (static_cast<Index>(chat.tokens.size()) > request_.longest) {
       chat.tokens.resize(static_cast<std::size_t>(request_.longest));

@@ -80,10 +80,8 @@ inline std::vector<std::filesystem::path> matches_of(const std::string& pattern)
   if (status == 0) paths.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
   ::globfree(&found);
   require<IoError>(status == 0 || status == GLOB_NOMATCH, pattern,
-                   ": the pattern cannot be followed; check the folders that it names",
-                   start_of(pattern));
-  require<IoError>(!paths.empty(), pattern,
-                   ": the pattern matches no file; check the path, and that its files are there",
+                   ": cannot list the folders of this pattern; check its path", start_of(pattern));
+  require<IoError>(!paths.empty(), pattern, ": the pattern matches no file; check the path",
                    start_of(pattern));
   std::sort(paths.begin(), paths.end());
   return paths;
@@ -100,8 +98,8 @@ class DataLoader {
       const WeightedName weighted = weighted_name(name);
       require<ConfigError>(
           weighted.weight.has_value() == weighted_name(request_.train.front()).weight.has_value(),
-          "one of '", request_.train.front(), "' and '", name,
-          "' has a weight and one has none; give all of them one, or none");
+          "either all names must have a weight, or none, but only one of '", request_.train.front(),
+          "' and '", name, "' has one; add or remove weights");
       if (weighted.weight.has_value()) {
         add_share(weighted.name, {weighted.name}, *weighted.weight);
       } else {
@@ -110,7 +108,7 @@ class DataLoader {
     }
     if (!names.empty()) add_share(title_of(names), names, 1.0);
     require<ConfigError>(!data_.train.empty(),
-                         "no text is named; give at least one file or folder");
+                         "no data is named; name at least one file or folder");
     std::vector<TextPlace> of_validation;
     if (!request_.validation.empty()) {
       data_.validation = tokens_of(request_.validation, of_validation);
@@ -172,13 +170,14 @@ class DataLoader {
     TextFile note{layout->path, file->bytes(), seen_.add(file->identity(), path, group)};
     const std::size_t width = width_of(layout->type);
     note.format =
-        message(layout->program, ", ", width, width == 1 ? " byte" : " bytes", " a token");
+        message(layout->program, ", ", width, width == 1 ? " byte" : " bytes", " per token");
     const bool is_new = note.remark.empty();
     (is_new ? data_.read : data_.skipped).push_back(std::move(note));
     if (!is_new) return;
-    require<IoError>(file->size() >= request_.least_tokens, layout->path.string(), ": has ",
-                     file->size(), " tokens, but a batch needs ", request_.least_tokens,
-                     "; leave it out, or lower the batch or the sequence length");
+    require<IoError>(file->size() >= request_.least_tokens, layout->path.string(),
+                     ": must have at least ", request_.least_tokens,
+                     " tokens for a batch, but has ", file->size(),
+                     "; leave it out, or reduce the batch or the sequence length");
     files.emplace_back(file);
   }
 
@@ -188,8 +187,8 @@ class DataLoader {
     const bool is_first = !data_.is_text && !is_files_;
     require<ConfigError>(
         !(has_text && has_files) && (is_first || (has_text ? data_.is_text : is_files_)), title,
-        ": text and token files are named, whose tokens are not alike; "
-        "name one or the other");
+        ": text and token files cannot be mixed, because their tokens differ; "
+        "name only one of the two");
     require<ConfigError>(!has_text || request_.text_refusal.empty(), request_.text_refusal);
     data_.is_text = has_text;
     is_files_ = has_files;

@@ -26,11 +26,13 @@ namespace octavo OCTAVO_ABI {
 inline void find_documents(std::span<const std::int32_t> tokens, std::span<std::int32_t> targets,
                            Index sequence_length, std::int32_t document_end,
                            std::vector<Index>& begins) {
-  require<ShapeError>(targets.size() == tokens.size(), "find_documents: ", tokens.size(),
-                      " tokens have ", targets.size(), " targets; give one for each");
+  require<ShapeError>(targets.size() == tokens.size(),
+                      "find_documents: there must be one target for each of ", tokens.size(),
+                      " tokens, but there are ", targets.size());
   const auto length = static_cast<std::size_t>(sequence_length);
-  require<ShapeError>(sequence_length > 0, "find_documents: a sequence has ", sequence_length,
-                      " tokens; give at least 1");
+  require<ShapeError>(sequence_length > 0,
+                      "find_documents: sequence length must be at least 1, but is ",
+                      sequence_length);
   begins.clear();
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     if (tokens[i] != document_end) continue;

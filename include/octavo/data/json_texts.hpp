@@ -56,7 +56,7 @@ struct FileLine {
   });
   json.end();
   require<IoError>(text.has_value(), line.place(), ": the object has no \"", key,
-                   "\"; give one JSON object a line, with a string of this name", advice);
+                   "\"; write one JSON object per line, with this string", advice);
   return std::move(*text);
 }
 

@@ -16,7 +16,7 @@ namespace octavo OCTAVO_ABI {
 /// Normal forms of Unicode, annex 15.
 enum class NormalForm { nfc, nfd, nfkc, nfkd };
 
-/// Brings valid UTF-8 into a normal form; see normalize_by_utf8proc.
+/// Converts valid UTF-8 to a normal form; see normalize_by_utf8proc.
 using NormalizeText = std::string (*)(std::string_view text, NormalForm form);
 
 namespace detail {
@@ -27,9 +27,9 @@ struct CodePoints {
   std::uint32_t last;
 };
 
-/// Code points of which none combines with another or has another form: text of them alone is in
-/// NFC. Latin, Greek and Cyrillic letters, punctuation and symbols, Japanese, Chinese and Korean;
-/// not all that there are, but no combining mark.
+/// Some code points that NFC leaves unchanged and that combine with no other: text of these alone
+/// is in NFC. They include Latin, Greek, Cyrillic, Japanese, Chinese and Korean letters,
+/// punctuation and symbols, and no combining marks.
 /// Source: The Unicode Standard, annex 15: NFC_Quick_Check is Yes and the combining class 0.
 inline constexpr std::array settled_in_nfc{
     CodePoints{0x0000, 0x02ff},   CodePoints{0x0370, 0x0373},  CodePoints{0x0376, 0x0377},
@@ -48,7 +48,8 @@ inline constexpr std::array settled_in_nfc{
     CodePoints{0xff01, 0xffbe},   CodePoints{0xffe0, 0xffe6},  CodePoints{0x1f300, 0x1f6d7},
     CodePoints{0x1f900, 0x1f978}, CodePoints{0x20000, 0x2a6dd}};
 
-/// The first byte of the first character that is not in `settled_in_nfc`; the text's size: none.
+/// Returns the first byte of the first character that is not in `settled_in_nfc`, or the size of
+/// the text.
 /// @param text  valid UTF-8
 [[nodiscard]] inline std::size_t settled_in_nfc_until(std::string_view text) {
   for (std::size_t at = 0; at < text.size();) {
@@ -65,7 +66,7 @@ inline constexpr std::array settled_in_nfc{
   return text.size();
 }
 
-/// The first byte that a normal form may change; the text's size: it changes none.
+/// Returns the first byte that a normal form may change, or the size of the text.
 /// @param text  valid UTF-8
 [[nodiscard]] inline std::size_t unchanged_until(std::string_view text, NormalForm form) {
   if (form == NormalForm::nfc) return settled_in_nfc_until(text);

@@ -41,9 +41,8 @@ inline std::string start_of(const std::filesystem::path& path) {
 [[noreturn]] inline void reading_failed(const std::filesystem::path& path, int error) {
   const bool forbidden = error == EACCES || error == EPERM;
   const char* const advice =
-      forbidden
-          ? "; give yourself the right to read it (chmod u+r, of a folder u+rx), or name another"
-      : error == EMFILE ? "; each token file stays open: raise the limit of open files (ulimit -n)"
+      forbidden         ? "; make it readable (chmod u+r, for a folder u+rx), or use another file"
+      : error == EMFILE ? "; each token file stays open: raise the limit on open files (ulimit -n)"
                         : "";
   reading_failed(path,
                  message(std::strerror(error), advice, error == ENOENT ? start_of(path) : ""));
@@ -110,10 +109,9 @@ class OpenFile {
     struct stat now = status_;
     (void)::fstat(descriptor_, &now);
     reading_failed(
-        path_, message("bytes ", offset, " to ", offset + target.size(), " are wanted, but it has ",
-                       now.st_size, " bytes now, and had ", size(),
-                       " when it was opened; write it anew, and leave it alone "
-                       "while it is read"));
+        path_, message("bytes ", offset, " to ", offset + target.size(), " are missing: it had ",
+                       size(), " bytes when it was opened, but has ", now.st_size,
+                       " now; write it again, and do not change it while it is read"));
   }
 
  private:
@@ -149,7 +147,8 @@ inline constexpr std::uint64_t most_file_bytes = 100'000'000;
                                                 std::uint64_t most = most_file_bytes) {
   detail::OpenFile file(path);
   if (file.size() > most)
-    detail::reading_failed(path, message("it has ", file.size(), " bytes, of at most ", most));
+    detail::reading_failed(path,
+                           message("it must have at most ", most, " bytes, but has ", file.size()));
   std::string text(file.size() + 1, '\0');
   const std::size_t count = file.read({reinterpret_cast<std::uint8_t*>(text.data()), text.size()});
   if (count != file.size()) {

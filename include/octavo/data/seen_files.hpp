@@ -42,7 +42,7 @@ class SeenFiles {
             : first.group.name.empty() ? "named already"
             : first.group.is_pattern   ? "matched by " + first.group.name.string() + " already"
                                        : "in the folder " + first.group.name.string() + " already";
-    throw ConfigError(what + "; name each text once, or validation would see what was trained on");
+    throw ConfigError(what + "; name each file once, so that validation sees no training data");
   }
 
  private:

@@ -50,7 +50,7 @@ class PatternSyntax {
 
   [[noreturn]] void fail(std::string_view what) const {
     throw IoError(message(place_, ": byte ", at_, " of the pattern '", pattern_, "': ", what,
-                          "; this pattern cannot be used"));
+                          "; this pattern is not supported"));
   }
   [[nodiscard]] char letter(std::size_t ahead = 0) const {
     return at_ + ahead < pattern_.size() ? pattern_[at_ + ahead] : '\0';
@@ -60,20 +60,20 @@ class PatternSyntax {
     const char first = letter();
     if (first == '\\') return escape();
     if (in_class_) {
-      if (first == '[') fail("a class in a class is not known");
+      if (first == '[') fail("a class within a class is not supported");
       constexpr std::string_view operators = "&-~";
       if (operators.find(first) != std::string_view::npos && letter(1) == first)
-        fail("what is made of two classes is not known");
+        fail("an operation on two classes is not supported");
       if (first == ']') in_class_ = false;
     } else if (first == '[') {
       in_class_ = true;
       text_ += first;
       ++at_;
       if (letter() == '^') copy();
-      if (letter() == ']') fail("an empty class is not known");
+      if (letter() == ']') fail("an empty class is not supported");
       return;
     } else if (first == '^' || first == '$') {
-      fail("the begin and the end of lines are not known");
+      fail("anchors at the start or end of lines are not supported");
     } else if (first == '(') {
       open_group();
     } else if (first == ')' && caseless_.size() > 1) {
@@ -88,11 +88,13 @@ class PatternSyntax {
   void open_group() {
     const std::string_view rest = pattern_.substr(at_ + 1);
     const bool ignores_case = rest.starts_with("?i:");
-    if (rest.starts_with('*')) fail("this group is not known");
+    if (rest.starts_with('*')) fail("this kind of group is not supported");
     if (rest.starts_with('?') && !ignores_case) {
-      if (rest.starts_with("?<=") || rest.starts_with("?<!")) fail("a look-behind is not known");
+      if (rest.starts_with("?<=") || rest.starts_with("?<!"))
+        fail("a look-behind is not supported");
       constexpr std::string_view known = ":!=>";
-      if (known.find(letter(2)) == std::string_view::npos) fail("this group is not known");
+      if (known.find(letter(2)) == std::string_view::npos)
+        fail("this kind of group is not supported");
     }
     caseless_.push_back(caseless_.back() || ignores_case);
   }
@@ -115,11 +117,11 @@ class PatternSyntax {
     }
     if (!has_least || letter() != '}') {
       at_ = begin;
-      fail("a { that begins no {n}, {n,} or {n,m} is not known");
+      fail("a { that starts no {n}, {n,} or {n,m} is not supported");
     }
     copy();
-    if (letter() == '+') fail("a + behind } is not known");
-    if (letter() == '?' && !is_range) fail("a ? behind {n} is not known");
+    if (letter() == '+') fail("a + after } is not supported");
+    if (letter() == '?' && !is_range) fail("a ? after {n} is not supported");
   }
 
   void copy() { text_ += pattern_[at_++]; }
@@ -136,7 +138,7 @@ class PatternSyntax {
       const bool is_letter = (kind >= 'a' && kind <= 'z') || (kind >= 'A' && kind <= 'Z') ||
                              (kind >= '0' && kind <= '9') || kind == '\0';
       if ((is_letter && letters.find(kind) == std::string_view::npos) || kind == '<' || kind == '>')
-        fail("this escape is not known");
+        fail("this escape is not supported");
       text_ += {'\\', kind};
     }
     at_ += 2;
@@ -160,9 +162,9 @@ class PatternSyntax {
         has_braces ? rest.substr(0, end) : pattern_.substr(at_).substr(2, 1);
     const bool is_known = !name.empty() && name.find(' ') == std::string_view::npos &&
                           categories.find(message(' ', name, ' ')) != std::string_view::npos;
-    if (!is_known) fail("a property that is no general category is not known");
+    if (!is_known) fail("only general categories are supported as properties");
     if (caseless_.back() && (name == "Lu" || name == "Ll" || name == "Lt"))
-      fail("a case where cases are ignored is not known");
+      fail("a category of one case is not supported where case is ignored");
   }
 
   std::string_view pattern_;
@@ -219,7 +221,7 @@ class SplitMatcher {
         context_(pcre2_match_context_create_8(nullptr)),
         stack_(pcre2_jit_stack_create_8(std::size_t{1} << 15, std::size_t{1} << 26, nullptr)) {
     require<MemoryError>(data_ != nullptr && context_ != nullptr,
-                         "no memory for a pattern's match; free some");
+                         "there is too little memory to match a pattern; free some");
     pcre2_jit_stack_assign_8(context_.get(), nullptr, stack_.get());
   }
 

@@ -46,7 +46,7 @@ namespace detail {
 /// Whether a source is a folder, not a file.
 /// @throws IoError  if it is neither
 inline bool is_folder(const std::filesystem::path& source) {
-  require<IoError>(!source.empty(), "'' is an empty name; name a text file or a folder of them");
+  require<IoError>(!source.empty(), "the name of a text file or folder must not be empty");
   std::error_code error;
   const std::filesystem::file_status status = std::filesystem::status(source, error);
   require<IoError>(status.type() != std::filesystem::file_type::not_found, source.string(),
@@ -54,7 +54,7 @@ inline bool is_folder(const std::filesystem::path& source) {
   if (std::filesystem::is_directory(status)) return true;
   if (!std::filesystem::exists(status)) reading_failed(source, error.value());
   require<IoError>(std::filesystem::is_regular_file(status), source.string(),
-                   ": neither a file nor a folder; name one of these");
+                   ": is neither a file nor a folder; name one of these");
   return false;
 }
 
@@ -68,12 +68,12 @@ inline std::string why_no_text(std::span<const std::uint8_t> bytes, bool goes_on
   if (probe.empty()) return "empty";
   if (const FileKind* kind = file_kind(probe); kind != nullptr)
     return message(kind->name, ", not UTF-8 text");
-  if (probe.find('\0') != std::string_view::npos) return "binary: it holds NUL bytes";
+  if (probe.find('\0') != std::string_view::npos) return "binary: contains NUL bytes";
   while (!probe.empty()) {
     const std::size_t length = utf8_length(probe);
     if (length == 0) {
       if (goes_on && probe.size() < 4) break;
-      return message("not UTF-8: see its byte ", bytes.size() - probe.size());
+      return message("not UTF-8: invalid byte ", bytes.size() - probe.size());
     }
     probe.remove_prefix(length);
   }
@@ -93,7 +93,7 @@ class TextReader {
   /// @param group  the pattern that matched it, if one did
   void add_file(const std::filesystem::path& path, const FileGroup& group = {}) {
     TextFile file = examined(path, true);
-    require<IoError>(file.bytes > 0, path.string(), ": the file is empty; name one with text");
+    require<IoError>(file.bytes > 0, path.string(), ": the file is empty; name a file with text");
     file.is_json_lines = path.extension() == ".jsonl";
     const std::string twice = seen_.add(last_, path, group);
     if (!twice.empty()) file.remark = twice;
@@ -110,9 +110,9 @@ class TextReader {
       (file.remark.empty() ? text_.read : text_.skipped).push_back(std::move(file));
     }
     require<IoError>(text_.read.size() > before, folder.string(),
-                     ": this folder holds no text file; name a folder with UTF-8 text, or the "
-                     "files themselves (hidden entries and folders called build, out or runs are "
-                     "skipped)");
+                     ": this folder contains no text file; name a folder with UTF-8 text, or "
+                     "the files themselves (hidden entries and folders called build, out or runs "
+                     "are skipped)");
   }
 
   /// Whether `read` has any file to read.
@@ -163,9 +163,9 @@ class TextReader {
     std::uint8_t more = 0;
     const bool longer = file.read({&more, 1}) != 0;
     if (count == target.size() && !longer) return;
-    reading_failed(source.path, message("it should hold ", target.size(), " bytes, but ",
+    reading_failed(source.path, message("it had ", target.size(), " bytes when it was opened, but ",
                                         longer ? "more" : std::to_string(count),
-                                        " came; try again when nothing else changes it"));
+                                        " were read; do not change it while it is read"));
   }
 
   void skip(const std::filesystem::directory_entry& entry, const char* remark) {
@@ -228,7 +228,7 @@ class TextReader {
 ///                      named file is empty, not valid JSON Lines or not text, or a folder
 ///                      contains no text
 [[nodiscard]] inline Text load_text(const std::vector<std::filesystem::path>& sources) {
-  require<ConfigError>(!sources.empty(), "no text is named; give at least one file or folder");
+  require<ConfigError>(!sources.empty(), "no text is named; name at least one file or folder");
   detail::SeenFiles seen;
   detail::TextReader reader(seen);
   for (const std::filesystem::path& source : sources) {

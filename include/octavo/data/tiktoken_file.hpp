@@ -62,7 +62,7 @@ class TiktokenReader {
     find_pairs();
     for (std::size_t byte = 0; byte < pairs_.byte_tokens.size(); ++byte)
       require<IoError>(pairs_.byte_tokens[byte] >= 0, path_.string(), ": the byte ", byte,
-                       " has no token; get the file again");
+                       " has no token; download the file again");
     return std::move(pairs_);
   }
 
@@ -71,9 +71,10 @@ class TiktokenReader {
   static constexpr std::size_t longest_token = 1024;
 
   [[noreturn]] void fail(std::string_view what) const {
-    throw IoError(message(path_.string(), ": line ", pairs_.bytes.size() + 1, ": ", what,
-                          "; each line is a token in base 64, a space and its rank: get the file "
-                          "again"));
+    throw IoError(
+        message(path_.string(), ": line ", pairs_.bytes.size() + 1, ": ", what,
+                "; each line must be a token in base64, a space and its rank: download the "
+                "file again"));
   }
 
   void line(std::string_view line) {
@@ -83,14 +84,14 @@ class TiktokenReader {
     std::size_t rank = 0;
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), rank);
     if (error != std::errc{} || end != digits.data() + digits.size() || digits != message(rank))
-      fail(message("the rank '", digits, "' is no whole number"));
+      fail(message("the rank '", digits, "' is not an integer"));
     if (rank != pairs_.bytes.size())
-      fail(message("the rank is ", rank, " in place of ", pairs_.bytes.size(),
-                   ", and ranks go up from 0 by 1"));
+      fail(message("the rank must be ", pairs_.bytes.size(), ", but is ", rank));
     pairs_.bytes.push_back(decoded(line.substr(0, space)));
     const std::string& bytes = pairs_.bytes.back();
     if (bytes.size() > longest_token)
-      fail(message("the token has ", bytes.size(), " bytes, of at most ", longest_token));
+      fail(
+          message("the token must have at most ", longest_token, " bytes, but has ", bytes.size()));
     if (bytes.size() == 1)
       pairs_.byte_tokens[static_cast<std::uint8_t>(bytes.front())] =
           static_cast<std::int32_t>(rank);
@@ -107,7 +108,7 @@ class TiktokenReader {
     std::size_t count = 0;
     for (const char digit : digits) {
       const std::size_t value = letters.find(digit);
-      if (value == std::string_view::npos) fail(message("'", text, "' is no base 64"));
+      if (value == std::string_view::npos) fail(message("'", text, "' is not base64"));
       bits = (bits << 6 | static_cast<std::uint32_t>(value)) & 0xffffu;
       count += 6;
       if (count < 8) continue;
@@ -115,7 +116,7 @@ class TiktokenReader {
       bytes += static_cast<char>(static_cast<std::uint8_t>(bits >> count));
     }
     if (text.size() % 4 != 0 || bytes.empty() || (bits & ((1u << count) - 1)) != 0)
-      fail(message("'", text, "' is no whole base 64"));
+      fail(message("'", text, "' is not complete base64"));
     return bytes;
   }
 
@@ -125,8 +126,8 @@ class TiktokenReader {
     words.reserve(pairs_.bytes.size());
     for (std::size_t i = 0; i < pairs_.bytes.size(); ++i) {
       const auto [place, is_new] = words.emplace(pairs_.bytes[i], static_cast<std::int32_t>(i));
-      require<IoError>(is_new, path_.string(), ": line ", i + 1, ": its token is that of line ",
-                       place->second + 1, ", too; get the file again");
+      require<IoError>(is_new, path_.string(), ": line ", i + 1, ": repeats the token of line ",
+                       place->second + 1, "; download the file again");
     }
     std::vector<std::pair<std::int32_t, std::int32_t>> found;
     std::vector<std::int32_t> results;
@@ -164,7 +165,7 @@ class TiktokenReader {
   model.pairs = detail::TiktokenReader(path, text).read();
   model.patterns.emplace_back(options.pattern, "TiktokenOptions");
   for (const std::string& name : options.special_tokens) {
-    require<ConfigError>(!name.empty(), "a special token has no name; give it one");
+    require<ConfigError>(!name.empty(), "the name of a special token must not be empty");
     model.added.push_back({name, static_cast<std::int32_t>(model.pairs.bytes.size())});
     model.pairs.bytes.push_back(name);
   }
@@ -179,8 +180,9 @@ class TiktokenReader {
   BytePairTokenizer tokenizer = load_tiktoken(path, options);
   const Index count =
       tokenizer.vocabulary_size() - static_cast<Index>(options.special_tokens.size());
-  require<IoError>(count == tokens, path.string(), ": has ", count, " lines, and Llama 3's file ",
-                   tokens, "; it is cut off, or another model's: name its tokenizer.json");
+  require<IoError>(count == tokens, path.string(), ": must have ", tokens,
+                   " lines as Llama 3's file, but has ", count,
+                   "; it is truncated, or belongs to another model: name its tokenizer.json");
   return tokenizer;
 }
 

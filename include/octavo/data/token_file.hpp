@@ -28,10 +28,11 @@ class TokenFile final : public TokenSource {
     const auto width = static_cast<std::uint64_t>(width_of(layout.type));
     const std::uint64_t expected = layout.begin + static_cast<std::uint64_t>(layout.count) * width;
     require<IoError>(file_.size() == expected, layout.path.string(), ": has ", file_.size(),
-                     " bytes, but ", layout.count, " tokens of ", width, " bytes from byte ",
-                     layout.begin, " on end at byte ", expected, ", says ", layout.said_by.string(),
-                     "; write both anew");
-    require<IoError>(layout.count > 0, layout.path.string(), ": holds no token; name another file");
+                     " bytes, but must have ", expected, " for ", layout.count, " tokens of ",
+                     width, " bytes from byte ", layout.begin, ", according to ",
+                     layout.said_by.string(), "; write it again");
+    require<IoError>(layout.count > 0, layout.path.string(),
+                     ": contains no token; name another file");
     hash_ = sampled_hash();
   }
 
@@ -95,8 +96,8 @@ class TokenFile final : public TokenSource {
 
   [[noreturn]] void refuse(std::int64_t token, std::uint64_t offset) const {
     throw IoError(message(layout_.path.string(), ": the token at byte ", offset, " is ", token,
-                          ", outside of the vocabulary of ", vocabulary_,
-                          "; give files of the model's tokenizer"));
+                          ", outside the vocabulary of ", vocabulary_,
+                          "; use files of the model's tokenizer"));
   }
 
   [[nodiscard]] std::uint64_t sampled_hash() const {
@@ -128,8 +129,8 @@ class TokenFile final : public TokenSource {
 [[nodiscard]] inline Tokens open_token_file(const std::filesystem::path& path, Index vocabulary) {
   const auto layout = find_token_layout(path);
   require<IoError>(layout.has_value(), path.string(),
-                   ": no token file: it has the header of none, and its name does not end in .bin "
-                   "or .idx");
+                   ": is not a token file: it has no known header, and its name does not end in "
+                   ".bin or .idx");
   return Tokens(std::make_shared<TokenFile>(*layout, vocabulary));
 }
 

@@ -22,7 +22,7 @@
 namespace octavo OCTAVO_ABI {
 
 static_assert(std::endian::native == std::endian::little,
-              "token files are little-endian; read them on such a processor");
+              "token files are little-endian; read them on a little-endian processor");
 
 /// The type of stored tokens. The numbers are Megatron's, except the last.
 enum class TokenType : std::uint8_t { u8 = 1, i8 = 2, i16 = 3, i32 = 4, i64 = 5, u16 = 8, u32 = 9 };
@@ -96,24 +96,25 @@ inline MegatronIndex megatron_header(const OpenFile& file) {
   const auto refuse = [&](const auto&... what) {
     throw IoError(message(file.path().string(), what...));
   };
-  if (!begins_as_megatron_index(file)) refuse(": no index of Megatron: byte 0 begins no MMIDIDX");
+  if (!begins_as_megatron_index(file))
+    refuse(": is not a Megatron index: it does not begin with MMIDIDX");
   if (file.size() < megatron_header_bytes)
-    refuse(": has ", file.size(), " bytes, but an index's header ", megatron_header_bytes,
-           "; write it anew");
+    refuse(": must have at least ", megatron_header_bytes, " bytes for a Megatron index, but has ",
+           file.size(), "; write it again");
   const auto version = value_at<std::uint64_t>(file, 9);
-  if (version != 1) refuse(": its version, at byte 9, is ", version, "; 1 can be read");
+  if (version != 1) refuse(": its version, at byte 9, must be 1, but is ", version);
   const auto code = value_at<std::uint8_t>(file, 17);
   const bool is_whole = (code >= 1 && code <= 5) || code == 8;
   if (!is_whole)
-    refuse(": the type of its tokens, at byte 17, is ", static_cast<int>(code),
-           "; whole numbers can be read: 1 to 5 and 8");
+    refuse(": the type of its tokens, at byte 17, must be an integer (1 to 5, or 8), but is ",
+           static_cast<int>(code));
   const MegatronIndex index{static_cast<TokenType>(code), value_at<std::uint64_t>(file, 18),
                             value_at<std::uint64_t>(file, 26)};
   const std::uint64_t most = file.size();  // beyond it, products could overflow
   if (index.sequences > most || index.documents > most ||
       megatron_header_bytes + 12 * index.sequences + 8 * index.documents != file.size())
-    refuse(": has ", file.size(), " bytes, but ", index.sequences, " sequences (byte 18) and ",
-           index.documents, " documents (byte 26) take others; write it anew");
+    refuse(": its ", file.size(), " bytes do not match ", index.sequences,
+           " sequences (byte 18) and ", index.documents, " documents (byte 26); write it again");
   return index;
 }
 
@@ -123,7 +124,7 @@ inline TokenLayout megatron_layout(const std::filesystem::path& path) {
   const MegatronIndex index = megatron_header(file);
   const auto refuse = [&](const char* what, std::uint64_t offset, std::int64_t value) {
     throw IoError(message(path.string(), ": ", what, ", at byte ", offset, ", is ", value,
-                          "; write it anew"));
+                          "; write it again"));
   };
   const auto width = static_cast<std::int64_t>(width_of(index.type));
   const std::uint64_t lengths = megatron_header_bytes;
@@ -140,7 +141,7 @@ inline TokenLayout megatron_layout(const std::filesystem::path& path) {
         }
         if (length < 0) refuse("the length of a sequence", lengths + 4 * i, length);
         if (begins[i % begins.size()] != end)
-          refuse("the place of a sequence, which is not where the one before ends",
+          refuse("the position of a sequence, which must be the end of the previous one",
                  pointers + 8 * i, begins[i % begins.size()]);
         end += length * width;
       });
@@ -167,17 +168,19 @@ inline bool looks_like_llm_c(std::int32_t magic) { return magic >= 20240101 && m
 
 inline TokenLayout llm_c_layout(const OpenFile& file) {
   const std::string name = file.path().string();
-  require<IoError>(file.size() >= llm_c_header_bytes, name, ": has ", file.size(),
-                   " bytes, but a header of llm.c ", llm_c_header_bytes, "; write it anew");
+  require<IoError>(file.size() >= llm_c_header_bytes, name, ": must have at least ",
+                   llm_c_header_bytes, " bytes for a header of llm.c, but has ", file.size(),
+                   "; write it again");
   const auto magic = value_at<std::int32_t>(file, 0);
   const auto version = value_at<std::int32_t>(file, 4);
   const auto count = value_at<std::int32_t>(file, 8);
   const bool is_gpt2 = magic == llm_c_gpt2;
   const std::int32_t expected = is_gpt2 ? 1 : 7;
-  require<IoError>(version == expected, name, ": its version, at byte 4, is ", version,
-                   "; of files of ", magic, " version ", expected, " can be read");
-  require<IoError>(count >= 0, name, ": its number of tokens, at byte 8, is ", count,
-                   "; write it anew, in several files if they are 2^31 or more");
+  require<IoError>(version == expected, name, ": its version, at byte 4, must be ", expected,
+                   " for files of ", magic, ", but is ", version);
+  require<IoError>(count >= 0, name,
+                   ": its number of tokens, at byte 8, must not be negative, but is ", count,
+                   "; write it again, as several files if there are 2^31 tokens or more");
   return {file.path(),        file.path(), is_gpt2 ? TokenType::u16 : TokenType::u32,
           llm_c_header_bytes, count,       "llm.c"};
 }
@@ -231,11 +234,11 @@ inline TokenLayout raw_layout(const OpenFile& file) {
                    "; write it with a header of llm.c, which begins with ", llm_c_gpt2, " or ",
                    llm_c_llama3);
   require<IoError>(file.size() % 2 == 0, file.path().string(), ": has ", file.size(),
-                   " bytes, but without a header each token is 2 bytes; write it anew");
+                   " bytes, but without a header each token has 2 bytes; write it again");
   require<IoError>(!are_halves(file), file.path().string(),
-                   ": without a header each token is 2 bytes, but these look like tokens of 4 or "
-                   "8; put Megatron's index beside it, of the same name with .idx, or write it "
-                   "with a header");
+                   ": without a header each token has 2 bytes, but these look like tokens of 4 or "
+                   "8 bytes; add Megatron's index, with the same name and .idx, or write it with "
+                   "a header");
   return {file.path(),          file.path(), TokenType::u16, 0, static_cast<Index>(file.size() / 2),
           "nanoGPT (no header)"};
 }
@@ -266,9 +269,10 @@ inline TokenLayout raw_layout(const OpenFile& file) {
   if (magic == detail::llm_c_gpt2 || magic == detail::llm_c_llama3)
     return detail::llm_c_layout(file);
   if (!is_bin) return std::nullopt;
-  require<IoError>(!detail::looks_like_llm_c(magic), path.string(), ": begins with ", magic,
-                   ", as no token file of llm.c does (", detail::llm_c_gpt2, " of GPT-2, ",
-                   detail::llm_c_llama3, " of Llama 3); name a file of tokens");
+  require<IoError>(!detail::looks_like_llm_c(magic), path.string(),
+                   ": a token file of llm.c must begin with ", detail::llm_c_gpt2, " (GPT-2) or ",
+                   detail::llm_c_llama3, " (Llama 3), but it begins with ", magic,
+                   "; name a token file");
   return detail::raw_layout(file);
 }
 

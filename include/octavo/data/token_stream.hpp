@@ -74,15 +74,15 @@ class TokenStream {
   ///                      fewer than (its sequences in a batch + 1) * sequence_length
   TokenStream(std::vector<TokenShare> shares, TokenStreamOptions options) : options_(options) {
     detail::require_batch_shape(options.sequences, options.sequence_length);
-    require<ConfigError>(!shares.empty(), "there are no tokens to train on; name some");
+    require<ConfigError>(!shares.empty(), "there are no training tokens; name some data");
     double total = 0;
     for (const TokenShare& share : shares) {
       require<ConfigError>(share.weight > 0 && std::isfinite(share.weight), share.name,
-                           ": its weight is ", share.weight, "; give a number above 0");
+                           ": its weight must be positive, but is ", share.weight);
       total += share.weight;
     }
-    require<ConfigError>(std::isfinite(total), "the weights add up to ", total,
-                         "; give smaller ones, such as shares of 1");
+    require<ConfigError>(std::isfinite(total), "the sum of weights must be finite, but is ", total,
+                         "; use smaller weights, such as fractions of 1");
     for (TokenShare& share : shares) add(std::move(share), total);
     position_.source = identify();
     window_.resize(static_cast<std::size_t>(options.sequence_length) + 1);
@@ -142,23 +142,23 @@ class TokenStream {
   void restore(const TokenPosition& position) {
     require<ConfigError>(
         position.source == position_.source && position.shares.size() == shares_.size(),
-        "the state belongs to another stream; resume with the text, sequence "
+        "the saved state belongs to another stream; resume with the data, sequence "
         "length, seed and shuffle of the run that saved it");
     std::int64_t lags = 0;
     for (std::size_t i = 0; i < shares_.size(); ++i) {
       const TokenPosition::Share& at = position.shares[i];
       const Index windows = at.epoch < 0 ? 0 : windows_after(i, offset_of(i, at.epoch));
       require<ConfigError>(at.epoch >= 0 && at.window >= 0 && at.window <= windows,
-                           "the state says window ", at.window, " of epoch ", at.epoch,
-                           ", which has ", windows, "; the state is damaged, take an older one");
+                           "the saved state is at window ", at.window, " of epoch ", at.epoch,
+                           ", which has ", windows, "; it is damaged, use an older one");
       const std::int64_t most = all_parts_ * static_cast<std::int64_t>(shares_.size());
-      require<ConfigError>(at.lag >= -most && at.lag <= most, "the state says that share ", i,
-                           " lags ", at.lag, " parts of a window behind, but ", most,
-                           " are the most; the state is damaged, take an older one");
+      require<ConfigError>(at.lag >= -most && at.lag <= most, "in the saved state, share ", i,
+                           " lags ", at.lag, " parts of a window behind, but at most ", most,
+                           " are possible; it is damaged, use an older one");
       lags += at.lag;
     }
-    require<ConfigError>(lags == 0, "the state says that all shares lag ", lags,
-                         " parts of a window behind; the state is damaged, take an older one");
+    require<ConfigError>(lags == 0, "in the saved state, the lags of all shares add up to ", lags,
+                         " instead of 0; it is damaged, use an older one");
     for (std::size_t i = 0; i < shares_.size(); ++i) begin_epoch(i, position.shares[i].epoch);
     position_ = position;
   }
@@ -182,7 +182,7 @@ class TokenStream {
     const Index count = share.tokens.size();
     require<ConfigError>(count >= needed, share.name, " has ", count, " tokens, but a batch of ",
                          options_.sequences, " sequences of ", length, " tokens needs at least ",
-                         needed, "; give more text, or lower the sequence length or the batch");
+                         needed, "; add text, or reduce the sequence length or the batch");
     shares_.push_back({std::move(share.tokens), parts});
     position_.shares.push_back({});
     all_parts_ += parts;

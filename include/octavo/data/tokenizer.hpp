@@ -72,8 +72,8 @@ namespace detail {
 
 [[noreturn]] inline void refuse_token(std::int32_t token, std::size_t position, Index vocabulary) {
   throw ConfigError(message("token ", token, " at position ", position,
-                            " is outside of the tokenizer's vocabulary of ", vocabulary,
-                            "; decode only what a model of this tokenizer gave"));
+                            " is outside the tokenizer's vocabulary of ", vocabulary,
+                            "; decode only tokens of a model with this tokenizer"));
 }
 
 }  // namespace detail

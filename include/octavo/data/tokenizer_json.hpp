@@ -27,7 +27,7 @@ namespace detail {
 class TokenizerJsonReader {
  public:
   TokenizerJsonReader(const std::filesystem::path& path, std::string_view text)
-      : path_(path), json_(text, path.string(), 0, "take another tokenizer") {}
+      : path_(path), json_(text, path.string(), 0, "use another tokenizer") {}
 
   BytePairModel read() {
     bool has_model = false;
@@ -54,9 +54,9 @@ class TokenizerJsonReader {
       }
     });
     json_.end();
-    if (!has_model) refuse("it has no model");
+    if (!has_model) refuse("it has no member 'model'");
     if (!has_byte_level_)
-      refuse("its pre_tokenizer does not end in ByteLevel; only byte-level BPE can be read");
+      refuse("its pre_tokenizer must end with ByteLevel: only byte-level BPE is supported");
     make_tokens();
     return std::move(model_);
   }
@@ -66,22 +66,23 @@ class TokenizerJsonReader {
     throw IoError(message(path_.string(), ": ", what));
   }
   [[noreturn]] void unknown(std::string_view what) const {
-    json_.fail(message("'", what, "' is not known"));
+    json_.fail(message("'", what, "' is not supported"));
   }
   void require_null(std::string_view what) {
-    if (!json_.null()) json_.fail(message(what, " is not known, but for null"));
+    if (!json_.null()) json_.fail(message("only null is supported for ", what));
   }
   void require_boolean(std::string_view what, bool expected) {
     if (json_.boolean() != expected)
-      json_.fail(message(what, " is not known, but for ", expected ? "true" : "false"));
+      json_.fail(message("only ", expected ? "true" : "false", " is supported for ", what));
   }
   void require_text(std::string_view what, std::string_view expected) {
-    if (json_.string() != expected) json_.fail(message(what, " is not known, but for ", expected));
+    if (json_.string() != expected)
+      json_.fail(message("only ", expected, " is supported for ", what));
   }
   /// Reads null or an empty string.
   void require_nothing(std::string_view what) {
     if (!json_.null() && !json_.string().empty())
-      json_.fail(message(what, " is not known, but for null"));
+      json_.fail(message("only null is supported for ", what));
   }
   std::int32_t token() {
     return static_cast<std::int32_t>(json_.natural(std::numeric_limits<std::int32_t>::max() / 2));
@@ -119,7 +120,7 @@ class TokenizerJsonReader {
         type = json_.string();
         return;
       }
-      if (type.empty()) json_.fail("the type has to come first");
+      if (type.empty()) json_.fail("the type must come first");
       member(type, key);
     });
     member(type, "");
@@ -148,7 +149,7 @@ class TokenizerJsonReader {
 
   void pre_tokenizer() {
     if (json_.null()) return;
-    if (has_byte_level_) json_.fail("a pre_tokenizer behind ByteLevel is not known");
+    if (has_byte_level_) json_.fail("a pre_tokenizer after ByteLevel is not supported");
     std::string pattern;
     bool splits = true;
     typed([&](const std::string& type, const std::string& key) {
@@ -229,7 +230,7 @@ class TokenizerJsonReader {
   /// mark.
   void decoder() {
     one_decoder();
-    if (!has_byte_decoder_) json_.fail("the decoder does not end in ByteLevel");
+    if (!has_byte_decoder_) json_.fail("the decoder must end with ByteLevel");
   }
   void one_decoder() {
     bool has_pattern = false;
@@ -251,7 +252,7 @@ class TokenizerJsonReader {
       } else if (!key.empty()) {
         unknown(message("decoder ", type, ' ', key));
       } else if (type != "Sequence") {
-        if (has_byte_decoder_) json_.fail("a decoder behind ByteLevel is not known");
+        if (has_byte_decoder_) json_.fail("a decoder after ByteLevel is not supported");
         if (type == "ByteLevel") {
           has_byte_decoder_ = true;
         } else if (type == "ByteFallback") {
@@ -268,7 +269,7 @@ class TokenizerJsonReader {
   void model() {
     json_.object([this](const std::string& key) {
       if (key == "type") {
-        require_text("a model of another type", "BPE");
+        require_text("the type of the model", "BPE");
       } else if (key == "vocab") {
         json_.object([this](const std::string& text) { vocabulary_.emplace_back(text, token()); });
       } else if (key == "merges") {
@@ -302,7 +303,7 @@ class TokenizerJsonReader {
       const std::string text = json_.string();
       const std::size_t space = text.find(' ');
       if (space == std::string::npos || text.find(' ', space + 1) != std::string::npos)
-        json_.fail(message("the merge '", text, "' is not two tokens with a space between"));
+        json_.fail(message("the merge '", text, "' must be two tokens separated by a space"));
       pair = {text.substr(0, space), text.substr(space + 1)};
     }
     if (pair[0].empty() || pair[1].empty()) json_.fail("a merge has fewer than two tokens");
@@ -313,10 +314,11 @@ class TokenizerJsonReader {
   void require_plain(std::int32_t token, const std::string& text) const {
     if (must_lack_numbers_ && text.size() == 6 && text.starts_with("<0x"))
       refuse(message("the token ", token, ", '", text,
-                     "', is of a byte's number; only byte-level BPE without can be read"));
+                     "', stands for a byte; only byte-level BPE without such tokens is supported"));
     if (must_lack_words_ && text.find(word_mark) != std::string::npos)
-      refuse(message("the token ", token, ", '", text,
-                     "', has the mark that the decoder replaces; only BPE without can be read"));
+      refuse(message(
+          "the token ", token, ", '", text,
+          "', contains the mark that the decoder replaces; only BPE without it is supported"));
   }
 
   void make_tokens() {
@@ -329,8 +331,8 @@ class TokenizerJsonReader {
     const auto take = [&](std::int32_t token, const std::string& text) -> std::string& {
       const auto place = static_cast<std::size_t>(token);
       if (place >= most)
-        refuse(message("the token ", token, " of '", text, "' is beyond the ", most,
-                       " that there are; tokens go up from 0 by 1"));
+        refuse(message("the token of '", text, "' must be below ", most,
+                       ", the number of tokens, but is ", token));
       is_there[place] = true;
       end = std::max(end, place + 1);
       return pairs.bytes[place];
@@ -338,8 +340,8 @@ class TokenizerJsonReader {
     TokenMap known;
     for (const auto& [text, token] : vocabulary_) {
       std::string& bytes = take(token, text);
-      if (!bytes.empty()) refuse(message("the token ", token, " stands twice in the vocabulary"));
-      if (text.empty()) refuse(message("the token ", token, " is of no text"));
+      if (!bytes.empty()) refuse(message("the token ", token, " appears twice in the vocabulary"));
+      if (text.empty()) refuse(message("the text of token ", token, " is empty"));
       require_plain(token, text);
       known.emplace(text, token);
       const bool is_of_bytes = alphabet_.decode(text, bytes);
@@ -355,12 +357,12 @@ class TokenizerJsonReader {
       const bool is_new = bytes.empty() && of_vocabulary == known.end();
       if (!is_new && (of_vocabulary == known.end() || of_vocabulary->second != added.token))
         refuse(message("the added token ", added.token, ", '", added.text,
-                       "', is another one in the vocabulary, or stands twice"));
+                       "', has another text in the vocabulary, or appears twice"));
       known.emplace(added.text, added.token);
       bytes = added.text;
     }
     for (std::size_t i = 0; i < end; ++i)
-      if (!is_there[i]) refuse(message("there is no token ", i, "; tokens go up from 0 by 1"));
+      if (!is_there[i]) refuse(message("there is no token ", i, "; token IDs must be consecutive"));
     pairs.bytes.resize(end);
     make_merges(known);
   }
@@ -374,12 +376,12 @@ class TokenizerJsonReader {
         const auto found = known.find(text);
         if (found == known.end())
           refuse(message("merge ", i, ", of '", left, "' and '", right, "': '", text,
-                         "' is no token of the vocabulary"));
+                         "' is not in the vocabulary"));
         return found->second;
       };
       const PairMerge merge{static_cast<std::int32_t>(i), token_of(left + right)};
       if (!model_.pairs.merges.add(token_of(left), token_of(right), merge))
-        refuse(message("merge ", i, ", of '", left, "' and '", right, "', stands twice"));
+        refuse(message("merge ", i, ", of '", left, "' and '", right, "', appears twice"));
     }
   }
 

@@ -123,7 +123,7 @@ class Tokens {
  private:
   void require_part(Index first, Index count) const {
     require<ShapeError>(first >= 0 && count >= 0 && first <= size_ - count, "tokens ", first,
-                        " to ", first + count, " of ", size_, "; ask for those that there are");
+                        " to ", first + count, " must be within the ", size_, " tokens");
   }
 
   std::shared_ptr<const TokenSource> source_;

@@ -1,6 +1,6 @@
 /// @file
-/// Unicode's normal forms by utf8proc. The one header that includes utf8proc: whoever includes it
-/// links octavo::utf8proc.
+/// Unicode's normal forms by utf8proc. The only header that includes utf8proc: programs that
+/// include it must link octavo::utf8proc.
 #pragma once
 
 #include <octavo/core/error.hpp>
@@ -15,7 +15,7 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// Brings text into a normal form of Unicode, of the version that utf8proc has (15.0 in 2.8).
+/// Converts text to a normal form of utf8proc's Unicode version (15.0 in utf8proc 2.8).
 /// @param text  valid UTF-8
 /// @throws ConfigError  if utf8proc fails
 /// Source: The Unicode Standard, annex 15

@@ -30,17 +30,19 @@ struct TokenSplit {
 /// @throws ConfigError  if `fraction` is out of range, or no training tokens remain
 [[nodiscard]] inline TokenSplit split_validation(const Tokens& tokens, double fraction = 0.1,
                                                  Index minimum = 2) {
-  require<ConfigError>(fraction > 0.0 && fraction < 1.0, "validation fraction is ", fraction,
-                       "; give a number between 0 and 1, such as 0.1");
-  require<ConfigError>(minimum >= 2, "minimum of validation tokens is ", minimum,
-                       "; give at least 2, an input and its target");
+  require<ConfigError>(fraction > 0.0 && fraction < 1.0,
+                       "validation fraction must be between 0 and 1, but is ", fraction);
+  require<ConfigError>(minimum >= 2,
+                       "minimum number of validation tokens must be at least 2 "
+                       "(an input and its target), but is ",
+                       minimum);
   const Index count = tokens.size();
   const auto share = static_cast<Index>(std::floor(fraction * static_cast<double>(count)));
   const Index validation = std::max(share, minimum);
   require<ConfigError>(validation < count, "the text has ", count, " tokens and validation needs ",
                        validation,
-                       " of them, which leaves none to train on; give more text, or lower the "
-                       "sequence length");
+                       " of them, so none is left for training; add text, or reduce the sequence "
+                       "length");
   return {tokens.part(0, count - validation), tokens.part(count - validation, validation)};
 }
 
@@ -77,10 +79,10 @@ class ValidationSet {
   ValidationSet(Tokens tokens, ValidationOptions options)
       : tokens_(std::move(tokens)), options_(options) {
     detail::require_batch_shape(options.sequences, options.sequence_length);
-    require<ConfigError>(options.max_batches >= 1, "max_batches is ", options.max_batches,
-                         "; give at least 1");
+    require<ConfigError>(options.max_batches >= 1, "max_batches must be at least 1, but is ",
+                         options.max_batches);
     require<ConfigError>(tokens_.size() >= 2, "the validation text has ", tokens_.size(),
-                         " tokens, but an input and its target need 2; give more text, or raise "
+                         " tokens, but an input and its target need 2; add text, or increase "
                          "the validation fraction");
     read_.resize(static_cast<std::size_t>(options.sequence_length) + 1);
   }
@@ -111,8 +113,8 @@ class ValidationSet {
   /// @throws ShapeError  if there is no such batch, or a span has another size
   /// @throws IoError     if tokens cannot be read or are outside of the vocabulary
   void get(Index batch, std::span<std::int32_t> inputs, std::span<std::int32_t> targets) {
-    require<ShapeError>(batch >= 0 && batch < batches(), "batch ", batch, " of a set of ",
-                        batches(), "; batches count from 0");
+    require<ShapeError>(batch >= 0 && batch < batches(), "batch must be between 0 and ",
+                        batches() - 1, ", but is ", batch);
     detail::require_batch_room(inputs.size(), targets.size(), batch_tokens());
     const auto length = static_cast<std::size_t>(options_.sequence_length);
     for (Index sequence = 0; sequence < options_.sequences; ++sequence) {
