@@ -435,10 +435,11 @@ inline SessionRequest session_request(const Options& options,
     session.model.lora.rank = options.lora;
     octavo::set_lora_targets(session.model.lora, programs::lora_targets(options.lora_targets));
   }
-  session.optimizer.beta1 = static_cast<float>(options.beta1);
-  session.optimizer.beta2 = static_cast<float>(options.beta2);
-  session.optimizer.epsilon = static_cast<float>(options.epsilon);
-  session.optimizer.weight_decay = static_cast<float>(options.weight_decay);
+  session.optimizer =
+      octavo::AdamWSettings{.beta1 = static_cast<float>(options.beta1),
+                            .beta2 = static_cast<float>(options.beta2),
+                            .epsilon = static_cast<float>(options.epsilon),
+                            .weight_decay = static_cast<float>(options.weight_decay)};
   session.offload.optimizer = options.offload == "optimizer";
   session.max_gradient_norm = static_cast<float>(options.max_gradient_norm);
   session.seed = options.seed;

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <map>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 namespace adamw_test {
@@ -99,19 +98,22 @@ struct TwoParameters {
 };
 
 /// What is kept of each parameter, as bytes by name: parts in the order in which they are shown.
-struct Kept {
-  template <class View>
-  void operator()(const std::string& name, View view) {
-    const auto* begin = reinterpret_cast<const unsigned char*>(view.data());
-    bytes[name].insert(bytes[name].end(), begin, begin + view.bytes());
+class Kept final : public StateVisitor<Cpu> {
+ public:
+  using StateVisitor<Cpu>::operator();
+  void add(StateTensor tensor) override {
+    const std::vector<unsigned char>& kept = bytes[tensor.name];
+    Index elements = 1;
+    for (const Index extent : tensor.shape) elements *= extent;
+    EXPECT_EQ(tensor.begin * static_cast<Index>(tensor.bytes), elements * std::ssize(kept));
+    append(tensor.name, tensor.data, tensor.bytes);
   }
-  template <class View, class Shape>
-  void operator()(const std::string& name, View part, Index begin, const Shape&) {
-    using Element = std::remove_pointer_t<decltype(part.data())>;
-    EXPECT_EQ(begin * static_cast<Index>(sizeof(Element)), static_cast<Index>(bytes[name].size()));
-    (*this)(name, part);
+  void add(const std::string&, std::int64_t&) override {}
+
+  void append(const std::string& name, const void* data, std::size_t count) {
+    const auto* begin = static_cast<const unsigned char*>(data);
+    bytes[name].insert(bytes[name].end(), begin, begin + count);
   }
-  void operator()(const std::string&, std::int64_t) {}
 
   std::map<std::string, std::vector<unsigned char>> bytes;
 };
@@ -131,6 +133,7 @@ std::map<std::string, std::vector<unsigned char>> kept_by(Index ranks) {
     Optimizer optimizer(arena, {model.shard(rank, ranks)}, {}, 1);
     optimizer.initialize(context);
     Timeline<Cpu> untimed;
+    ShardGather<Cpu> alone;
     Staging<Cpu> staging(sizeof(AdamWStep), context);
     StepStatus status{};
     status.clip_coefficient = 1.0f;
@@ -139,11 +142,12 @@ std::map<std::string, std::vector<unsigned char>> kept_by(Index ranks) {
         model.run.gradients().data()[i] = Bf16(static_cast<float>((7 * i + step) % 13 - 6));
       }
       optimizer.prepare(0.1, staging, context);
-      optimizer.step({&status, {1}}, untimed, context);
+      optimizer.step({&status, {1}}, alone, untimed, context);
       optimizer.advance();
     }
     optimizer.visit_state(kept);
-    kept("weights", model.shard(rank, ranks).weights);
+    const TensorView<Bf16, 1, Cpu> weights = model.shard(rank, ranks).weights;
+    kept.append("weights", weights.data(), weights.bytes());
   }
   return kept.bytes;
 }

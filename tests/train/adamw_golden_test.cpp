@@ -50,10 +50,11 @@ octavo::SessionOptions session_options(const TrainingGolden& golden, Index micro
   octavo::SessionOptions options;
   options.batch = {golden.batch / micro_batches, golden.sequence_length};
   options.micro_batches = micro_batches;
-  options.optimizer = {.beta1 = static_cast<float>(golden.beta1),
-                       .beta2 = static_cast<float>(golden.beta2),
-                       .epsilon = static_cast<float>(golden.epsilon),
-                       .weight_decay = static_cast<float>(golden.weight_decay)};
+  options.optimizer =
+      octavo::AdamWSettings{.beta1 = static_cast<float>(golden.beta1),
+                            .beta2 = static_cast<float>(golden.beta2),
+                            .epsilon = static_cast<float>(golden.epsilon),
+                            .weight_decay = static_cast<float>(golden.weight_decay)};
   options.max_gradient_norm = static_cast<float>(golden.max_norm);
   return options;
 }

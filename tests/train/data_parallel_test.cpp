@@ -188,7 +188,7 @@ std::map<std::string, std::vector<float>> gradients_of_step(int ranks, int alone
     Context<Cpu> context{1};
     SessionOptions options = options_of(setting);
     options.max_gradient_norm = 0;
-    options.optimizer.beta1 = 0;
+    options.optimizer = AdamWSettings{.beta1 = 0};
     Ranked<Bf16, Reduce> session(options, context, communicator);
     const auto number = static_cast<unsigned>(communicator.rank() + alone);
     const TokenBatch batch = support::make_batch(48, support::small.vocabulary, number);

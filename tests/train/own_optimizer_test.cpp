@@ -19,25 +19,29 @@ using support::SmallModel;
 
 /// w -= rate · clip · g, and a count of its steps.
 struct Sgd {
+  struct Settings {};
+
   template <class W, class G, Device D>
-  class For {
+  class For final : public Optimizer<D> {
    public:
-    For(Arena<D>& arena, const std::vector<FlatShard<W, G, D>>& shards, const AdamWSettings&,
+    For(Arena<D>& arena, const std::vector<FlatShard<W, G, D>>& shards, const Settings&,
         std::uint64_t, const Offload&)
         : shards_(shards), rate_{arena.template take<float>(MemoryKind::optimizer, 1), {1}} {}
 
     static std::string name() { return "SGD"; }
 
-    void initialize(const Context<D>&) {}
-    void prepare(double learning_rate, Staging<D>& staging, const Context<D>& context) {
+    void initialize(const Context<D>&) override {}
+    void prepare(double learning_rate, Staging<D>& staging, const Context<D>& context) override {
       const auto rate = static_cast<float>(learning_rate);
       staging.copy(rate_.data(), &rate, sizeof(rate), context);
     }
-    void add_squared_norms(TensorView<StepStatus, 1, D> status, const Context<D>& context) const {
+    [[nodiscard]] std::size_t staged_bytes() const override { return sizeof(float); }
+    void add_squared_norms(TensorView<StepStatus, 1, D> status,
+                           const Context<D>& context) const override {
       for (const auto& shard : shards_) add_squared_norm(shard.gradients, status, context);
     }
-    void step(TensorView<const StepStatus, 1, D> status, Timeline<D>&,
-              const Context<D>& context) const {
+    void step(TensorView<const StepStatus, 1, D> status, ShardGather<D>&, Timeline<D>&,
+              const Context<D>& context) const override {
       if (status.data()->skip != 0) return;
       const float factor = rate_.data()[0] * status.data()->clip_coefficient;
       for (const auto& shard : shards_) {
@@ -47,12 +51,10 @@ struct Sgd {
         });
       }
     }
-    void advance() { ++steps_; }
-    void set_master(const std::string&, Index, std::span<const float>, const Context<D>&) {}
-    template <class Visitor>
-    void visit_state(Visitor& visitor) {
-      visitor("optimizer.steps", steps_);
-    }
+    void advance() override { ++steps_; }
+    void set_master(const std::string&, Index, std::span<const float>,
+                    const Context<D>&) const override {}
+    void visit_state(StateVisitor<D>& visitor) override { visitor("optimizer.steps", steps_); }
 
    private:
     std::vector<FlatShard<W, G, D>> shards_;

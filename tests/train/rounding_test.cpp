@@ -29,7 +29,7 @@ octavo::SessionOptions options(std::uint64_t seed) {
   octavo::SessionOptions result = support::small_options();
   result.batch = {1, 16};
   result.seed = seed;
-  result.optimizer.weight_decay = 0x1p20f;
+  result.optimizer = octavo::AdamWSettings{.weight_decay = 0x1p20f};
   return result;
 }
 constexpr double learning_rate = 0x1p-29;  // times decay, and times 2^-6: 2^-15

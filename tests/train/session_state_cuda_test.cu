@@ -220,7 +220,7 @@ struct Work {
 // recorded its second one can be taken by a fresh session, whose first step is never recorded.
 TEST_F(SessionOnCudaInFp32, ARecordTakesEveryStepAsIfItWereEnqueued) {
   SessionOptions options = small_session(2);
-  options.optimizer.beta1 = options.optimizer.beta2 = 0;
+  options.optimizer = AdamWSettings{.beta1 = 0, .beta2 = 0};
   const Work works[] = {{"first"},
                         {"recorded"},
                         {"masked", 3e-4, 3},

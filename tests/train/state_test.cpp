@@ -428,15 +428,19 @@ TEST(SessionOptions, WhatNoSessionCanBeMadeWithIsRefused) {
   refuses("micro-batches", [](SessionOptions& options) { options.micro_batches = 0; });
   refuses("head_chunk", [](SessionOptions& options) { options.model.head_chunk = -3; });
   for (const float wrong : {-0.1f, 1.0f, 1.5f, nan}) {
-    refuses("beta1", [&](SessionOptions& options) { options.optimizer.beta1 = wrong; });
-    refuses("beta2", [&](SessionOptions& options) { options.optimizer.beta2 = wrong; });
+    refuses("beta1",
+            [&](SessionOptions& options) { options.optimizer = AdamWSettings{.beta1 = wrong}; });
+    refuses("beta2",
+            [&](SessionOptions& options) { options.optimizer = AdamWSettings{.beta2 = wrong}; });
   }
   for (const float wrong : {-1e-8f, 0.0f, infinity, nan}) {
-    refuses("epsilon", [&](SessionOptions& options) { options.optimizer.epsilon = wrong; });
+    refuses("epsilon",
+            [&](SessionOptions& options) { options.optimizer = AdamWSettings{.epsilon = wrong}; });
   }
   for (const float wrong : {-0.1f, infinity, nan}) {
-    refuses("weight_decay",
-            [&](SessionOptions& options) { options.optimizer.weight_decay = wrong; });
+    refuses("weight_decay", [&](SessionOptions& options) {
+      options.optimizer = AdamWSettings{.weight_decay = wrong};
+    });
     refuses("max_gradient_norm",
             [&](SessionOptions& options) { options.max_gradient_norm = wrong; });
   }

@@ -3,4 +3,5 @@
 #pragma once
 
 #include <octavo/optim/adamw.hpp>
+#include <octavo/optim/optimizer.hpp>
 #include <octavo/optim/schedule.hpp>

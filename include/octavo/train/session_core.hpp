@@ -8,6 +8,7 @@
 #include <octavo/comm/self_comm.hpp>
 #include <octavo/memory/arena.hpp>
 #include <octavo/models/stage_hooks.hpp>
+#include <octavo/optim/optimizer.hpp>
 #include <octavo/train/replica_check.hpp>
 #include <octavo/train/session_inputs.hpp>
 #include <octavo/train/single_rank.hpp>
@@ -184,7 +185,7 @@ class SessionCore : public TrainingSession {
     buffers_ = buffers;
     replicas_ = &replicas;
     collectives().report_to(timeline_);
-    inputs_.emplace(buffers, options_.batch.tokens, context_);
+    inputs_.emplace(buffers, options_.batch.tokens, updater().staged_bytes(), context_);
     must_calibrate_ = scaling().has_histories() ? 1 : 0;
     parameters_ = std::move(parameters);
     facts_.parameters = facts_.frozen = 0;
@@ -266,16 +267,14 @@ class SessionCore : public TrainingSession {
   virtual void reset_counts() = 0;
   virtual void verify_step() const = 0;
   [[nodiscard]] virtual StepCollectives<D>& collectives() = 0;
-  virtual void prepare_update(double learning_rate, Staging<D>& staging) = 0;
-  virtual void add_squared_norms() = 0;
-  virtual void update_weights() = 0;
-  virtual void count_update() = 0;
+  [[nodiscard]] virtual Optimizer<D>& updater() = 0;
+  /// Frees memory that is not kept across steps.
+  virtual void begin_step() = 0;
   virtual void visit_weights(StateCollector<D>& collector) = 0;
   /// Visits the weights of each flat buffer that this rank updates, in buffer order.
   virtual void visit_updated_weights(
       const std::function<void(TensorView<const std::byte, 1, D>)>& visit) = 0;
   virtual void give_weights_sync(const WeightSink& sink) = 0;
-  virtual void visit_optimizer(StateCollector<D>& collector) = 0;
 
   [[nodiscard]] Index rows() const { return options_.batch.rows(); }
 

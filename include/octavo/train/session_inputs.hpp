@@ -3,7 +3,6 @@
 #pragma once
 
 #include <octavo/core/error.hpp>
-#include <octavo/kernels/adamw.hpp>
 #include <octavo/kernels/step_status.hpp>
 #include <octavo/memory/arena.hpp>
 #include <octavo/memory/buffer.hpp>
@@ -80,7 +79,7 @@ struct SessionBuffers {
 
   [[nodiscard]] std::size_t staged_bytes() const {
     return tokens.bytes() + targets.bytes() + document_tables.bytes() + gradient_scale.bytes() +
-           limits.bytes() + sizeof(AdamWStep);
+           limits.bytes();
   }
 
   BatchShape shape;                        ///< of a micro-batch as it runs
@@ -104,12 +103,14 @@ class SessionInputs {
  public:
   /// @param sequence_length  of the batches that are passed. If sequences run longer, they are
   ///                         padded with their own first tokens, without targets
-  SessionInputs(const SessionBuffers<D>& buffers, Index sequence_length, const Context<D>& context)
+  /// @param others  bytes that others copy with a step's inputs
+  SessionInputs(const SessionBuffers<D>& buffers, Index sequence_length, std::size_t others,
+                const Context<D>& context)
       : buffers_(buffers),
         shape_(buffers.shape),
         sequence_length_(sequence_length),
         document_tables_(static_cast<std::size_t>(buffers.document_tables.size())),
-        staging_(buffers.staged_bytes(), context) {}
+        staging_(buffers.staged_bytes() + others, context) {}
 
   void copy_tokens(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
                    const Context<D>& context) {

@@ -130,7 +130,7 @@ class SessionOfModel : public SessionCore<typename Model::DeviceType> {
     if constexpr (tensor_degree<Model> != 1) group = &model_.tensor_parallel_group();
     parts_->start(context, this->communicator(), group);
     model_.initialize_sync(options.seed, *hooks_, context);
-    parts_->initialize(context);
+    parts_->optimizer().initialize(context);
     this->choose_gemms();
   }
 
@@ -158,18 +158,8 @@ class SessionOfModel : public SessionCore<typename Model::DeviceType> {
   }
 
   [[nodiscard]] StepCollectives<D>& collectives() override { return *ranks_; }
-  void prepare_update(double learning_rate, Staging<D>& staging) override {
-    upload_.reset();  // its memory is not kept across steps
-    parts_->prepare(learning_rate, staging, this->context());
-  }
-  void add_squared_norms() override {
-    parts_->add_squared_norms(this->buffers().status, this->context());
-  }
-  void update_weights() override {
-    parts_->step(this->buffers().status, this->timeline(), this->context());
-  }
-  void count_update() override { parts_->advance(); }
-  void visit_optimizer(StateCollector<D>& collector) override { parts_->visit_state(collector); }
+  [[nodiscard]] Optimizer<D>& updater() override { return parts_->optimizer(); }
+  void begin_step() override { upload_.reset(); }
 
   /// Calls `body(parameter, weights, begin)` for every parameter, with the weights that this rank
   /// updates: the elements from `begin` on.
@@ -215,7 +205,7 @@ class SessionOfModel : public SessionCore<typename Model::DeviceType> {
         [&](const Piece& piece) {
           copy_to_device(elements + piece.begin, piece.rounded.data(), piece.rounded.size_bytes(),
                          context);
-          parts_->set_master(parameter.name, begin + piece.begin, piece.values, context);
+          updater().set_master(parameter.name, begin + piece.begin, piece.values, context);
         });
   }
 

@@ -1,17 +1,14 @@
 /// @file
-/// The members that a session needs from an optimizer, and compiler messages for missing ones.
+/// The type of a session's optimizer, and compiler messages for types that are none.
 #pragma once
 
-#include <octavo/core/timeline.hpp>
-#include <octavo/kernels/step_status.hpp>
-#include <octavo/optim/adamw.hpp>
-#include <octavo/train/state_entry.hpp>
+#include <octavo/optim/optim.hpp>
 #include <octavo/train/trainable_model.hpp>
 
 #include <concepts>
 #include <cstdint>
-#include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace octavo OCTAVO_ABI {
@@ -26,65 +23,38 @@ template <class O, class M>
 concept HasOptimizer = requires {
   typename OptimizerOf<O, M>;
 };
+template <class O>
+concept HasSettings = requires {
+  typename O::Settings;
+};
 template <class F, class M, class D = typename M::DeviceType>
-concept TakesShards = std::constructible_from < F,
+concept IsOptimizer = std::derived_from<F, Optimizer<D>>;
+template <class O, class M, class D = typename M::DeviceType>
+concept TakesShards = std::constructible_from < OptimizerOf<O, M>,
         Arena<D>
-&, std::vector<FlatShard<typename M::T, typename M::G, D>>, const AdamWSettings&, std::uint64_t,
-    const Offload& > ;
+&, std::vector<FlatShard<typename M::T, typename M::G, D>>, const typename O::Settings&,
+    std::uint64_t, const Offload& > ;
 template <class F>
 concept HasOptimizerName = requires {
   { F::name() } -> std::convertible_to<std::string>;
 };
-template <class F, class D>
-concept HasInitialState = requires(F& optimizer, const Context<D>& context) {
-  optimizer.initialize(context);
-};
-template <class F, class D>
-concept HasPrepare = requires(F& optimizer, Staging<D>& staging, const Context<D>& context) {
-  optimizer.prepare(double{}, staging, context);
-};
-template <class F, class D>
-concept HasSquaredNorms = requires(F& optimizer, TensorView<StepStatus, 1, D> status,
-                                   const Context<D>& context) {
-  optimizer.add_squared_norms(status, context);
-};
-template <class F, class D>
-concept HasStep = requires(F& optimizer, TensorView<StepStatus, 1, D> status, Timeline<D>& timeline,
-                           const Context<D>& context) {
-  optimizer.step(status, timeline, context);
-  optimizer.advance();
-};
-template <class F, class D>
-concept HasSetMaster = requires(F& optimizer, const std::string& name,
-                                std::span<const float> values, const Context<D>& context) {
-  optimizer.set_master(name, Index{}, values, context);
-};
-template <class F, class D>
-concept HasVisitState = requires(F& optimizer, StateCollector<D>& collector) {
-  optimizer.visit_state(collector);
-};
 
 }  // namespace detail
 
-/// An optimizer that a `ModelSession` of a model trains with: `AdamW`, or a type with a class
-/// template `For<W, G, D>`, the optimizer of weights in `W` and their gradients in `G`. `For` has
-/// the members of `AdamWState`, with the meaning documented there:
-/// - a constructor `(Arena<D>&, shards, const AdamWSettings&, std::uint64_t seed, const Offload&)`,
-///   whose memory must not depend on `G`: plans construct it with the model's gradients;
-/// - `static name()`;
-/// - `initialize`, `prepare`, `add_squared_norms`, `step`, `advance`;
-/// - `set_master`, `visit_state`.
+/// The type of an optimizer that a `ModelSession` of a model trains with, such as `AdamW<>`:
+/// - `Settings`, its constants of a training, with default values;
+/// - a class template `For<W, G, D>`, the optimizer of weights in `W` and their gradients in `G`.
+///   It is derived from `Optimizer<D>`, has `static std::string name()`, and a constructor
+///   `(Arena<D>&, const std::vector<FlatShard<W, G, D>>&, const Settings&, std::uint64_t seed,
+///   const Offload&)` that takes its memory and writes nothing;
+/// - perhaps a class template `Memory<W, G, D>` with the same constructor, for plans in programs
+///   without code for the device; its memory must not depend on `G`.
 template <class O, class M>
 concept SessionOptimizer =
-    detail::HasOptimizer<O, M> && detail::TakesShards<detail::OptimizerOf<O, M>, M> &&
-    detail::HasOptimizerName<detail::OptimizerOf<O, M>> &&
-    detail::HasInitialState < detail::OptimizerOf<O, M>,
-typename M::DeviceType >
-    &&detail::HasPrepare<detail::OptimizerOf<O, M>, typename M::DeviceType>&&
-        detail::HasSquaredNorms<detail::OptimizerOf<O, M>, typename M::DeviceType>&&
-            detail::HasStep<detail::OptimizerOf<O, M>, typename M::DeviceType>&&
-                detail::HasSetMaster<detail::OptimizerOf<O, M>, typename M::DeviceType>&&
-                    detail::HasVisitState<detail::OptimizerOf<O, M>, typename M::DeviceType>;
+    detail::HasOptimizer<O, M> && detail::HasSettings<O> &&
+    detail::IsOptimizer<detail::OptimizerOf<O, M>, M> &&
+    !std::is_abstract_v<detail::OptimizerOf<O, M>> &&
+    detail::TakesShards<O, M> && detail::HasOptimizerName<detail::OptimizerOf<O, M>>;
 
 namespace detail {
 
@@ -101,29 +71,18 @@ requires HasOptimizer<O, M>
 struct SessionOptimizerCheck<O, M> {
   using F = OptimizerOf<O, M>;
   using D = typename M::DeviceType;
-  static_assert(TakesShards<F, M>,
+  static_assert(HasSettings<O>, "ModelSession: the optimizer lacks a type Settings");
+  static_assert(IsOptimizer<F, M>,
+                "ModelSession: the optimizer's For must be derived from Optimizer<D>");
+  static_assert(!std::is_abstract_v<F>,
+                "ModelSession: the optimizer's For must override every pure member of "
+                "Optimizer<D> (optim/optimizer.hpp)");
+  static_assert(!HasSettings<O> || std::is_abstract_v<F> || TakesShards<O, M>,
                 "ModelSession: the optimizer's For lacks a constructor (Arena<D>&, const "
-                "std::vector<FlatShard<W, G, D>>&, const AdamWSettings&, std::uint64_t seed, const "
+                "std::vector<FlatShard<W, G, D>>&, const Settings&, std::uint64_t seed, const "
                 "Offload&) that takes its memory");
   static_assert(HasOptimizerName<F>,
                 "ModelSession: the optimizer's For lacks `static std::string name()`");
-  static_assert(HasInitialState<F, D>,
-                "ModelSession: the optimizer's For lacks initialize(const Context<D>&)");
-  static_assert(HasPrepare<F, D>,
-                "ModelSession: the optimizer's For lacks prepare(double learning_rate, "
-                "Staging<D>&, const Context<D>&)");
-  static_assert(HasSquaredNorms<F, D>,
-                "ModelSession: the optimizer's For lacks add_squared_norms(TensorView<StepStatus, "
-                "1, D>, const Context<D>&)");
-  static_assert(HasStep<F, D>,
-                "ModelSession: the optimizer's For lacks step(TensorView<const StepStatus, 1, D>, "
-                "Timeline<D>&, const Context<D>&) or advance()");
-  static_assert(HasSetMaster<F, D>,
-                "ModelSession: the optimizer's For lacks set_master(const std::string& name, Index "
-                "begin, std::span<const float>, const Context<D>&)");
-  static_assert(HasVisitState<F, D>,
-                "ModelSession: the optimizer's For lacks visit_state(visitor), with a template for "
-                "the visitor");
 };
 
 }  // namespace detail

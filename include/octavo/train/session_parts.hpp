@@ -15,8 +15,8 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// An optimizer and the collective operations of ranks, without their types. `AdamWState` documents
-/// the members of an optimizer; `SingleRank::For` documents `start`.
+/// An optimizer and the collective operations of ranks, without their types. `SingleRank::For`
+/// documents `start`.
 template <class W, class G, Device D>
 class SessionParts {
  public:
@@ -35,27 +35,19 @@ class SessionParts {
                      TensorParallelGroup<D>* group) = 0;
 
   [[nodiscard]] virtual std::string optimizer_name() const = 0;
-  virtual void initialize(const Context<D>& context) = 0;
-  virtual void prepare(double learning_rate, Staging<D>& staging, const Context<D>& context) = 0;
-  virtual void add_squared_norms(TensorView<StepStatus, 1, D> status,
-                                 const Context<D>& context) = 0;
-  virtual void step(TensorView<StepStatus, 1, D> status, Timeline<D>& timeline,
-                    const Context<D>& context) = 0;
-  virtual void advance() = 0;
-  virtual void set_master(const std::string& name, Index begin, std::span<const float> values,
-                          const Context<D>& context) = 0;
-  virtual void visit_state(StateCollector<D>& collector) = 0;
+  [[nodiscard]] virtual Optimizer<D>& optimizer() = 0;
 };
 
 /// @tparam Degree  number of ranks that share the model's layers
-template <class W, class G, Device D, int Degree, class Optimizer, class Ranks>
+template <class W, class G, Device D, int Degree, class OptimizerKind, class Ranks>
 class PartsOfKind final : public SessionParts<W, G, D> {
   using RanksPart = RanksWithTensorParallel<Degree, W, G, D, typename Ranks::template For<W, G, D>>;
 
  public:
   PartsOfKind(Arena<D>& arena, const ModelRuns<W, G, D>& runs, const SessionOptions& options)
       : ranks(arena, runs, options.sharding),
-        optimizer_(arena, trained(ranks.shards()), options.optimizer, options.seed,
+        optimizer_(arena, trained(ranks.shards()),
+                   options.optimizer.of<typename OptimizerKind::Settings>(), options.seed,
                    options.offload) {}
 
   [[nodiscard]] StepCollectives<D>& collectives() override { return ranks; }
@@ -74,28 +66,12 @@ class PartsOfKind final : public SessionParts<W, G, D> {
   }
 
   [[nodiscard]] std::string optimizer_name() const override { return decltype(optimizer_)::name(); }
-  void initialize(const Context<D>& context) override { optimizer_.initialize(context); }
-  void prepare(double learning_rate, Staging<D>& staging, const Context<D>& context) override {
-    optimizer_.prepare(learning_rate, staging, context);
-  }
-  void add_squared_norms(TensorView<StepStatus, 1, D> status, const Context<D>& context) override {
-    optimizer_.add_squared_norms(status, context);
-  }
-  void step(TensorView<StepStatus, 1, D> status, Timeline<D>& timeline,
-            const Context<D>& context) override {
-    optimizer_.step(status, timeline, context);
-  }
-  void advance() override { optimizer_.advance(); }
-  void set_master(const std::string& name, Index begin, std::span<const float> values,
-                  const Context<D>& context) override {
-    optimizer_.set_master(name, begin, values, context);
-  }
-  void visit_state(StateCollector<D>& collector) override { optimizer_.visit_state(collector); }
+  [[nodiscard]] Optimizer<D>& optimizer() override { return optimizer_; }
 
   RanksPart ranks;
 
  private:
-  typename Optimizer::template For<W, typename RanksPart::Gradient, D> optimizer_;
+  typename OptimizerKind::template For<W, typename RanksPart::Gradient, D> optimizer_;
 };
 
 /// Creates a session's parts of this kind.

@@ -54,15 +54,15 @@ std::vector<FlatShard<W, G, D>> trained(std::vector<FlatShard<W, G, D>> shards) 
   return shards;
 }
 
-/// Returns the type that represents ranks in a plan.
-template <class Ranks, class W, class G, Device D>
-struct PlannedRanks {
-  using Type = typename Ranks::template For<W, G, D>;
+/// Returns the type that represents ranks or an optimizer in a plan.
+template <class Kind, class W, class G, Device D>
+struct Planned {
+  using Type = typename Kind::template For<W, G, D>;
 };
-template <class Ranks, class W, class G, Device D>
-requires requires { typename Ranks::template Memory<W, G, D>; }
-struct PlannedRanks<Ranks, W, G, D> {
-  using Type = typename Ranks::template Memory<W, G, D>;
+template <class Kind, class W, class G, Device D>
+requires requires { typename Kind::template Memory<W, G, D>; }
+struct Planned<Kind, W, G, D> {
+  using Type = typename Kind::template Memory<W, G, D>;
 };
 
 }  // namespace detail
@@ -92,7 +92,7 @@ struct SessionKind {
   /// @param degree  number of ranks that share the model's layers
   template <class Ranks>
   static OfRanks of_ranks(Index degree = Degree) {
-    using Planned = typename detail::PlannedRanks<Ranks, W, G, D>::Type;
+    using Planned = typename detail::Planned<Ranks, W, G, D>::Type;
     return {Planned::casts_weights, degree,
             [](Arena<D>& arena, const ModelRuns<W, G, D>& runs, const Sharding& sharding,
                Index in_group) {
@@ -112,8 +112,9 @@ struct SessionKind {
   template <class Optimizer>
   static OfOptimizer of_optimizer() {
     return [](Arena<D>& arena, const Shards& shards, const SessionOptions& options) {
-      const typename Optimizer::template For<W, G, D> taken(arena, shards, options.optimizer,
-                                                            options.seed, options.offload);
+      const typename detail::Planned<Optimizer, W, G, D>::Type taken(
+          arena, shards, options.optimizer.of<typename Optimizer::Settings>(), options.seed,
+          options.offload);
     };
   }
   /// Returns the kind of `ModelSession<Model, Optimizer, Ranks>`.

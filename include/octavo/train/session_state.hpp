@@ -26,7 +26,7 @@ std::vector<StateEntry> SessionCore<D>::state() {
   }
   visit_weights(collector);
   scaling().visit_state(collector);
-  visit_optimizer(collector);
+  updater().visit_state(collector);
   collector("session.must_calibrate", must_calibrate_);
   std::vector<StateEntry> entries = collector.take();
   if (options_.sharding.tensor_ranks > 1) note_parts(entries);

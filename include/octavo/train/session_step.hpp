@@ -41,7 +41,8 @@ StepResult SessionCore<D>::step(const Batch& batch, double learning_rate) {
   inputs_->copy_limits(
       {loss_limit_ * static_cast<double>(std::max<Index>(1, counted)), gradient_norm_limit_},
       context_);
-  prepare_update(learning_rate, inputs_->staging());
+  begin_step();
+  updater().prepare(learning_rate, inputs_->staging(), context_);
   const bool compares = replicas_->begin_step();
   const bool was_read = std::exchange(was_read_, false);
   try {
@@ -64,7 +65,7 @@ StepResult SessionCore<D>::step(const Batch& batch, double learning_rate) {
   const StepStatus status = read_status_sync();
   timeline_.end_step_sync(context_);
   if (status.skip == 0) {
-    count_update();
+    updater().advance();
     must_calibrate_ = 0;
   } else if (must_calibrate_ != 0) {
     reset_scaling_sync();
@@ -153,13 +154,13 @@ void SessionCore<D>::enqueue_step(bool compares, bool was_read) {
   if (was_read) wait_for_reading();
   update_scaling();
   timeline_.begin_stage("gradient norm", nullptr, context_);
-  add_squared_norms();
+  updater().add_squared_norms(status, context_);
   scaling().add_nonfinite(status, context_);
   timeline_.end_stage(context_);
   ranks.sum(status, context_);
   timeline_.begin_stage("optimizer", nullptr, context_);
   decide_step(options_.max_gradient_norm, limits, status, context_);
-  update_weights();
+  updater().step(status, ranks, timeline_, context_);
   scaling().restore_if_skipped(status, context_);
   timeline_.end_stage(context_);
 }

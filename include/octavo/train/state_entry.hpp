@@ -6,6 +6,7 @@
 #include <octavo/formats/formats.hpp>
 #include <octavo/layers/parameter_part.hpp>
 #include <octavo/memory/buffer.hpp>
+#include <octavo/optim/state_visitor.hpp>
 #include <octavo/tensor/tensor_view.hpp>
 #include <octavo/train/state_reader.hpp>
 
@@ -88,38 +89,32 @@ inline const char* entry_advice(const std::string& name) {
   return "; it is of a different model, recipe or optimizer";
 }
 
-/// The name of the format in which elements of a state are stored.
-template <class T>
-std::string state_format() {
-  if constexpr (std::is_same_v<T, std::uint32_t>) {
-    return "uint32";
-  } else if constexpr (std::is_same_v<T, std::int64_t>) {
-    return "int64";
-  } else {
-    return FormatTraits<T>::name;
-  }
-}
-
 /// Collects the entries that it visits. The context and the reader must outlive the entries.
 template <Device D>
-class StateCollector {
+class StateCollector final : public StateVisitor<D> {
  public:
   /// @param reader  for `read_beside`
   StateCollector(const Context<D>& context, StateReader<D>& reader)
       : context_(context), reader_(reader) {}
 
-  /// @tparam Where  the tensor's device; `Cpu` for host memory
-  template <class T, int Rank, Device Where>
-  void operator()(const std::string& name, TensorView<T, Rank, Where> view) {
-    const std::vector<Index> shape(view.shape().begin(), view.shape().end());
-    add(name, view, 0, shape);
+  void add(StateTensor tensor) override {
+    StateEntry entry{std::move(tensor.name),
+                     std::move(tensor.format),
+                     std::move(tensor.shape),
+                     tensor.bytes,
+                     std::move(tensor.whole),
+                     tensor.begin,
+                     {},
+                     {},
+                     {}};
+    if (tensor.is_on_host) {
+      add_bytes_of_host(std::move(entry), tensor.data);
+    } else {
+      add_bytes(std::move(entry), tensor.data);
+    }
   }
-
-  /// This rank's part of a tensor: the elements from `begin` on of one of shape `whole`.
-  template <class T, Device Where, class Shape>
-  void operator()(const std::string& name, TensorView<T, 1, Where> part, Index begin,
-                  const Shape& whole) {
-    add(name, part, begin, {whole.begin(), whole.end()});
+  void add(const std::string& name, std::int64_t& number) override {
+    entries_.push_back(number_entry(name, number));
   }
 
   /// Adds a value that must be equal on both sides; see `text_entry`.
@@ -127,33 +122,9 @@ class StateCollector {
     entries_.push_back(text_entry(name, text));
   }
 
-  /// A number of the host, which the entry refers to.
-  void operator()(const std::string& name, std::int64_t& number) {
-    entries_.push_back(number_entry(name, number));
-  }
-
   [[nodiscard]] std::vector<StateEntry> take() { return std::move(entries_); }
 
  private:
-  template <class T, int Rank, Device Where>
-  void add(const std::string& name, TensorView<T, Rank, Where> view, Index begin,
-           std::vector<Index> whole) {
-    constexpr bool is_on_host = std::is_same_v<Where, Cpu> && !std::is_same_v<D, Cpu>;
-    StateEntry entry{name,
-                     state_format<T>(),
-                     {view.shape().begin(), view.shape().end()},
-                     view.bytes(),
-                     std::move(whole),
-                     begin,
-                     {},
-                     {},
-                     {}};
-    if constexpr (is_on_host) {
-      add_bytes_of_host(std::move(entry), view.data());
-    } else {
-      add_bytes(std::move(entry), view.data());
-    }
-  }
   /// @param data  where on the device the entry's bytes are
   void add_bytes(StateEntry entry, void* data) {
     const Context<D>& context = context_;

@@ -30,7 +30,7 @@ struct SessionOptions {
                                    ///< documents
   Index micro_batches = 1;         ///< micro-batches per step, over which gradients are accumulated
   ModelOptions model{};            ///< recompute policy and head chunk
-  AdamWSettings optimizer{};       ///< betas, epsilon, decay
+  OptimizerSettings optimizer{};   ///< those of its type, such as `AdamWSettings`
   Offload offload{};               ///< whether the optimizer's state is kept in host memory
   float max_gradient_norm = 1.0f;  ///< maximum gradient norm (0 disables clipping)
   std::uint64_t seed = 1;          ///< for the initial weights and stochastic rounding
@@ -51,7 +51,6 @@ inline void check_options(const SessionOptions& options) {
   const auto check = [](const char* name, auto value, bool good, const char* advice) {
     require<ConfigError>(good, name, " is ", value, "; give ", advice);
   };
-  const AdamWSettings& adamw = options.optimizer;
   check("micro-batches", options.micro_batches, options.micro_batches > 0, "at least 1");
   check("check-replicas", options.check_replicas, options.check_replicas >= 0,
         "a number of steps, or 0 for never");
@@ -63,12 +62,6 @@ inline void check_options(const SessionOptions& options) {
         message("a multiple of ", Offload::multiple, " elements").c_str());
   check("head_chunk", options.model.head_chunk, options.model.head_chunk >= 0,
         "a number of tokens, or 0");
-  check("beta1", adamw.beta1, adamw.beta1 >= 0 && adamw.beta1 < 1, "a number from 0 to below 1");
-  check("beta2", adamw.beta2, adamw.beta2 >= 0 && adamw.beta2 < 1, "a number from 0 to below 1");
-  check("epsilon", adamw.epsilon, adamw.epsilon > 0 && std::isfinite(adamw.epsilon),
-        "a number above 0");
-  check("weight_decay", adamw.weight_decay,
-        adamw.weight_decay >= 0 && std::isfinite(adamw.weight_decay), "a number from 0 on");
   check("max_gradient_norm", options.max_gradient_norm,
         options.max_gradient_norm >= 0 && std::isfinite(options.max_gradient_norm),
         "a number above 0, or 0 for no bound");
