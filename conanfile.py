@@ -1,9 +1,10 @@
 """Conan 2 recipe:
 
-    conan create . -s compiler.cppstd=20    # unless the profile says C++20
+    conan create . -s compiler.cppstd=20    # not needed if the profile sets C++20
 
-Consumers with CMake get what `cmake --install` installs, and write the same: find_package(octavo 0.1
-COMPONENTS cuda). The CUDA Toolkit, cuDNN, PCRE2 and utf8proc stay the system's.
+The package contains the files that `cmake --install` installs, and consumers use it the same way:
+find_package(octavo 0.1 COMPONENTS cuda). The CUDA Toolkit, cuDNN, PCRE2 and utf8proc are those of the
+system.
 """
 
 import os
@@ -37,7 +38,7 @@ class Octavo(ConanFile):
             check_min_cppstd(self, 20)
         except ConanInvalidConfiguration as error:
             raise ConanInvalidConfiguration(
-                f"{error} Pass -s compiler.cppstd=20, or write compiler.cppstd=20 in the profile"
+                f"{error} Pass -s compiler.cppstd=20, or set compiler.cppstd=20 in the profile"
             ) from error
 
     def generate(self):
@@ -61,7 +62,7 @@ class Octavo(ConanFile):
         self.cpp_info.set_property("cmake_find_mode", "none")
         core = self.cpp_info.components["octavo"]
         core.builddirs = [os.path.join("lib", "cmake", "octavo")]
-        # What other generators make of the same.
+        # The same for other generators.
         core.set_property("cmake_target_name", "octavo::octavo")
         core.system_libs = ["pthread"]
         cuda = self.cpp_info.components["cuda"]

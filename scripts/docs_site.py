@@ -19,7 +19,7 @@ SITE = ROOT / "docs" / "site"
 BUILT = ROOT / "build" / "docs"
 BEGIN = "<!-- scripts/docs_site.py replaces this line and all before it -->"
 END = "<!-- scripts/docs_site.py replaces this line and all behind it -->"
-# What only Doxygen's own look needs.
+# Files that only Doxygen's default theme needs.
 UNUSED = ["jquery.js", "dynsections.js", "doxygen.css", "doxygen.svg", "tabs.css", "nav_?.png", "tab_?.png",
           "sync_*.png", "splitbar.png", "bc_s.png", "bdwn.png", "closed.png", "open.png", "doc.png",
           "folder*.png"]
@@ -29,7 +29,7 @@ KINDS = {"class": "Classes", "struct": "Classes", "union": "Classes", "concept":
 
 
 def text_of(markup):
-    """The words of HTML."""
+    """The text of HTML, without markup."""
     words = re.sub(r"<[^>]+>", "", markup)
     return re.sub(r"\s+", " ", html.unescape(words)).replace("\u25c6", "").strip()
 
@@ -59,7 +59,7 @@ def address_of(member):
 
 
 def symbols(xml):
-    """What the library documents outside of octavo::detail, each name once."""
+    """The documented names of the library outside octavo::detail, each once."""
     found = {}
     for compound in ElementTree.parse(xml / "index.xml").getroot():
         kind, refid = compound.get("kind"), compound.get("refid")
@@ -87,7 +87,7 @@ def room_of(symbol):
 
 
 def purposes():
-    """What each room is for: the table of CONTRIBUTING.md, in its order."""
+    """The purpose of each room: the table of CONTRIBUTING.md, in its order."""
     page = ROOT / "CONTRIBUTING.md"
     rows = re.findall(r"^\| `(\w+)/` \| (.+?) \|", page.read_text(), re.MULTILINE) if page.is_file() else []
     return {room: re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text, quote=False))
@@ -168,7 +168,7 @@ HEADING = re.compile(
 
 
 def headings(body):
-    """The headings of a page: whether it is below another, its address, its text."""
+    """The headings of a page: whether each is a subheading, its address and its text."""
     found = []
     for match in HEADING.finditer(body):
         anchor = match["id"] or match["group"] or match["member"]
@@ -187,7 +187,7 @@ def on_this_page(found):
 
 
 def shell_line(line):
-    """Colours of a line of commands: comments, strings and flags."""
+    """A line of commands with coloured comments, strings and flags."""
     return re.sub(r"(?P<comment>(?:^|(?<=\s))#.*$)|(?P<string>&#39;.*?&#39;|'[^']*'|\"[^\"]*\")"
                   r"|(?P<flag>(?<![\w-])--?[A-Za-z][\w-]*)",
                   lambda part: f'<span class="{ {"comment": "comment", "string": "stringliteral", "flag": "flagword"}[part.lastgroup] }">'
@@ -203,7 +203,7 @@ def fragment(match):
 
 
 def improved(body):
-    """Doxygen's markup as the stylesheet needs it."""
+    """Doxygen's markup, adapted to the stylesheet."""
     body = re.sub(r"<script.*?</script>", "", body, flags=re.DOTALL)
     body = re.sub(r"(<a [^>]*>)([^<]*`[^<]*)(</a>)",
                   lambda part: part[1] + re.sub(r"`([^`]+)`", r"<code>\1</code>", part[2]) + part[3], body)

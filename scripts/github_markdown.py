@@ -2,7 +2,7 @@
 
 import re
 
-# The first alternative that matches counts. Code is matched, so that its headings and links are skipped.
+# The first matching alternative counts. Code is matched to skip the headings and links in it.
 PARTS = re.compile(
     r"^ *(?P<fence>```+|~~~+)(?:.*?^ *(?P=fence)[`~]*$|.*)"
     r"|(?<!`)(?P<ticks>`+)(?!`)(?:(?!\n\s*\n).)*?(?<!`)(?P=ticks)(?!`)"

@@ -9,12 +9,12 @@ from pathlib import Path
 
 RULES = Path(__file__).with_name("prose.txt")
 
-# Code of a page, of which a reader expects no sentences.
+# Code of a page, which contains no sentences.
 PAGE_CODE = re.compile(
     r"^ *(?P<fence>```+|~~~+).*?^ *(?P=fence)[`~]*$"
     r"|(?<!`)(?P<ticks>`+)(?!`)(?:(?!\n\s*\n).)*?(?<!`)(?P=ticks)(?!`)"
     r"|\]\([^()\s]+\)|<!--.*?-->|^\|[ :|-]+\|$", re.DOTALL | re.MULTILINE)
-# Comments of a source and its strings; character literals, so that none opens a string.
+# Comments and strings of a source; character literals match too, so that a quote in one opens no string.
 SOURCE_TEXT = re.compile(
     r"(?P<comment>//[^\n]*(?:\n[ \t]*//[^\n]*)*)"
     r"|(?P<raw>R\"(?P<tag>\w*)\(.*?\)(?P=tag)\")"
@@ -28,13 +28,13 @@ def rules(text):
     for line in text.splitlines():
         if line and not line.startswith("#"):
             pattern, _, suggestion = line.partition("\t")
-            words = pattern.replace(" ", r"\s+")  # a phrase may be on two lines
+            words = pattern.replace(" ", r"\s+")  # a phrase may span two lines
             found.append((re.compile(words, re.IGNORECASE), suggestion.strip()))
     return found
 
 
 def blank(text):
-    """As many lines, without words."""
+    """Empty lines, as many as the match has."""
     return "\x00" + "\n" * text.count("\n")
 
 
@@ -61,7 +61,7 @@ def source_text(text):
 
 
 def phrases(name, text, listed):
-    """Each phrase of a text that is listed: its line, the phrase and the suggestion."""
+    """Each listed phrase in a text: its line, the phrase and the suggestion."""
     words = page_text(text) if name.endswith(".md") else source_text(text)
     return sorted((words.count("\n", 0, match.start()) + 1, " ".join(match.group().split()),
                    suggestion)

@@ -1,4 +1,4 @@
-"""Builds a consumer of the package that `conan create` made, and trains one step."""
+"""Builds a program with the package that `conan create` created, and trains one step."""
 
 import os
 

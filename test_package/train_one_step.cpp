@@ -1,4 +1,4 @@
-// Trains one step in FP8 on two threads; exit code 1 if that is not what happened.
+// Trains in FP8 on two threads; exit code 1 if the loss does not decrease.
 
 #include <octavo/octavo.hpp>
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""torch_llama.py on several GPUs of one host: PyTorch's FSDP2 (fully_shard), and torchao's float8
-with weights gathered in FP8. Measures what train_step measures between ranks.
+"""Runs torch_llama.py on several GPUs of one host: PyTorch's FSDP2 (fully_shard), and torchao's float8
+with weights gathered in FP8. Measures the same as train_step with several ranks.
 
     torchrun --nproc-per-node 2 benchmarks/peers/torch_fsdp.py --precision fp8-tensorwise \\
       --micro-batches 4 [--zero 3]
 
-Without --zero 3 the weights stay between a step's micro-batches and gradients are reduced once, after
-the last: the fastest that FSDP2 has. Rank 0 prints; tokens a second are those of all ranks.
+Without --zero 3, weights are kept between the micro-batches of a step and gradients are reduced once,
+after the last: the fastest mode of FSDP2. Rank 0 prints; tokens/s are those of all ranks.
 """
 import functools
 import os
@@ -21,7 +21,7 @@ import torch_llama
 
 
 class Whole(nn.Module):
-    """The model and its loss as one module, so that FSDP's root has embedding, norm and head."""
+    """The model and its loss as one module, so that FSDP's root contains embedding, norm and head."""
 
     def __init__(self, llama):
         super().__init__()

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Tokens a second by which transformers goes on with a text, one sequence, in BF16 with random weights:
-what generate_benchmark measures of octavo.
+"""Measures the tokens/s at which transformers generates one sequence, in BF16 with random weights,
+as generate_benchmark does for Octavo.
 
     benchmarks/peers/torch_generate.py [--models smollm2_135m llama3_8b] [--length 1024] [--tokens 128]
         [--ways eager compiled]
 
-eager is `generate` as it is called without any setting; compiled takes a cache of fixed size, for which
-transformers compiles the step by torch.compile. The likeliest token is taken. A line is a way of a
-model: the median of --repeats texts, without the first of each way, in which it compiles.
+eager calls `generate` with default settings; compiled uses a cache of fixed size, for which transformers
+compiles the step with torch.compile. Decoding is greedy. Prints one line per model and way: the median
+of --repeats texts, without the first text of each way, during which it compiles.
 """
 import argparse
 import statistics
@@ -27,7 +27,7 @@ WAYS = {"eager": {}, "compiled": {"cache_implementation": "static"}}
 
 
 def seconds_of(model, prompt, tokens, settings):
-    """Of a text of `tokens` behind the prompt."""
+    """Generates `tokens` tokens after the prompt."""
     torch.cuda.synchronize()
     begin = time.perf_counter()
     model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=tokens, min_new_tokens=tokens,

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Training steps of the same GPT-2 in PyTorch: torch.compile, in BF16 or with torchao's float8
-linear layers. Measures what train_step measures and prints the same line.
+"""Measures training steps of the same GPT-2 in PyTorch: torch.compile, in BF16 or with torchao's float8
+linear layers. Measures the same as train_step and prints the same line.
 
     benchmarks/peers/torch_gpt2.py --model gpt2_124m --batch 16 --seq-len 1024
 
-As torch_llama.py in all else, but that the whole model with its loss is compiled at once, which is
-faster for a model of this size. The vocabulary is padded to a multiple of 128, as octavo's.
+Otherwise like torch_llama.py, except that the whole model and its loss are compiled together, which is
+faster for a model of this size. The vocabulary is padded to a multiple of 128, as in Octavo.
 """
 import dataclasses
 
@@ -29,7 +29,7 @@ class Config:
         return -(-self.vocabulary // 128) * 128
 
     def flops_per_token(self, sequence):
-        """6 for each weight that multiplies, and causal attention, half of all pairs."""
+        """6 per weight in a GEMM, plus causal attention, half of all pairs."""
         block = 12 * self.hidden * self.hidden + 13 * self.hidden
         weights = self.layers * block + 2 * self.hidden + self.vocabulary * self.hidden
         return 6 * weights + 6 * self.layers * sequence * self.hidden
@@ -92,7 +92,7 @@ def initialize(model, config):
 
 
 class Trainer:
-    """The same step again and again: step() returns the loss, on the GPU."""
+    """Repeats the same step: step() returns the loss, on the GPU."""
 
     def __init__(self, options):
         config = MODELS[options.model]

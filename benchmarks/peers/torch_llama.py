@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Training steps of the same Llama in PyTorch: torch.compile, in BF16 or with torchao's float8
-linear layers. Measures what train_step measures and prints the same line.
+"""Measures training steps of the same Llama in PyTorch: torch.compile, in BF16 or with torchao's float8
+linear layers. Measures the same as train_step and prints the same line.
 
     benchmarks/peers/torch_llama.py --model llama3_8b --precision fp8-tensorwise --micro-batches 4
 
 Random tokens of the whole vocabulary, the same in every step; BF16 weights, gradients and moments,
 no FP32 master weights; gradients clipped to 1; fused AdamW; every block and the loss compiled. Each
 step is timed by the host, from its start until the GPU has finished. Attention is cuDNN's, the
-fastest that PyTorch has on Hopper, unless --attention says otherwise; PyTorch fails rather than
-taking another. FP8 needs torchao, of which the Python files alone suffice
+fastest in PyTorch on Hopper; --attention selects another. PyTorch fails instead of using a different
+one. FP8 needs torchao, of which the Python files alone suffice
 (TORCHAO_FORCE_SKIP_LOADING_SO_FILES=1).
 """
 import argparse
@@ -44,7 +44,7 @@ class Config:
                 self.kv_heads * self.head_dim]
 
     def flops_per_token(self, sequence):
-        """6 for each weight that multiplies, and causal attention, half of all pairs."""
+        """6 per weight in a GEMM, plus causal attention, half of all pairs."""
         attention = self.heads * self.head_dim
         block = self.hidden * (sum(self.qkv_sizes) + attention + 3 * self.ffn + 2)
         weights = self.layers * block + self.hidden + self.vocabulary * self.hidden
@@ -155,7 +155,7 @@ def choose_attention(name):
 
 
 class Trainer:
-    """The same step again and again: step() returns the loss, on the GPU."""
+    """Repeats the same step: step() returns the loss, on the GPU."""
 
     def __init__(self, options):
         config = MODELS[options.model]
@@ -258,12 +258,12 @@ def parse_arguments(description, models):
     parser.add_argument("--precision", choices=["bf16", "fp8-tensorwise", "fp8-rowwise"],
                         default="bf16")
     parser.add_argument("--attention", choices=["cudnn", "flash"], default="cudnn")
-    parser.add_argument("--batch", type=count, default=1, help="sequences in a micro-batch")
-    parser.add_argument("--seq-len", type=count, default=8192, help="tokens in a sequence")
+    parser.add_argument("--batch", type=count, default=1, help="sequences per micro-batch")
+    parser.add_argument("--seq-len", type=count, default=8192, help="tokens per sequence")
     parser.add_argument("--micro-batches", type=count, default=1)
-    parser.add_argument("--steps", type=count, default=6, help="steps that are timed")
-    parser.add_argument("--warmup", type=count, default=3, help="steps before them")
-    parser.add_argument("--json", help="file that the result is appended to")
+    parser.add_argument("--steps", type=count, default=6, help="number of timed steps")
+    parser.add_argument("--warmup", type=count, default=3, help="number of steps before the timed ones")
+    parser.add_argument("--json", help="file to which the result is appended")
     return parser.parse_args()
 
 

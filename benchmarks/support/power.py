@@ -1,4 +1,4 @@
-"""Power, clock and energy of GPUs while something runs, read from NVML."""
+"""Measures power, clock and energy of GPUs through NVML."""
 import ctypes
 import statistics
 import threading
@@ -11,7 +11,7 @@ SUCCESS = 0
 
 
 class Sampler:
-    """Samples all GPUs in a thread of its own, from `with` to its end.
+    """Samples all GPUs in a separate thread, during a `with` block.
 
     `samples` holds (Unix time, [per GPU: watts, SM clock in MHz, whether the power cap limits the
     clock]). It stays empty if NVML is not available; `fault` then says why.
@@ -65,7 +65,7 @@ def read(nvml, gpu):
 
 
 def figures(samples, begin, end, tokens):
-    """What was drawn from `begin` to `end` (Unix times), while `tokens` were trained on; {} without
+    """Power and energy from `begin` to `end` (Unix times), in which `tokens` were trained; {} without
     samples. Watts and MHz are medians over time and GPUs; joules are of all GPUs together.
     """
     inside = [gpus for time_of, gpus in samples if begin <= time_of <= end]

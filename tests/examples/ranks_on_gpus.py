@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Programs on the GPUs of one host: states that go on under other stages, ends, and faults.
+"""Tests programs on the GPUs of one host: resuming with other ZeRO stages, exit codes, and faults.
 
     ranks_on_gpus.py PATH_TO_TRAIN_LLAMA PATH_TO_EVALUATE [RANKS]
 
@@ -29,7 +29,7 @@ def check(condition, *what):
 
 
 class Ranks:
-    """Processes of a program, one a GPU; what they print is in NAME.RANK.log."""
+    """Processes of a program, one per GPU; their output is in NAME.RANK.log."""
 
     def __init__(self, name, program, *flags, ranks=world):
         global case
@@ -47,7 +47,7 @@ class Ranks:
                     env={**os.environ, **{key: str(value) for key, value in place.items()}}))
 
     def codes(self, limit=90):
-        """Exit codes, once all have ended; None of a rank that has not within the limit."""
+        """Exit codes, once all have ended; None for a rank that has not ended within the limit."""
         end = time.monotonic() + limit
         codes = []
         for process in self.processes:

@@ -1,4 +1,4 @@
-"""Every flag of train_llama changes what it should in metrics.jsonl, and nothing before it.
+"""Tests that every flag of train_llama changes the expected values in metrics.jsonl, and no earlier ones.
 
     train_llama_flags.py PATH_TO_TRAIN_LLAMA
 
@@ -64,7 +64,7 @@ class Run:
         return [step[key] for step in self.steps]
 
     def same_until(self, other, step, key="loss"):
-        """The first `step` values are equal to the bit, and some later one is not."""
+        """The first `step` values are bitwise equal, and a later one differs."""
         mine, others = self.column(key), other.column(key)
         check(mine[:step] == others[:step], key, "differs before step", step + 1, mine, others)
         check(mine[step:] != others[step:], key, "is the same after step", step, mine)
@@ -108,7 +108,7 @@ check(set(saved) == {*defaults, *base.flags}, "other choices", set(saved) ^ {*de
 
 # --- spikes ----------------------------------------------------------------------------------
 def limit(values, threshold):
-    """Median and median absolute deviation, as docs/trainer.md has them."""
+    """Median and median absolute deviation, as in docs/trainer.md."""
     median = statistics.median(values)
     sigma = 1.4826 * statistics.median(abs(value - median) for value in values)
     return median + threshold * max(sigma, 0.02 * abs(median))
@@ -480,7 +480,7 @@ for arguments, said in ((["--export-hf", "hf/new"], "--resume with its path"),
 
 
 def gpus():
-    """How many GPUs this program and this machine have, and what to say of it if none."""
+    """The number of GPUs of this program and machine, and a note if there are none."""
     help_text = subprocess.run([program, "--help"], capture_output=True, text=True, check=True).stdout
     if not any("--device" in line and "cuda" in line for line in help_text.splitlines()):
         return 0, "the program has no cuda device"
@@ -496,7 +496,7 @@ def gpus():
 
 
 def plans(run):
-    """The line that says where the algorithms of a run's GEMMs are from."""
+    """The line with the source of a run's GEMM algorithms."""
     lines = [line for line in run.out.decode().splitlines() if line.startswith("gemm plans: ")]
     check(len(lines) == 1, "not one line of plans", lines)
     return lines[0] if lines else ""

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the files that fuzzing begins with, a folder a target: seeds.py FOLDER"""
+"""Writes the initial inputs of fuzzing, one folder per target: seeds.py FOLDER"""
 
 import base64
 import json

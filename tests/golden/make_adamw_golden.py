@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes llama_adamw.golden and qwen3_adamw.golden beside this file.
+"""Writes llama_adamw.golden and qwen3_adamw.golden next to this file.
 
 Twenty training steps of a small model with PyTorch's AdamW on the CPU: the learning rate warms up
 and decays, matrices decay and vectors do not, gradients are clipped in some steps and not in
@@ -49,7 +49,7 @@ def make_qwen3():
 
 
 def as_floats(optimizer):
-    """The settings as the library holds them: rounded to float32."""
+    """The settings, rounded to float32 as in the library."""
     return {key: float(np.float32(value)) for key, value in optimizer.items()}
 
 

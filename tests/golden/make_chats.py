@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the folder chats beside this file.
+"""Writes the folder chats next to this file.
 
 Two of the small tokenizers beside it with the special tokens of chats; expected.json has chats and
 what transformers' apply_chat_template makes of them by the templates of models: the text, its tokens,

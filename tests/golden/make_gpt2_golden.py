@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes gpt2_small.golden beside this file: what make_llama_golden.py does for a Llama, for a
+"""Writes gpt2_small.golden next to this file: like make_llama_golden.py, but for a
 GPT-2.
 
 Names are Hugging Face's, but weights that it stores as [in, out] (Conv1D) are written as

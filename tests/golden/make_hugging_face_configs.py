@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes hugging_face/FAMILY.N.json beside this file: the config.json of a small Llama, Qwen3 and
+"""Writes hugging_face/FAMILY.N.json next to this file: the config.json of a small Llama, Qwen3 and
 GPT-2 as transformers N.x saves them, and of a Llama with scaled rotary positions.
 
 Majors 4 and 5 differ in how they spell positions and the format of weights.

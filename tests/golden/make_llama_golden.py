@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes llama_small.golden and qwen3_small.golden beside this file.
+"""Writes llama_small.golden and qwen3_small.golden next to this file.
 
 A small model, a batch, and the logits, loss and gradients that PyTorch and Hugging Face
 transformers (4.5x or 5.x) compute for them on the CPU. Weights and tokens come from a counter-based
@@ -50,7 +50,7 @@ def make_weight(name, shape, stream):
 
 
 def rope_arguments(theta, scaling, maximum_length):
-    """RoPE settings as the installed major version of transformers wants them."""
+    """RoPE settings as the installed major version of transformers requires them."""
     if int(transformers.__version__.split(".")[0]) >= 5:
         parameters = {"rope_type": "default"} if scaling is None else dict(scaling)
         return {"rope_parameters": {**parameters, "rope_theta": theta},

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes peft_small.golden and peft/adapter_config.json beside this file.
+"""Writes peft_small.golden and peft/adapter_config.json next to this file.
 
 A small Llama with LoRA adapters of PEFT beside some of its layers, a batch, and the logits, the
 loss and the adapters' gradients that PEFT, PyTorch and Hugging Face transformers compute on the CPU
@@ -44,7 +44,7 @@ def make_model():
 
 
 def saved(model):
-    """What PEFT saves: the text of its configuration, and tensors by their names in the file."""
+    """The files that PEFT saves: the text of its configuration, and tensors by their names."""
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         config = json.loads((Path(folder) / "adapter_config.json").read_text())

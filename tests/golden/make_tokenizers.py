@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the folder tokenizers beside this file.
+"""Writes the folder tokenizers next to this file.
 
 Small tokenizers of byte pairs, laid out as those of GPT-2, Llama 3, Qwen and SmolLM2, trained on the
 texts below by the package tokenizers, and one file of tiktoken; expected.json has the texts and

@@ -73,7 +73,7 @@ says "own-is-wrong: caught (test_core_own, "
 says "program-has-another-word: survived"
 says "2 of 3 caught"
 tries "the same sources" 0 ""
-says "3 mutants as $scratch/build/mutate/found.jsonl has them"
+says "3 mutants have results in $scratch/build/mutate/found.jsonl"
 says "2 of 3 caught"
 tries "one that is named" 0 "1 own" own-is
 echo "// more" >>examples/program.cpp
@@ -91,7 +91,7 @@ tries "a line that was cut off" 0 "1 program"
 sed -i 's/+ other/+ broken/' tests/mutants/all.txt
 for again in "" " again"; do
   tries "a fault that does not compile$again" 1 ""
-  says "2 mutants as "
+  says "2 mutants have results in "
   says "does not compile: program-has-another-word: choose another fault"
 done
 sed -i 's/+ broken/+ killed/; /^survives/d' tests/mutants/all.txt
@@ -102,11 +102,11 @@ done
 sed -i 's/+ killed/+ elsewhere/' tests/mutants/all.txt
 for again in "1 program" ""; do
   tries "a survivor that is not noted, '$again'" 1 "$again"
-  says "survived: program-has-another-word: NOT NOTED"
+  says "survived: program-has-another-word: NOT LISTED"
 done
 sed -i '/^- right/i survives: nobody looks at it' tests/mutants/all.txt
 tries "what is noted, and caught" 1 ""
-says "caught: own-is-wrong, which the catalogue calls a survivor"
+says "caught: own-is-wrong, which the catalogue lists as a survivor"
 sed -i '/^survives/d' tests/mutants/all.txt
 
 # stops NUMBER ARGUMENT...: runs mutate until so many slow things have begun, and stops it

@@ -1,4 +1,4 @@
-# An overlay port: it installs the sources that it lies among, and downloads nothing.
+# An overlay port: it installs the sources of the repository that contains it, and downloads nothing.
 set(SOURCE_PATH "${CURRENT_PORT_DIR}/../../../..")
 set(VCPKG_BUILD_TYPE release) # header-only
 
