@@ -91,8 +91,8 @@ class OptimizerOfRule : public RuleMemory<Rule, W, G, Moment, D>, public Optimiz
                          const Context<D>& context) const override {
     state_.add_squared_norms(status, context);
   }
-  void step(TensorView<const StepStatus, 1, D> status, ShardGather<D>&, Timeline<D>& timeline,
-            const Context<D>& context) const override {
+  void step(TensorView<const StepStatus, 1, D> status, [[maybe_unused]] ShardGather<D>& ranks,
+            Timeline<D>& timeline, const Context<D>& context) const override {
     state_.update(timeline, context, [&](const auto& elements) {
       Rule::update(elements, settings_, TensorView<const Step, 1, D>(step_), status, context);
     });

@@ -1,5 +1,5 @@
 /// @file
-/// The type of a session's optimizer, and compiler messages for types that are none.
+/// The type of a session's optimizer, and compiler messages for other types.
 #pragma once
 
 #include <octavo/optim/optim.hpp>
