@@ -150,8 +150,8 @@ TEST(AttentionChoice, WorkspaceIsComputedWhereNobodyCanBeAsked) {
 }
 
 TEST(AttentionChoice, NothingIsPlannedForAShapeThatNothingRuns) {
-  EXPECT_THROW(runs({1, 64, {4, 4, 160}}, limits_with(true, false)), ConfigError);
-  EXPECT_EQ(runs<float>({1, 64, {4, 4, 160}}, limits_with(true, false)), "octavo, octavo");
+  EXPECT_THROW(runs({1, 64, {4, 4, 260}}, limits_with(true, false)), ConfigError);
+  EXPECT_EQ(runs<float>({1, 64, {4, 4, 250}}, limits_with(true, false)), "octavo, octavo");
 }
 
 // Tiles of 128 tokens cover a sequence of 64s; keys and values that no heads share need no
@@ -179,16 +179,19 @@ std::string refusal(const AttentionShape& shape, bool is_bf16) {
 }
 
 TEST(AttentionChoice, AShapeThatTheKernelsCannotRunIsNamed) {
-  for (const Index dim : {8, 96, 128}) EXPECT_EQ(refusal({1, 64, {1, 1, dim}}, true), "") << dim;
-  for (const Index dim : {100, 136, 192}) {
+  for (const Index dim : {8, 96, 128, 136, 256})
+    EXPECT_EQ(refusal({1, 64, {1, 1, dim}}, true), "") << dim;
+  for (const Index dim : {100, 250, 264}) {
     const std::string text = refusal({1, 64, {1, 1, dim}}, true);
     EXPECT_EQ(text.find(message("head_dim is ", dim, ", but")), 0u) << text;
   }
   EXPECT_EQ(refusal({1, 64, {1, 1, 250}}, false), "");
   EXPECT_EQ(refusal({1, 64, {1, 1, 264}}, false).find("head_dim is 264, but"), 0u);
-  // 65535 blocks of 128 tokens.
+  // 65535 blocks of 128 tokens; of 64 in the backward of wide heads.
   EXPECT_EQ(refusal({1, 8388480, {1, 1, 64}}, true), "");
   EXPECT_NE(refusal({1, 8388481, {1, 1, 64}}, true).find("has 8388481 tokens"), std::string::npos);
+  EXPECT_EQ(refusal({1, 4194240, {1, 1, 256}}, true), "");
+  EXPECT_NE(refusal({1, 4194241, {1, 1, 256}}, true).find("has 4194241 tokens"), std::string::npos);
 }
 
 }  // namespace attention_choice_test

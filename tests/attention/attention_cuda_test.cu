@@ -14,11 +14,12 @@ using namespace attention_on_cuda;
 using support::OnGpu;
 
 constexpr AttentionShape shapes[] = {
-    {1, 1, {4, 4, 64}},    {2, 1, {2, 1, 128}},   {3, 17, {4, 2, 32}},  {2, 17, {2, 2, 128}},
-    {2, 64, {8, 2, 64}},   {1, 64, {8, 1, 128}},  {2, 192, {4, 2, 64}}, {2, 320, {4, 1, 128}},
-    {1, 256, {4, 4, 96}},  {2, 130, {8, 1, 128}}, {1, 130, {4, 4, 96}}, {2, 130, {4, 2, 64}},
-    {2, 257, {4, 2, 128}}, {2, 257, {8, 1, 32}},  {1, 257, {4, 1, 16}}, {1, 1024, {4, 1, 128}},
-    {1, 1024, {2, 2, 64}}, {1, 1024, {8, 1, 32}}};
+    {1, 1, {4, 4, 64}},    {2, 1, {2, 1, 128}},   {3, 17, {4, 2, 32}},   {2, 17, {2, 2, 128}},
+    {2, 64, {8, 2, 64}},   {1, 64, {8, 1, 128}},  {2, 192, {4, 2, 64}},  {2, 320, {4, 1, 128}},
+    {1, 256, {4, 4, 96}},  {2, 130, {8, 1, 128}}, {1, 130, {4, 4, 96}},  {2, 130, {4, 2, 64}},
+    {2, 257, {4, 2, 128}}, {2, 257, {8, 1, 32}},  {1, 257, {4, 1, 16}},  {1, 1024, {4, 1, 128}},
+    {1, 1024, {2, 2, 64}}, {1, 1024, {8, 1, 32}}, {1, 1, {2, 1, 256}},   {2, 130, {4, 2, 256}},
+    {1, 257, {2, 1, 192}}, {1, 200, {4, 1, 136}}, {1, 1024, {4, 1, 256}}};
 
 /// The parameter: whether attention may run through cuDNN.
 class AttentionOnCuda : public OnGpu, public testing::WithParamInterface<bool> {
@@ -166,7 +167,7 @@ class AttentionOnCudaInFp32 : public OnGpu {};
 TEST_F(AttentionOnCudaInFp32, IsTheFormula) {
   for (const AttentionShape& shape :
        {AttentionShape{2, 1, {2, 1, 32}}, AttentionShape{2, 130, {4, 2, 32}},
-        AttentionShape{1, 65, {4, 1, 128}}}) {
+        AttentionShape{1, 65, {4, 1, 128}}, AttentionShape{1, 70, {2, 1, 256}}}) {
     SCOPED_TRACE(text_of(shape));
     const auto inputs = random_inputs<float>(shape, 6);
     Attention<float, Cuda> attention(shape, inputs);
@@ -182,10 +183,10 @@ TEST_F(AttentionOnCudaErrors, AHeadDimThatIsNotServedIsNamedBeforeAnythingRuns) 
   const Context<Cuda> context;
   for (const Index tokens : {16, 64}) {
     try {
-      (void)attention_limits<Bf16>({1, tokens, {1, 1, 136}}, context);
+      (void)attention_limits<Bf16>({1, tokens, {1, 1, 264}}, context);
       FAIL() << "no exception";
     } catch (const ConfigError& error) {
-      EXPECT_NE(std::string(error.what()).find("head_dim is 136"), std::string::npos);
+      EXPECT_NE(std::string(error.what()).find("head_dim is 264"), std::string::npos);
     }
   }
 }

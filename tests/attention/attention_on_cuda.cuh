@@ -125,7 +125,8 @@ inline const char* name_of(bool cudnn) { return cudnn ? "cudnn" : "octavo"; }
 
 inline std::string text_of(const AttentionShape& shape) {
   return message(shape.sequences, " x ", shape.tokens, " tokens, ", shape.heads.heads, "/",
-                 shape.heads.kv_heads, " heads of ", shape.heads.head_dim);
+                 shape.heads.kv_heads, " heads of ", shape.heads.head_dim, ", window ",
+                 shape.options.window, ", scale ", shape.options.scale);
 }
 
 }  // namespace octavo::attention_on_cuda

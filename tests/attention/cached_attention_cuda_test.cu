@@ -18,6 +18,7 @@ using support::Place;
 struct Shape {
   HeadLayout layout;
   Index capacity;
+  AttentionOptions options{};
 };
 
 std::vector<std::int32_t> positions_from(Index first, Index rows) {
@@ -52,8 +53,8 @@ class Decoding {
     set(cache_.values, values_, first + rows_);
   }
   void run() {
-    cached_attention(constant(qkv_), shape_.layout, {}, constant(positions_), cache_, output_,
-                     place_.context());
+    cached_attention(constant(qkv_), shape_.layout, shape_.options, constant(positions_), cache_,
+                     output_, place_.context());
   }
   [[nodiscard]] std::vector<T> output() const { return place_.read(output_); }
   [[nodiscard]] const Context<D>& context() const { return place_.context(); }
@@ -93,7 +94,7 @@ void compare(const Shape& shape) {
       if (first < 0 || first + rows > shape.capacity) continue;
       SCOPED_TRACE(message(shape.layout.heads, "/", shape.layout.kv_heads, " heads of ",
                            shape.layout.head_dim, ", ", rows, " rows after ", first, " of ",
-                           shape.capacity));
+                           shape.capacity, ", window ", shape.options.window));
       cpu.go_to(first);
       cpu.run();
       cuda.go_to(first);
@@ -106,10 +107,10 @@ void compare(const Shape& shape) {
 class CachedAttentionOnCuda : public OnGpu {};
 
 TEST_F(CachedAttentionOnCuda, IsWhatTheCpuMakes) {
-  for (const Shape& shape :
-       {Shape{{4, 4, 64}, 1}, Shape{{9, 3, 64}, 700}, Shape{{8, 2, 128}, 1000},
-        Shape{{12, 12, 64}, 129}, Shape{{16, 2, 96}, 257}, Shape{{4, 1, 16}, 333},
-        Shape{{8, 1, 128}, 5000}, Shape{{3, 3, 8}, 64}}) {
+  for (const Shape& shape : {Shape{{4, 4, 64}, 1}, Shape{{9, 3, 64}, 700}, Shape{{8, 2, 128}, 1000},
+                             Shape{{12, 12, 64}, 129}, Shape{{16, 2, 96}, 257},
+                             Shape{{4, 1, 16}, 333}, Shape{{8, 1, 128}, 5000}, Shape{{3, 3, 8}, 64},
+                             Shape{{4, 1, 256}, 700}, Shape{{2, 2, 136}, 130}}) {
     compare<Bf16>(shape);
   }
 }
@@ -121,18 +122,47 @@ TEST_F(CachedAttentionOnCuda, IsWhatTheCpuMakesInFp32) {
   }
 }
 
+// Windows of one key, within a part and across parts, and longer than the cache.
+TEST_F(CachedAttentionOnCuda, WindowsAreWhatTheCpuMakes) {
+  for (const Index window : {1, 3, 33, 64, 500, 2000}) {
+    for (const HeadLayout layout : {HeadLayout{8, 2, 128}, HeadLayout{3, 3, 64},
+                                    HeadLayout{4, 1, 256}, HeadLayout{6, 2, 24}}) {
+      compare<Bf16>({layout, 1500, {window, 0.0f}});
+    }
+  }
+  compare<float>({{4, 2, 10}, 300, {70, 0.25f}});
+  compare<Bf16>({{8, 2, 64}, 700, {0, 0.0625f}});
+}
+
+TEST_F(CachedAttentionOnCuda, AWindowAsLongAsTheCacheHasTheBitsOfNone) {
+  const Shape shape{{8, 2, 128}, 600};
+  for (const Index rows : {1, 5}) {
+    Decoding<Bf16, Cuda> none(shape, rows);
+    none.go_to(500);
+    none.run();
+    for (const Index window : {600, 601}) {
+      Decoding<Bf16, Cuda> windowed({shape.layout, shape.capacity, {window, 0.0f}}, rows);
+      windowed.go_to(500);
+      windowed.run();
+      EXPECT_EQ(windowed.output(), none.output()) << window;
+    }
+  }
+}
+
 // Tiles of many rows leave no reason to divide the keys: one kernel writes the output.
 TEST_F(CachedAttentionOnCuda, ManyRowsAreWhatTheCpuMakes) {
-  const Shape shape{{8, 2, 64}, 1500};
-  for (const Index rows : {150, 1100}) {
-    Decoding<Bf16, Cpu> cpu(shape, rows);
-    Decoding<Bf16, Cuda> cuda(shape, rows);
-    for (const Index first : {Index{0}, Index{333}, shape.capacity - rows}) {
-      cpu.go_to(first);
-      cpu.run();
-      cuda.go_to(first);
-      cuda.run();
-      support::expect_close(cpu.output(), cuda.output(), allowed);
+  for (const Index window : {0, 100}) {
+    const Shape shape{{8, 2, 64}, 1500, {window, 0.0f}};
+    for (const Index rows : {150, 1100}) {
+      Decoding<Bf16, Cpu> cpu(shape, rows);
+      Decoding<Bf16, Cuda> cuda(shape, rows);
+      for (const Index first : {Index{0}, Index{333}, shape.capacity - rows}) {
+        cpu.go_to(first);
+        cpu.run();
+        cuda.go_to(first);
+        cuda.run();
+        support::expect_close(cpu.output(), cuda.output(), allowed);
+      }
     }
   }
 }
@@ -154,7 +184,7 @@ TEST_F(CachedAttentionOnCuda, OneRecordingServesEveryPositionAndGivesTheSameBits
 }
 
 TEST_F(CachedAttentionOnCuda, AHeadDimThatIsNotServedIsNamed) {
-  Decoding<Bf16, Cuda> decoding({{1, 1, 136}, 4}, 1);
+  Decoding<Bf16, Cuda> decoding({{1, 1, 264}, 4}, 1);
   EXPECT_THROW(decoding.run(), ConfigError);
 }
 

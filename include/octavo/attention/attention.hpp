@@ -40,6 +40,8 @@ struct AttentionShape {
   AttentionOptions options{};
 
   [[nodiscard]] Index rows() const { return sequences * tokens; }
+  /// Returns the window if it is shorter than a sequence, or 0.
+  [[nodiscard]] Index window() const { return options.window < tokens ? options.window : 0; }
 };
 
 /// The two passes of attention.

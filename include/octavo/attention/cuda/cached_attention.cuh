@@ -30,14 +30,21 @@ struct CachedArguments {
   float2* statistics;  ///< [rows, heads, splits]: the maximum score, the sum of exponentials
   Index columns;
   int rows, capacity, splits, heads, kv_heads, head_dim;
-  float scale;  ///< log2(e) / √head_dim
+  int window;   ///< `capacity` if there is no limit
+  float scale;  ///< log2(e) times the factor of scores
 
-  /// Returns the number of keys that a row attends to.
+  /// Returns the end of the keys that a row attends to.
   [[nodiscard]] __device__ int visible(int row) const {
     return max(1, min(positions[row] + 1, capacity));
   }
+  /// Returns the first key that a row attends to.
+  [[nodiscard]] __device__ int first_visible(int row) const {
+    return max(0, visible(row) - window);
+  }
+  /// Returns the number of keys from the first row's first to the last row's last.
+  [[nodiscard]] __device__ int all_keys() const { return visible(rows - 1) - first_visible(0); }
   [[nodiscard]] __device__ int split_keys() const {
-    return static_cast<int>(keys_of_split(visible(rows - 1), splits, head_dim));
+    return static_cast<int>(keys_of_split(all_keys(), splits, head_dim));
   }
 };
 
@@ -70,7 +77,7 @@ OCTAVO_KERNEL void __launch_bounds__(cached_threads, 4)
   const int first = tile * queries;  // row is query row / group; head is query row % group
   const int count = min(queries, a.rows * group - first);
   const int keys_each = a.split_keys();
-  const int begin = split * keys_each;
+  const int begin = a.first_visible(0) + split * keys_each;
   if (begin >= a.visible(a.rows - 1)) return;
   const int column = static_cast<int>(threadIdx.x) % Lanes * run_size;
   const int stream = static_cast<int>(threadIdx.x) / Lanes;
@@ -78,6 +85,8 @@ OCTAVO_KERNEL void __launch_bounds__(cached_threads, 4)
   Floats query[queries];
   int ends[queries];  // end of this part's keys that a query row attends to
   int end = begin;
+  const int first_key = max(begin, a.first_visible(first / group));
+  const int latest_begin = a.first_visible((first + count - 1) / group);
 #pragma unroll
   for (int q = 0; q < queries; ++q) {
     query[q] = Floats{};
@@ -100,7 +109,7 @@ OCTAVO_KERNEL void __launch_bounds__(cached_threads, 4)
   float totals[queries] = {};
 #pragma unroll
   for (float& one : largest) one = -INFINITY;
-  for (int base = begin + stream; base - stream < end; base += streams * in_flight) {
+  for (int base = first_key + stream; base - stream < end; base += streams * in_flight) {
     Run<T> keys[in_flight];
     Run<T> values[in_flight];
 #pragma unroll
@@ -123,6 +132,16 @@ OCTAVO_KERNEL void __launch_bounds__(cached_threads, 4)
         }
         score = warp_sum<Lanes>(score);
         scores[q][i] = base + i * streams < ends[q] ? score : -INFINITY;
+      }
+    }
+    if (base < latest_begin) {  // windows of later rows begin later
+#pragma unroll
+      for (int q = 0; q < queries; ++q) {
+        const int row_begin = a.first_visible((first + min(q, count - 1)) / group);
+#pragma unroll
+        for (int i = 0; i < in_flight; ++i) {
+          if (base + i * streams < row_begin) scores[q][i] = -INFINITY;
+        }
       }
     }
 #pragma unroll
@@ -197,7 +216,7 @@ OCTAVO_KERNEL void __launch_bounds__(combine_threads)
   wait_for_previous();
   const auto& a = arguments;
   const int keys_each = a.split_keys();
-  const int used = (a.visible(a.rows - 1) + keys_each - 1) / keys_each;
+  const int used = (a.all_keys() + keys_each - 1) / keys_each;
   const Index first = Index{blockIdx.x} * a.splits;
   if (threadIdx.x < 32) {
     float2 statistics[most / 32];
@@ -244,9 +263,7 @@ OCTAVO_KERNEL void __launch_bounds__(combine_threads)
 /// The kernel for heads of this width.
 template <bool Vectors, class T>
 auto* cached_kernel(Index head_dim) {
-  if constexpr (std::is_same_v<T, float>) {
-    if (head_dim > 128) return cached_attention_kernel<Vectors, 32, T>;
-  }
+  if (head_dim > 128) return cached_attention_kernel<Vectors, 32, T>;
   return head_dim <= 64 ? cached_attention_kernel<Vectors, 8, T>
                         : cached_attention_kernel<Vectors, 16, T>;
 }
@@ -264,9 +281,11 @@ void cached_attention_body(TensorView<const T, 2, Cuda> qkv, HeadLayout layout,
   const auto [heads, kv_heads, dim] = layout;
   const Index rows = qkv.extent(0);
   require_own_attention({1, rows, layout, 0, true, options}, std::is_same_v<T, Bf16>);
-  const CacheSplits cut(layout, rows, cache.capacity());
+  const Index capacity = cache.capacity();
+  const Index window = options.window == 0 ? capacity : std::min(options.window, capacity);
+  const CacheSplits cut(layout, rows, std::min(window + rows - 1, capacity));
   auto* memory = workspace_of<float>(
-      context, cached_attention_workspace(layout, rows, cache.capacity(), context), name);
+      context, cached_attention_workspace(layout, rows, capacity, context), name);
   const Index parts = rows * heads * cut.splits;
   const auto narrow = [](Index value) { return static_cast<int>(value); };
   const CachedArguments<T> arguments{
@@ -279,12 +298,15 @@ void cached_attention_body(TensorView<const T, 2, Cuda> qkv, HeadLayout layout,
       reinterpret_cast<float2*>(memory),
       layout.columns(),
       narrow(rows),
-      narrow(cache.capacity()),
+      narrow(capacity),
       narrow(cut.splits),
       narrow(heads),
       narrow(kv_heads),
       narrow(dim),
-      static_cast<float>(1.4426950408889634 / std::sqrt(static_cast<double>(dim)))};
+      narrow(window),
+      static_cast<float>(options.scale > 0.0f
+                             ? 1.4426950408889634 * static_cast<double>(options.scale)
+                             : 1.4426950408889634 / std::sqrt(static_cast<double>(dim)))};
   const bool vectors = rows_are_vectors(dim, qkv.data(), cache.keys.data(), cache.values.data());
   launch_ahead(name, vectors ? cached_kernel<true, T>(dim) : cached_kernel<false, T>(dim),
                dim3(static_cast<unsigned>(cut.tiles * cut.splits), static_cast<unsigned>(kv_heads)),

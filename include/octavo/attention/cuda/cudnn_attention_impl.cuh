@@ -16,7 +16,6 @@
 #include <cudnn_frontend.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -59,11 +58,12 @@ inline Work backward_work(bool deterministic) {
 }
 
 /// The properties that determine a plan.
-using PlanKey = std::tuple<Work, Index, Index, Index, Index, Index, Index>;
+using PlanKey = std::tuple<Work, Index, Index, Index, Index, Index, Index, Index, float>;
 
 inline PlanKey plan_key(const AttentionShape& shape, Work work) {
   const auto [heads, kv_heads, dim] = shape.heads;
-  return {work, shape.sequences, shape.tokens, shape.most_documents, heads, kv_heads, dim};
+  return {work, shape.sequences, shape.tokens,       shape.most_documents, heads, kv_heads,
+          dim,  shape.window(),  shape.options.scale};
 }
 
 struct Plan {
@@ -75,7 +75,9 @@ struct Plan {
 inline std::string shape_text(const AttentionShape& shape) {
   const std::string documents =
       shape.most_documents == 0 ? "" : message("up to ", shape.most_documents, " documents, ");
-  return message(shape.sequences, " sequences of ", shape.tokens, " tokens, ", documents,
+  const std::string window =
+      shape.window() == 0 ? "" : message("a window of ", shape.window(), ", ");
+  return message(shape.sequences, " sequences of ", shape.tokens, " tokens, ", documents, window,
                  shape.heads.heads, " heads and ", shape.heads.kv_heads, " KV heads of ",
                  shape.heads.head_dim);
 }
@@ -215,16 +217,23 @@ struct FusedTensors {
   }
 };
 
-/// Describes the causal softmax of Q · Kᵀ / √head_dim times V, and its log-sum-exp.
+/// Describes which keys a query attends to, and the factor of scores. cuDNN's left bound is the
+/// number of keys up to the query, which is the window.
+template <class Options>
+void set_mask(Options& options, const AttentionShape& shape) {
+  options.set_attn_scale(shape.options.scale_for(shape.heads.head_dim))
+      .set_diagonal_alignment(frontend::DiagonalAlignment_t::TOP_LEFT)
+      .set_diagonal_band_right_bound(0);
+  if (shape.window() > 0) options.set_diagonal_band_left_bound(static_cast<int>(shape.window()));
+}
+
+/// Describes the causal softmax of scale · Q · Kᵀ times V, and its log-sum-exp.
 inline void describe_forward(Graph& graph, const AttentionShape& shape) {
   const DocumentTensors documents(graph, shape);
   const FusedTensors fused(shape, documents, "", queries);
-  auto options = frontend::graph::SDPA_attributes()
-                     .set_name("attention_forward")
-                     .set_generate_stats(true)
-                     .set_attn_scale(1.0f / std::sqrt(static_cast<float>(shape.heads.head_dim)))
-                     .set_diagonal_alignment(frontend::DiagonalAlignment_t::TOP_LEFT)
-                     .set_diagonal_band_right_bound(0);
+  auto options =
+      frontend::graph::SDPA_attributes().set_name("attention_forward").set_generate_stats(true);
+  set_mask(options, shape);
   documents.set(options);
   const auto [output, statistics] = graph.sdpa(graph.tensor(fused.query), graph.tensor(fused.key),
                                                graph.tensor(fused.value), options);
@@ -243,10 +252,8 @@ inline void describe_backward(Graph& graph, const AttentionShape& shape, bool de
   };
   auto options = frontend::graph::SDPA_backward_attributes()
                      .set_name("attention_backward")
-                     .set_deterministic_algorithm(deterministic)
-                     .set_attn_scale(1.0f / std::sqrt(static_cast<float>(shape.heads.head_dim)))
-                     .set_diagonal_alignment(frontend::DiagonalAlignment_t::TOP_LEFT)
-                     .set_diagonal_band_right_bound(0);
+                     .set_deterministic_algorithm(deterministic);
+  set_mask(options, shape);
   documents.set(options);
   if (shape.most_documents > 0) {
     options.set_max_total_seq_len_q(shape.rows()).set_max_total_seq_len_kv(shape.rows());

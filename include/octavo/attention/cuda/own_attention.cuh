@@ -18,21 +18,23 @@ void launch_attention(void (*kernel)(Parameters...), int shared_bytes, Index x, 
          attention_threads, static_cast<std::size_t>(shared_bytes), context, arguments...);
 }
 
-/// Calls `body` with the number of columns that tiles need for this head_dim, and whether there are
-/// documents, as types.
+/// Calls `body` with the number of columns that tiles need, and whether documents or a window hide
+/// keys, as types.
 template <class Body>
-void with_attention_variant(Index head_dim, bool documents, const Body& body) {
-  const auto with_documents = [&](auto columns) {
-    if (documents) {
+void with_attention_variant(const AttentionGeometry& geometry, const Body& body) {
+  const auto with_bounds = [&](auto columns) {
+    if (geometry.bounded()) {
       body(columns, std::true_type());
     } else {
       body(columns, std::false_type());
     }
   };
-  if (head_dim <= 64) {
-    with_documents(std::integral_constant<int, 64>());
+  if (geometry.head_dim <= 64) {
+    with_bounds(std::integral_constant<int, 64>());
+  } else if (geometry.head_dim <= 128) {
+    with_bounds(std::integral_constant<int, 128>());
   } else {
-    with_documents(std::integral_constant<int, 128>());
+    with_bounds(std::integral_constant<int, 256>());
   }
 }
 
@@ -48,14 +50,15 @@ inline void own_attention_forward(const AttentionShape& shape, TensorView<const 
                                   TensorView<float, 1, Cuda> log_sum_exp,
                                   const Context<Cuda>& context) {
   require_own_attention(shape, true);
-  const auto launch = [&](auto tile_columns, auto divided) {
+  const AttentionGeometry geometry(shape, documents);
+  const auto launch = [&](auto tile_columns, auto bounded) {
     constexpr int columns = decltype(tile_columns)::value;
-    launch_attention(attention_forward_kernel<columns, decltype(divided)::value>,
+    launch_attention(attention_forward_kernel<columns, decltype(bounded)::value>,
                      ForwardTiles<columns>::bytes, shape.heads.heads * shape.sequences,
                      ceil_divide(shape.tokens, attention_rows), context, qkv.data(), output.data(),
-                     log_sum_exp.data(), AttentionGeometry(shape, documents));
+                     log_sum_exp.data(), geometry);
   };
-  with_attention_variant(shape.heads.head_dim, !documents.empty(), launch);
+  with_attention_variant(geometry, launch);
 }
 
 /// See attention_backward.
@@ -71,22 +74,22 @@ inline void own_attention_backward(const AttentionShape& shape, TensorView<const
   const AttentionGeometry geometry(shape, documents);
   const AttentionBackwardArguments arguments{qkv.data(), output_gradient.data(), log_sum_exp.data(),
                                              delta, qkv_gradient.data()};
-  const Index tiles = ceil_divide(shape.tokens, attention_rows);
-  const auto launch = [&](auto tile_columns, auto divided) {
+  const auto launch = [&](auto tile_columns, auto bounded) {
     constexpr int columns = decltype(tile_columns)::value;
-    constexpr bool in_documents = decltype(divided)::value;
+    constexpr bool hides = decltype(bounded)::value;
     constexpr int bytes = BackwardTiles<columns>::bytes;
+    const Index tiles = ceil_divide(shape.tokens, BackwardTiles<columns>::rows);
     constexpr int delta_threads = columns / 8;
     launch_attention(
         attention_delta_kernel<delta_threads>, 0,
         ceil_divide(shape.rows() * shape.heads.heads * delta_threads, attention_threads), 1,
         context, output.data(), output_gradient.data(), delta, geometry);
-    launch_attention(attention_key_gradient_kernel<columns, in_documents>, bytes,
+    launch_attention(attention_key_gradient_kernel<columns, hides>, bytes,
                      shape.heads.kv_heads * shape.sequences, tiles, context, arguments, geometry);
-    launch_attention(attention_query_gradient_kernel<columns, in_documents>, bytes,
+    launch_attention(attention_query_gradient_kernel<columns, hides>, bytes,
                      shape.heads.heads * shape.sequences, tiles, context, arguments, geometry);
   };
-  with_attention_variant(shape.heads.head_dim, !documents.empty(), launch);
+  with_attention_variant(geometry, launch);
 }
 
 }  // namespace detail

@@ -48,6 +48,12 @@ __device__ inline float dot(const WarpRow& a, const WarpRow& b) {
   return warp_sum(sum);
 }
 
+/// Returns the factor of scores, rounded correctly.
+__device__ inline float exact_scale(const AttentionGeometry& geometry) {
+  return geometry.given_scale > 0.0f ? geometry.given_scale
+                                     : 1.0f / sqrtf(static_cast<float>(geometry.head_dim));
+}
+
 /// The row of one head that the calling warp processes.
 struct WarpTask {
   int sequence, head, token;
@@ -86,8 +92,8 @@ OCTAVO_KERNEL void simple_attention_forward_kernel(SimpleForwardArguments argume
   const int dim = geometry.head_dim;
   const int kv_head = task.head / geometry.group();
   WarpRow query(qkv + geometry.query(task.sequence, task.token, task.head), dim);
-  query.multiply(1.0f / sqrtf(static_cast<float>(dim)));
-  const int first = geometry.begin(task.sequence, task.token);
+  query.multiply(exact_scale(geometry));
+  const int first = geometry.begin<true>(task.sequence, task.token);
   WarpRow sums;
   float largest = -INFINITY;
   float sum = 0.0f;
@@ -104,7 +110,8 @@ OCTAVO_KERNEL void simple_attention_forward_kernel(SimpleForwardArguments argume
   sums.multiply(1.0f / sum);
   sums.store(output + geometry.output(task.sequence, task.token, task.head), dim);
   if (threadIdx.x % 32 == 0) {
-    log_sum_exp[geometry.statistic(task.sequence, task.token, task.head)] = largest + logf(sum);
+    log_sum_exp[geometry.statistic<true>(task.sequence, task.token, task.head)] =
+        largest + logf(sum);
   }
 }
 
@@ -117,13 +124,13 @@ OCTAVO_KERNEL void simple_query_gradient_kernel(SimpleBackwardArguments argument
   if (task.sequence >= geometry.sequences) return;
   const int dim = geometry.head_dim;
   const int kv_head = task.head / geometry.group();
-  const float scale = 1.0f / sqrtf(static_cast<float>(dim));
+  const float scale = exact_scale(geometry);
   const WarpRow query(qkv + geometry.query(task.sequence, task.token, task.head), dim);
   const Index out = geometry.output(task.sequence, task.token, task.head);
   const WarpRow gradient(output_gradient + out, dim);
   const float row_delta = dot(gradient, WarpRow(output + out, dim));
-  const Index statistic = geometry.statistic(task.sequence, task.token, task.head);
-  const int first = geometry.begin(task.sequence, task.token);
+  const Index statistic = geometry.statistic<true>(task.sequence, task.token, task.head);
+  const int first = geometry.begin<true>(task.sequence, task.token);
   WarpRow sums;
   for (int token = first; token <= task.token; ++token) {
     const WarpRow key(qkv + geometry.key(task.sequence, token, kv_head), dim);
@@ -143,10 +150,10 @@ OCTAVO_KERNEL void simple_key_gradient_kernel(SimpleBackwardArguments arguments,
   const WarpTask task(geometry, geometry.kv_heads);
   if (task.sequence >= geometry.sequences) return;
   const int dim = geometry.head_dim;
-  const float scale = 1.0f / sqrtf(static_cast<float>(dim));
+  const float scale = exact_scale(geometry);
   const WarpRow key(qkv + geometry.key(task.sequence, task.token, task.head), dim);
   const WarpRow value(qkv + geometry.value(task.sequence, task.token, task.head), dim);
-  const int end = geometry.end(task.sequence, task.token);
+  const int end = geometry.end<true>(task.sequence, task.token);
   WarpRow key_sums;
   WarpRow value_sums;
   for (int i = 0; i < geometry.group(); ++i) {
@@ -154,7 +161,7 @@ OCTAVO_KERNEL void simple_key_gradient_kernel(SimpleBackwardArguments arguments,
     for (int token = task.token; token < end; ++token) {
       const WarpRow query(qkv + geometry.query(task.sequence, token, head), dim);
       const WarpRow gradient(output_gradient + geometry.output(task.sequence, token, head), dim);
-      const Index statistic = geometry.statistic(task.sequence, token, head);
+      const Index statistic = geometry.statistic<true>(task.sequence, token, head);
       const float probability = expf(dot(query, key) * scale - log_sum_exp[statistic]);
       value_sums.add(probability, gradient);
       key_sums.add(probability * (dot(gradient, value) - delta[statistic]) * scale, query);

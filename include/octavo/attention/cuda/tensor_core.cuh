@@ -148,7 +148,7 @@ __device__ inline void pin(Fragment& fragment) {
 template <class Registers, int count>
 __device__ void pin(Registers (&registers)[count]) {
 #pragma unroll
-  for (Registers& one : registers) pin(one);
+  for (int i = 0; i < count; ++i) pin(registers[i]);
 }
 
 /// Call it before products that use registers written by other instructions.

@@ -20,19 +20,22 @@ inline constexpr Index cudnn_attention_least = 64;
 namespace detail {
 
 /// The maximum head_dim of the built-in kernels, on tensor cores and in FP32.
-inline constexpr int own_attention_dim = 128;
+inline constexpr int own_attention_dim = 256;
 inline constexpr int simple_attention_dim = 256;
 
-/// Queries or keys that a block of the built-in kernels processes, and tokens of a sequence covered
-/// by the maximum number of blocks in a grid's second dimension.
+/// Queries or keys that a block of the built-in kernels processes; in the backward of heads wider
+/// than 128, half of them.
 inline constexpr int attention_rows = 128;
-inline constexpr Index own_attention_tokens = Index{65535} * attention_rows;
+
+/// Returns the tokens of a sequence that the maximum number of blocks in a grid's second dimension
+/// covers.
+constexpr Index own_attention_tokens(Index head_dim) {
+  return Index{65535} * (head_dim <= 128 ? attention_rows : attention_rows / 2);
+}
 
 /// Throws ConfigError if the built-in kernels do not support the attention. Every model needs them,
 /// even with cuDNN, because they run shapes that are used once, as in text generation.
 inline void require_own_attention(const AttentionShape& shape, bool is_bf16) {
-  require<ConfigError>(shape.options.window == 0 && shape.options.scale == 0.0f,
-                       "attention on Cuda does not support a window or a scale; choose Cpu");
   const Index dim = shape.heads.head_dim;
   if (!is_bf16) {
     require<ConfigError>(dim <= simple_attention_dim, "head_dim is ", dim,
@@ -43,9 +46,9 @@ inline void require_own_attention(const AttentionShape& shape, bool is_bf16) {
   require<ConfigError>(dim % 8 == 0 && dim <= own_attention_dim, "head_dim is ", dim,
                        ", but attention in bf16 on Cuda needs a multiple of 8, at most ",
                        own_attention_dim, "; choose another model");
-  require<ConfigError>(shape.tokens <= own_attention_tokens, "a sequence has ", shape.tokens,
+  require<ConfigError>(shape.tokens <= own_attention_tokens(dim), "a sequence has ", shape.tokens,
                        " tokens, but attention in bf16 on Cuda takes at most ",
-                       own_attention_tokens, "; choose a shorter one");
+                       own_attention_tokens(dim), "; choose a shorter one");
 }
 
 /// Returns the bytes of workspace that the built-in kernels need: the backward's deltas.

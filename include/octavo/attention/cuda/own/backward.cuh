@@ -35,7 +35,7 @@ OCTAVO_KERNEL void attention_delta_kernel(const Bf16* output, const Bf16* output
   sum = warp_sum<threads>(sum);
   if (exists && chunk == 0) {
     const int sequence = static_cast<int>(row / geometry.tokens);
-    delta[geometry.statistic(sequence, static_cast<int>(row % geometry.tokens), head)] = sum;
+    delta[geometry.statistic<true>(sequence, static_cast<int>(row % geometry.tokens), head)] = sum;
   }
 }
 
@@ -48,12 +48,20 @@ struct AttentionBackwardArguments {
   Bf16* qkv_gradient;
 };
 
-/// Shared memory of the two backward kernels: two resident tiles, two stages of two streamed tiles,
-/// and two stages of the log-sum-exps and deltas of streamed queries.
+/// Shared memory of the two backward kernels, and how warpgroups divide a block's rows: two
+/// resident tiles, two stages of two streamed tiles, and two stages of the log-sum-exps and deltas
+/// of streamed queries.
 template <int columns>
 struct BackwardTiles {
-  using Own = SharedTile<attention_rows, columns>;
+  /// Sums of wide tiles do not fit in registers: the warpgroups then compute scores of the same 64
+  /// rows, and each sums half of the columns.
+  static constexpr bool divides_columns = columns > narrow_columns;
+  static constexpr int rows = divides_columns ? product_side : attention_rows;
+  static constexpr int sum_columns = divides_columns ? columns / 2 : columns;
+  using Own = SharedTile<rows, columns>;
   using Passing = SharedTile<backward_rows, columns>;
+  using Sums = Accumulator[sum_columns / panel_columns];
+  using Place = ThreadPlace<rows>;
   static constexpr int statistics = 2 * Own::bytes + 4 * Passing::bytes;
   static constexpr int bytes =
       statistics + 4 * backward_rows * static_cast<int>(sizeof(float)) + tile_alignment;
@@ -66,6 +74,31 @@ struct BackwardTiles {
   [[nodiscard]] __device__ Passing passing(int which, int stage) const {
     return {base +
             static_cast<std::uint32_t>(2 * Own::bytes + (2 * stage + which) * Passing::bytes)};
+  }
+  /// Returns the first column that the thread's warpgroup sums.
+  [[nodiscard]] static __device__ int first_column(const Place& place) {
+    return divides_columns ? place.group * sum_columns : 0;
+  }
+  /// Returns the columns of a tile that the thread's warpgroup sums.
+  template <int tile_rows>
+  [[nodiscard]] static __device__ SharedTile<tile_rows, sum_columns> summed(
+      SharedTile<tile_rows, columns> tile, const Place& place) {
+    constexpr int panel_bytes = SharedTile<tile_rows, columns>::panel_bytes;
+    return {tile.address +
+            static_cast<std::uint32_t>(first_column(place) / panel_columns * panel_bytes)};
+  }
+  /// Writes the block's sums to memory through a resident tile. All threads of the block must call
+  /// it.
+  /// @param target      the tile's first value
+  /// @param valid_rows  rows of the tile that exist in memory
+  __device__ void store(const Sums& sums, float factor, int which, const Place& place, Bf16* target,
+                        Index stride, Index valid_rows, int dim) const {
+    // Products of the other warpgroup may still read the tile.
+    if constexpr (divides_columns) __syncthreads();
+    const float factors[2] = {factor, factor};
+    const int first = first_column(place);
+    store_tile(sums, factors, summed(own(which), place), place.warp_row, target + first, stride,
+               valid_rows, dim - first);
   }
   /// Returns the address of a streamed query's statistic.
   [[nodiscard]] __device__ std::uint32_t statistic(int which, int stage, int query) const {

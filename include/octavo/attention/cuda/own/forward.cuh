@@ -48,7 +48,7 @@ __device__ void softmax_step(Accumulator (&scores)[count], float scale, SoftmaxR
 template <int columns>
 struct ForwardTiles {
   using Queries = SharedTile<attention_rows, columns>;
-  using Keys = SharedTile<forward_keys, columns>;
+  using Keys = SharedTile<forward_keys<columns>, columns>;
   static constexpr int bytes = Queries::bytes + 4 * Keys::bytes + tile_alignment;
 
   std::uint32_t base = shared_tiles();
@@ -63,47 +63,49 @@ struct ForwardTiles {
 /// Computes, in each block of threads, the outputs of 128 queries of one head, longest rows first.
 /// The product for the scores of the next keys overlaps that of the current probabilities with the
 /// values.
-/// @tparam documents  whether sequences are divided: keys before the first query's document are
-///                    skipped
+/// @tparam bounded  whether documents or a window hide keys: those before the first query's are
+///                  skipped
 /// Source: Shah et al. 2024, arXiv 2407.08608.
-template <int columns, bool documents>
+template <int columns, bool bounded>
 OCTAVO_KERNEL __launch_bounds__(attention_threads,
                                 1) void attention_forward_kernel(const Bf16* qkv, Bf16* output,
                                                                  float* log_sum_exp,
                                                                  AttentionGeometry geometry) {
-  constexpr int key_products = forward_keys / product_side;
+  constexpr int keys_a_step = forward_keys<columns>;
+  constexpr int key_products = keys_a_step / product_side;
+  constexpr bool queries_in_registers = columns <= narrow_columns;
   const int tokens = geometry.tokens;
   const int heads = geometry.heads;
   const int dim = geometry.head_dim;
   const ForwardTiles<columns> tiles;
-  const ThreadPlace place;
+  const ThreadPlace<> place;
   const int head = static_cast<int>(blockIdx.x) % heads;
   const int sequence = static_cast<int>(blockIdx.x) / heads;
   const int kv_head = head / geometry.group();
   const int first = static_cast<int>(gridDim.y - 1 - blockIdx.y) * attention_rows;
-  const int steps = (min(first + attention_rows, tokens) + forward_keys - 1) / forward_keys;
+  const int steps = (min(first + attention_rows, tokens) + keys_a_step - 1) / keys_a_step;
   const Index stride = geometry.stride();
   const auto begin_of = [&](int row) {
-    return geometry.begin<documents>(sequence, min(first + row, tokens - 1));
+    return geometry.begin<bounded>(sequence, min(first + row, tokens - 1));
   };
-  const int start = begin_of(0) / forward_keys;  // the first step
+  const int start = begin_of(0) / keys_a_step;  // the first step
   const int begins[2] = {begin_of(place.row), begin_of(place.row + 8)};
   // Of the warpgroup's rows; read from one lane, so that the compiler knows that it is uniform.
   const int latest_begin =
-      documents ? __shfl_sync(0xffffffffu, begin_of(place.group_row + product_side - 1), 0) : 0;
+      bounded ? __shfl_sync(0xffffffffu, begin_of(place.group_row + product_side - 1), 0) : 0;
 
   const auto copy_keys = [&](int step) {
     if (step < steps) {
       copy_tile<attention_threads>(tiles.keys(step % 2),
-                                   qkv + geometry.key(sequence, step * forward_keys, kv_head),
-                                   stride, tokens - step * forward_keys, dim);
+                                   qkv + geometry.key(sequence, step * keys_a_step, kv_head),
+                                   stride, tokens - step * keys_a_step, dim);
     }
   };
   const auto copy_values = [&](int step) {
     if (step < steps) {
       copy_tile<attention_threads>(tiles.values(step % 2),
-                                   qkv + geometry.value(sequence, step * forward_keys, kv_head),
-                                   stride, tokens - step * forward_keys, dim);
+                                   qkv + geometry.value(sequence, step * keys_a_step, kv_head),
+                                   stride, tokens - step * keys_a_step, dim);
     }
   };
   copy_tile<attention_threads>(tiles.queries(), qkv + geometry.query(sequence, first, head), stride,
@@ -115,10 +117,12 @@ OCTAVO_KERNEL __launch_bounds__(attention_threads,
   commit_copies();
   wait_for_copies<1>();
 
-  Fragment queries[columns / product_depth];
+  Fragment queries[queries_in_registers ? columns / product_depth : 1] = {};
+  if constexpr (queries_in_registers) {
 #pragma unroll
-  for (int k = 0; k < columns / product_depth; ++k) {
-    queries[k] = load_fragment(tiles.queries(), place.warp_row, k);
+    for (int k = 0; k < columns / product_depth; ++k) {
+      queries[k] = load_fragment(tiles.queries(), place.warp_row, k);
+    }
   }
   Accumulator scores[key_products];
   Accumulator sums[columns / panel_columns];
@@ -129,28 +133,33 @@ OCTAVO_KERNEL __launch_bounds__(attention_threads,
   const auto start_step = [&](int step) {
 #pragma unroll
     for (int n = 0; n < key_products; ++n) {
-      start_scores(scores[n], queries, tiles.keys(step % 2), n * product_side);
+      const auto keys = tiles.keys(step % 2);
+      if constexpr (queries_in_registers) {
+        start_scores(scores[n], queries, keys, n * product_side);
+      } else {
+        start_scores(scores[n], tiles.queries(), place.group_row, keys, n * product_side);
+      }
     }
     commit_products();
   };
   const auto softmax = [&](int step) {
-    const int distance = first + place.row - step * forward_keys - place.column;
-    if ((step + 1) * forward_keys > first + place.group_row) {
+    const int distance = first + place.row - step * keys_a_step - place.column;
+    if ((step + 1) * keys_a_step > first + place.group_row) {
 #pragma unroll
       for (int n = 0; n < key_products; ++n) {
         hide_later_keys(scores[n], distance - n * product_side);
       }
     }
-    if constexpr (documents) {
-      if (step * forward_keys < latest_begin) {
+    if constexpr (bounded) {
+      if (step * keys_a_step < latest_begin) {
 #pragma unroll
         for (int n = 0; n < key_products; ++n) {
-          const int column = step * forward_keys + n * product_side + place.column;
+          const int column = step * keys_a_step + n * product_side + place.column;
           hide_earlier_keys(scores[n], {begins[0] - column, begins[1] - column});
         }
       }
     }
-    softmax_step<documents>(scores, scale, rows, factors);
+    softmax_step<bounded>(scores, scale, rows, factors);
   };
 
   set_zero(sums);
@@ -193,7 +202,7 @@ OCTAVO_KERNEL __launch_bounds__(attention_threads,
     inverse[h] = 1.0f / sum;
     const int token = first + place.row + 8 * h;
     if (place.column == 0 && token < tokens) {
-      log_sum_exp[geometry.statistic<documents>(sequence, token, head)] =
+      log_sum_exp[geometry.statistic<bounded>(sequence, token, head)] =
           rows.largest[h] * geometry.scale() + logf(sum);
     }
   }

@@ -6,25 +6,26 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// Computes, in each block of threads, the gradients of 128 keys and values of one KV head, over
-/// all queries of the group's heads in a fixed order. Products are transposed: rows are keys.
-/// @tparam documents  whether sequences are divided: queries after the last key's document are
-///                    skipped
-template <int columns, bool documents>
+/// Computes, in each block of threads, the gradients of 128 keys and values of one KV head, or of
+/// 64 in wide tiles, over all queries of the group's heads in a fixed order. Products are
+/// transposed: rows are keys.
+/// @tparam bounded  whether documents or a window hide keys: queries that see none are skipped
+template <int columns, bool bounded>
 OCTAVO_KERNEL __launch_bounds__(attention_threads, 1) void attention_key_gradient_kernel(
     AttentionBackwardArguments arguments, AttentionGeometry geometry) {
   const int tokens = geometry.tokens;
   const int kv_heads = geometry.kv_heads;
   const int dim = geometry.head_dim;
-  const BackwardTiles<columns> tiles;
-  const ThreadPlace place;
+  using Tiles = BackwardTiles<columns>;
+  const Tiles tiles;
+  const typename Tiles::Place place;
   const int kv_head = static_cast<int>(blockIdx.x) % kv_heads;
   const int sequence = static_cast<int>(blockIdx.x) / kv_heads;
-  const int first = static_cast<int>(blockIdx.y) * attention_rows;
+  const int first = static_cast<int>(blockIdx.y) * Tiles::rows;
   const auto end_of = [&](int row) {
-    return geometry.end<documents>(sequence, min(first + row, tokens - 1));
+    return geometry.end<bounded>(sequence, min(first + row, tokens - 1));
   };
-  const int end = end_of(attention_rows - 1);  // end of the queries that attend to one of the keys
+  const int end = end_of(Tiles::rows - 1);  // end of the queries that attend to one of the keys
   const int ends[2] = {end_of(place.row), end_of(place.row + 8)};
   const int steps_a_head = (end - first + backward_rows - 1) / backward_rows;
   const int steps = steps_a_head * geometry.group();
@@ -54,7 +55,7 @@ OCTAVO_KERNEL __launch_bounds__(attention_threads, 1) void attention_key_gradien
     if (fetched > 1 || step >= steps) return 0.0f;
     const int query = query_of(step) + fetched_query;
     if (query >= tokens) return fetched == 0 ? INFINITY : 0.0f;
-    const Index from = geometry.statistic<documents>(sequence, query, head_of(step));
+    const Index from = geometry.statistic<bounded>(sequence, query, head_of(step));
     return fetched == 0 ? arguments.log_sum_exp[from] * log2_e : arguments.delta[from];
   };
   const auto keep_statistic = [&](int step, float value) {
@@ -69,8 +70,8 @@ OCTAVO_KERNEL __launch_bounds__(attention_threads, 1) void attention_key_gradien
   copy_step(0);
   keep_statistic(0, fetch_statistic(0));
 
-  Accumulator key_sums[columns / panel_columns];
-  Accumulator value_sums[columns / panel_columns];
+  typename Tiles::Sums key_sums;
+  typename Tiles::Sums value_sums;
   set_zero(key_sums);
   set_zero(value_sums);
   const float scale = geometry.scale() * log2_e;
@@ -85,17 +86,9 @@ OCTAVO_KERNEL __launch_bounds__(attention_threads, 1) void attention_key_gradien
     Accumulator scores[1];
     Accumulator probability_gradients[1];
     begin_products(scores, probability_gradients);
-#pragma unroll
-    for (int k = 0; k < columns; k += product_depth) {
-      multiply(scores[0], tiles.own(0).descriptor(place.group_row, k), queries.descriptor(0, k),
-               k > 0);
-    }
+    start_scores(scores[0], tiles.own(0), place.group_row, queries, 0);
     commit_products();
-#pragma unroll
-    for (int k = 0; k < columns; k += product_depth) {
-      multiply(probability_gradients[0], tiles.own(1).descriptor(place.group_row, k),
-               output_gradients.descriptor(0, k), k > 0);
-    }
+    start_scores(probability_gradients[0], tiles.own(1), place.group_row, output_gradients, 0);
     commit_products();
     wait_for_products<1>(scores);
 
@@ -110,13 +103,13 @@ OCTAVO_KERNEL __launch_bounds__(attention_threads, 1) void attention_key_gradien
         float& value = scores[0].values[4 * j + i];
         value = fast_exp2(fmaf(value, scale, -(i % 2 == 0 ? sums.x : sums.y)));
         if (hides && distance + 8 * j + i % 2 < i / 2 * 8) value = 0.0f;
-        if (documents && query_of(step) + place.column + 8 * j + i % 2 >= ends[i / 2]) value = 0.0f;
+        if (bounded && query_of(step) + place.column + 8 * j + i % 2 >= ends[i / 2]) value = 0.0f;
       }
     }
     Fragment probabilities[4];
     to_fragments(scores, probabilities);
     begin_products(probabilities, value_sums);
-    start_sums(value_sums, probabilities, output_gradients, 0);
+    start_sums(value_sums, probabilities, Tiles::summed(output_gradients, place), 0);
     commit_products();
     wait_for_products<1>(probability_gradients);
 #pragma unroll
@@ -131,20 +124,18 @@ OCTAVO_KERNEL __launch_bounds__(attention_threads, 1) void attention_key_gradien
     Fragment score_gradients[4];
     to_fragments(probability_gradients, score_gradients);
     begin_products(score_gradients, key_sums);
-    start_sums(key_sums, score_gradients, queries, 0);
+    start_sums(key_sums, score_gradients, Tiles::summed(queries, place), 0);
     commit_products();
     keep_statistic(step + 1, statistic);
     wait_for_products<0>(value_sums, key_sums, probabilities, score_gradients);
   }
 
-  const float factors[2] = {geometry.scale(), geometry.scale()};
-  const float ones[2] = {1.0f, 1.0f};
-  store_tile(key_sums, factors, tiles.own(0), place.warp_row,
-             arguments.qkv_gradient + geometry.key(sequence, first, kv_head), stride,
-             tokens - first, dim);
-  store_tile(value_sums, ones, tiles.own(1), place.warp_row,
-             arguments.qkv_gradient + geometry.value(sequence, first, kv_head), stride,
-             tokens - first, dim);
+  tiles.store(key_sums, geometry.scale(), 0, place,
+              arguments.qkv_gradient + geometry.key(sequence, first, kv_head), stride,
+              tokens - first, dim);
+  tiles.store(value_sums, 1.0f, 1, place,
+              arguments.qkv_gradient + geometry.value(sequence, first, kv_head), stride,
+              tokens - first, dim);
 }
 
 }  // namespace octavo::detail

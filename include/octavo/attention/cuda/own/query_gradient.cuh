@@ -8,25 +8,27 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// Computes, in each block of threads, the gradients of 128 queries of one head, longest rows
-/// first.
-/// @tparam documents  see attention_forward_kernel
-template <int columns, bool documents>
+/// Computes, in each block of threads, the gradients of 128 queries of one head, or of 64 in wide
+/// tiles, longest rows first.
+/// @tparam bounded  see attention_forward_kernel
+template <int columns, bool bounded>
 OCTAVO_KERNEL __launch_bounds__(attention_threads, 1) void attention_query_gradient_kernel(
     AttentionBackwardArguments arguments, AttentionGeometry geometry) {
   const int tokens = geometry.tokens;
   const int heads = geometry.heads;
   const int dim = geometry.head_dim;
-  const BackwardTiles<columns> tiles;
-  const ThreadPlace place;
+  using Tiles = BackwardTiles<columns>;
+  constexpr bool in_registers = !Tiles::divides_columns;
+  const Tiles tiles;
+  const typename Tiles::Place place;
   const int head = static_cast<int>(blockIdx.x) % heads;
   const int sequence = static_cast<int>(blockIdx.x) / heads;
   const int kv_head = head / geometry.group();
-  const int first = static_cast<int>(gridDim.y - 1 - blockIdx.y) * attention_rows;
-  const int steps = (min(first + attention_rows, tokens) + backward_rows - 1) / backward_rows;
+  const int first = static_cast<int>(gridDim.y - 1 - blockIdx.y) * Tiles::rows;
+  const int steps = (min(first + Tiles::rows, tokens) + backward_rows - 1) / backward_rows;
   const Index stride = geometry.stride();
   const auto begin_of = [&](int row) {
-    return geometry.begin<documents>(sequence, min(first + row, tokens - 1));
+    return geometry.begin<bounded>(sequence, min(first + row, tokens - 1));
   };
   const int start = begin_of(0) / backward_rows;  // the first step
   const int begins[2] = {begin_of(place.row), begin_of(place.row + 8)};
@@ -52,41 +54,50 @@ OCTAVO_KERNEL __launch_bounds__(attention_threads, 1) void attention_query_gradi
   copy_step(start + 1);
   wait_for_copies<1>();
 
-  Fragment queries[columns / product_depth];
-  Fragment output_gradients[columns / product_depth];
+  constexpr int fragments = in_registers ? columns / product_depth : 1;
+  Fragment queries[fragments] = {};
+  Fragment output_gradients[fragments] = {};
+  if constexpr (in_registers) {
 #pragma unroll
-  for (int k = 0; k < columns / product_depth; ++k) {
-    queries[k] = load_fragment(tiles.own(0), place.warp_row, k);
-    output_gradients[k] = load_fragment(tiles.own(1), place.warp_row, k);
+    for (int k = 0; k < columns / product_depth; ++k) {
+      queries[k] = load_fragment(tiles.own(0), place.warp_row, k);
+      output_gradients[k] = load_fragment(tiles.own(1), place.warp_row, k);
+    }
   }
   float shift[2];  // subtracted from the scores, so that they become probabilities
   float delta[2];
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int token = min(first + place.row + 8 * h, tokens - 1);
-    const Index from = geometry.statistic<documents>(sequence, token, head);
+    const Index from = geometry.statistic<bounded>(sequence, token, head);
     shift[h] = arguments.log_sum_exp[from] * log2_e;
     delta[h] = arguments.delta[from];
   }
-  Accumulator query_sums[columns / panel_columns];
+  typename Tiles::Sums query_sums;
   set_zero(query_sums);
   const float scale = geometry.scale() * log2_e;
-  // Only the last steps have keys to hide, or with documents all steps. A branch between the start
-  // and the end of a product would allow the compiler to move the registers that it writes.
+  // Only the last steps have keys to hide, or all steps if they are bounded. A branch between the
+  // start and the end of a product would allow the compiler to move the registers that it writes.
   const auto advance = [&](int step, auto hides) {
     const auto keys = tiles.passing(0, step % 2);
     const auto values = tiles.passing(1, step % 2);
     Accumulator scores[1];
     Accumulator probability_gradients[1];
     begin_products(scores, probability_gradients, queries, output_gradients);
-    start_scores(scores[0], queries, keys, 0);
-    commit_products();
-    start_scores(probability_gradients[0], output_gradients, values, 0);
+    if constexpr (in_registers) {
+      start_scores(scores[0], queries, keys, 0);
+      commit_products();
+      start_scores(probability_gradients[0], output_gradients, values, 0);
+    } else {
+      start_scores(scores[0], tiles.own(0), place.group_row, keys, 0);
+      commit_products();
+      start_scores(probability_gradients[0], tiles.own(1), place.group_row, values, 0);
+    }
     commit_products();
     wait_for_products<1>(scores);
     if constexpr (decltype(hides)::value) {
       hide_later_keys(scores[0], first + place.row - step * backward_rows - place.column);
-      if constexpr (documents) {
+      if constexpr (bounded) {
         const int column = step * backward_rows + place.column;
         hide_earlier_keys(scores[0], {begins[0] - column, begins[1] - column});
       }
@@ -105,22 +116,21 @@ OCTAVO_KERNEL __launch_bounds__(attention_threads, 1) void attention_query_gradi
     Fragment score_gradients[4];
     to_fragments(probability_gradients, score_gradients);
     begin_products(score_gradients, query_sums);
-    start_sums(query_sums, score_gradients, keys, 0);
+    start_sums(query_sums, score_gradients, Tiles::summed(keys, place), 0);
     commit_products();
     wait_for_products<0>(query_sums, score_gradients);
     __syncthreads();
     copy_step(step + 2);
     wait_for_copies<1>();
   };
-  const int first_hiding = documents ? start : first / backward_rows;
-  if constexpr (!documents) {
+  const int first_hiding = bounded ? start : first / backward_rows;
+  if constexpr (!bounded) {
     for (int step = 0; step < first_hiding; ++step) advance(step, std::false_type());
   }
   for (int step = first_hiding; step < steps; ++step) advance(step, std::true_type());
-  const float factors[2] = {geometry.scale(), geometry.scale()};
-  store_tile(query_sums, factors, tiles.own(0), place.warp_row,
-             arguments.qkv_gradient + geometry.query(sequence, first, head), stride, tokens - first,
-             dim);
+  tiles.store(query_sums, geometry.scale(), 0, place,
+              arguments.qkv_gradient + geometry.query(sequence, first, head), stride,
+              tokens - first, dim);
 }
 
 }  // namespace octavo::detail
