@@ -94,9 +94,9 @@ inline void add_expert_balance_body(const ExpertChoices<Cpu>& choices,
   const Index tokens = probabilities.extent(0);
   parallel_for(probabilities.extent(1), tokens, context, [&](Index e) {
     constexpr Index lanes = 32;
-    std::array<float, lanes> sums{};
+    float sums[lanes] = {};  // nvcc does not accept a std::array with this size in a lambda
     for (Index t = 0; t < tokens; ++t) {
-      sums[static_cast<std::size_t>(t % lanes)] += probabilities.row(t)[e];
+      sums[t % lanes] += probabilities.row(t)[e];
     }
     float total = 0;
     for (const float sum : sums) total += sum;
