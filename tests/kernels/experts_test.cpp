@@ -4,59 +4,23 @@
 
 #include <algorithm>
 #include <cmath>
-#include <random>
 #include <type_traits>
 #include <vector>
 
+#include "support/expert_order.hpp"
 #include "support/matrix.hpp"
 #include "support/quantized_operand.hpp"
 
 namespace experts_test {
 
 using namespace octavo;
+using support::ExpertOrder;
 using support::Matrix;
+using support::random_choices;
 using support::random_matrix;
 
-/// Experts that tokens choose, with the memory of their rows.
-struct Order {
-  Order(Matrix<std::int32_t> chosen, Index expert_count)
-      : choices(std::move(chosen)),
-        experts(expert_count),
-        rows(expert_row_count(choices.size(), expert_count)),
-        pairs(1, rows, -9),
-        places(choices.rows, choices.columns, -9),
-        offsets(1, expert_count + 1, -9),
-        tiles(1, rows / expert_tile, -9) {}
-  ExpertRows<Cpu> view() { return {pairs.flat(), places.view(), offsets.flat(), tiles.flat()}; }
-  void compute() {
-    support::Workplace place(2, expert_order_workspace(choices.size()));
-    order_by_expert(choices.input(), view(), place.context);
-  }
-
-  Matrix<std::int32_t> choices;
-  Index experts;
-  Index rows;
-  Matrix<std::int32_t> pairs;
-  Matrix<std::int32_t> places;
-  Matrix<std::int32_t> offsets;
-  Matrix<std::int32_t> tiles;
-};
-
-/// Distinct experts for each token, below `most`.
-Matrix<std::int32_t> random_choices(Index tokens, Index count, int most, unsigned seed) {
-  std::mt19937 generator(seed);
-  Matrix<std::int32_t> result(tokens, count, 0);
-  for (Index t = 0; t < tokens; ++t) {
-    std::vector<std::int32_t> all;
-    for (int e = 0; e < most; ++e) all.push_back(e);
-    std::shuffle(all.begin(), all.end(), generator);
-    for (Index j = 0; j < count; ++j) result.at(t, j) = all[static_cast<std::size_t>(j)];
-  }
-  return result;
-}
-
 /// Expects the order that ExpertRows describes.
-void expect_order(const Order& order) {
+void expect_order(const ExpertOrder& order) {
   std::size_t row = 0;
   for (Index e = 0; e < order.experts; ++e) {
     EXPECT_EQ(order.offsets.elements[static_cast<std::size_t>(e)], row);
@@ -77,28 +41,28 @@ void expect_order(const Order& order) {
   }
 }
 
-TEST(ExpertOrder, IsStableAndPadded) {
-  Order balanced(random_choices(300, 2, 8, 1), 8);
+TEST(ExpertRowOrder, IsStableAndPadded) {
+  ExpertOrder balanced(random_choices(300, 2, 8, 1), 8);
   balanced.compute();
   expect_order(balanced);
-  Order some_unused(random_choices(65, 3, 4, 2), 16);
+  ExpertOrder some_unused(random_choices(65, 3, 4, 2), 16);
   some_unused.compute();
   expect_order(some_unused);
-  Order one_expert(Matrix<std::int32_t>(257, 1, 2), 3);
+  ExpertOrder one_expert(Matrix<std::int32_t>(257, 1, 2), 3);
   one_expert.compute();
   expect_order(one_expert);
-  Order one_token(random_choices(1, 8, 8, 3), 8);
+  ExpertOrder one_token(random_choices(1, 8, 8, 3), 8);
   one_token.compute();
   expect_order(one_token);
 }
 
-TEST(ExpertOrder, TheWorstCaseFits) {
+TEST(ExpertRowOrder, TheWorstCaseFits) {
   // Each expert has one row more than whole tiles.
   Matrix<std::int32_t> chosen(4 * (expert_tile + 1), 1, 0);
   for (std::size_t i = 0; i < chosen.elements.size(); ++i) {
     chosen.elements[i] = static_cast<std::int32_t>(i % 4);
   }
-  Order order(chosen, 4);
+  ExpertOrder order(chosen, 4);
   order.compute();
   expect_order(order);
   EXPECT_EQ(order.offsets.elements.back(), 8 * expert_tile);
@@ -115,7 +79,7 @@ TYPED_TEST_SUITE(Experts, Storages);
 TYPED_TEST(Experts, RowsAreCopiedAndSummed) {
   using T = TypeParam;
   constexpr Index columns = 37;
-  Order order(random_choices(50, 3, 5, 1), 5);
+  ExpertOrder order(random_choices(50, 3, 5, 1), 5);
   order.compute();
   const auto x = random_matrix<T>(50, columns, 2);
   const auto addend = random_matrix<T>(50, columns, 3);
@@ -150,7 +114,7 @@ double swiglu(double gate, double up) { return gate / (1.0 + std::exp(-gate)) * 
 TYPED_TEST(Experts, ActivationIsWeighted) {
   using T = TypeParam;
   constexpr Index ffn = 33;
-  Order order(random_choices(20, 2, 4, 1), 4);
+  ExpertOrder order(random_choices(20, 2, 4, 1), 4);
   order.compute();
   const auto gate_up = random_matrix<T>(order.rows, 2 * ffn, 2, 2.0f);
   const auto weights = random_matrix<float>(20, 2, 3);
@@ -187,7 +151,7 @@ TYPED_TEST(Experts, ActivationIsWeighted) {
 TEST(ExpertsQuantized, CopiesAreThoseOfQuantize) {
   using P = Fp8Recipe<Blockwise>;
   constexpr Index columns = 128;
-  Order order(random_choices(40, 2, 4, 1), 4);
+  ExpertOrder order(random_choices(40, 2, 4, 1), 4);
   order.compute();
   const auto x = random_matrix<Bf16>(40, columns, 2);
   support::QuantizedOperand<P, OperandKind::input> actual(Matrix<Bf16>(order.rows, columns));

@@ -2,6 +2,7 @@
 /// GEMMs, their manifest and their algorithms.
 #pragma once
 
+#include <octavo/gemm/expert_products.hpp>
 #include <octavo/gemm/few_rows.hpp>
 #include <octavo/gemm/gemm_key.hpp>
 #include <octavo/gemm/gemm_planning.hpp>

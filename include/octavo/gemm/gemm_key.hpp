@@ -133,6 +133,7 @@ void for_each_use(const GemmEntry& entry, const GemmRows& rows, const Add& add) 
                                                     const GemmRows& rows) {
   std::vector<GemmKey> keys;
   for (const GemmEntry& entry : manifest.entries()) {
+    if (entry.experts != 0) continue;  // cuBLASLt does not run it
     detail::for_each_use(entry, rows, [&](Index tokens, bool adds) {
       const GemmKey key = detail::gemm_key(entry, tokens, adds);
       if (std::find(keys.begin(), keys.end(), key) == keys.end()) keys.push_back(key);

@@ -83,6 +83,9 @@ struct GemmEntry {
   bool adds = false;        ///< adds to existing values: for a forward, to the residual stream
   bool bias = false;        ///< the forward adds the layer's bias
   bool overwrites = false;  ///< the weight gradient is never added to existing values
+  int experts = 0;          ///< number of layers of this shape in a mixture of experts; 0: one
+                            ///< layer for all tokens
+  int choices = 0;          ///< number of experts that process each token
   GemmScales scales_a = GemmScales::none;
   GemmScales scales_b = GemmScales::none;
 
@@ -211,7 +214,9 @@ class Manifest {
       lines += "gemm | ";
       pad(entry.layer, longest);
       pad(std::string(" ") + name_of(entry.pass), 9);
-      pad(message("| ", entry.out, " x ", entry.in), 16);
+      const auto experts =
+          entry.experts == 0 ? "" : message(entry.choices, " of ", entry.experts, " x ");
+      pad(message("| ", experts, entry.out, " x ", entry.in), 16);
       pad(message("| ", entry.expected.a, " x ", entry.expected.b, " -> ", entry.output_format),
           25);
       pad("| " + entry.precision, precision + 3);

@@ -61,6 +61,8 @@ class LayerScratch {
 
 template <Device D>
 class TensorParallelGroup;
+template <Device D>
+struct ExpertLoss;
 
 /// Resources that linear layers share. Not movable, because layers point to it, and must outlive
 /// them.
@@ -77,6 +79,7 @@ struct LayerRegistry {
   int place = 0;                            ///< this rank's index among them
   LayerScratch<D>* scratch = nullptr;       ///< of frozen layers and adapters
   LoraOptions lora{};                       ///< of adapters
+  const ExpertLoss<D>* expert_loss = nullptr;  ///< of all routers; null: not computed
 };
 
 }  // namespace octavo

@@ -5,6 +5,8 @@
 #include <octavo/layers/adapter.hpp>
 #include <octavo/layers/attention.hpp>
 #include <octavo/layers/embedding.hpp>
+#include <octavo/layers/experts_linear.hpp>
+#include <octavo/layers/experts_mlp.hpp>
 #include <octavo/layers/head.hpp>
 #include <octavo/layers/layer_norm.hpp>
 #include <octavo/layers/linear.hpp>

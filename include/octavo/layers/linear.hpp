@@ -2,6 +2,7 @@
 /// A linear layer: y = x · Wᵀ and its gradients, in the precision given by its type.
 #pragma once
 
+#include <octavo/gemm/expert_products.hpp>
 #include <octavo/gemm/manifest.hpp>
 #include <octavo/gemm/matmul.hpp>
 #include <octavo/kernels/fp8_weights.hpp>
@@ -26,6 +27,8 @@ struct LinearUse {
   bool adds = false;        ///< the forward adds to its result, such as to the residual stream
   bool bias = false;        ///< the forward adds a bias
   Index tokens = 0;         ///< tokens per call; 0: those of a micro-batch
+  int experts = 0;  ///< the weight contains the weights of this many experts; 0: of one layer
+  int choices = 0;  ///< number of experts that process each token
   std::array<LinearPart, 3> parts{};  ///< of the rows, in order
 };
 
@@ -63,6 +66,9 @@ inline std::array<std::size_t, 3> add_gemms(Manifest& manifest, const std::strin
     entry.bias = use.bias && is_forward;
     entry.scales_a = scales_a;
     entry.scales_b = scales_b;
+    entry.experts = use.experts;
+    entry.choices = use.choices;
+    if (use.experts != 0) entry.out /= use.experts;
     return manifest.add(std::move(entry));
   };
   std::array<std::size_t, 3> entries{};
@@ -128,18 +134,19 @@ class Linear {
       registry.scratch->reserve(cast_bytes<OperandKind::input>(tokens, In));
       registry.scratch->reserve(cast_bytes<OperandKind::output_gradient>(tokens, Out));
     }
-    entries_ = detail::add_gemms(*registry.manifest, name,
-                                 {Out,
-                                  In,
-                                  forward_format(),
-                                  backward_format(),
-                                  FormatTraits<T>::name,
-                                  frozen ? nullptr : FormatTraits<G>::name,
-                                  gemm_implementation<Base>(D{}),
-                                  PrecisionTraits<Base>::name(),
-                                  {scales<OperandKind::input>(), scales<OperandKind::weight>(),
-                                   scales<OperandKind::output_gradient>()}},
-                                 use);
+    entries_ = detail::add_gemms(
+        *registry.manifest, name,
+        {Out,
+         In,
+         forward_format(),
+         backward_format(),
+         FormatTraits<T>::name,
+         frozen ? nullptr : FormatTraits<G>::name,
+         use.experts == 0 ? gemm_implementation<Base>(D{}) : expert_implementation<Base>(D{}),
+         PrecisionTraits<Base>::name(),
+         {scales<OperandKind::input>(), scales<OperandKind::weight>(),
+          scales<OperandKind::output_gradient>()}},
+        use);
   }
 
   /// Returns the weight's number in the scaling table if the layer casts it from BF16 with one
@@ -272,6 +279,40 @@ class Linear {
     }
   }
 
+ protected:
+  using WeightOperand = Operand<WeightPrecision, OperandKind::weight, D>;
+  /// Returns the operand's place in the scaling table.
+  [[nodiscard]] ScalingSlot slot(OperandKind kind) const {
+    if (!multiplies_quantized) return ScalingSlot();
+    return registry_.scaling->slot(slots_[static_cast<std::size_t>(kind)]);
+  }
+  /// Returns the weight with the copies that a GEMM reads, either kept or computed now. Only the
+  /// first cast of a weight records, and computes its scale.
+  [[nodiscard]] WeightOperand ready_weight(Copies copies, const Context<D>& context) {
+    if constexpr (multiplies_quantized) {
+      if (registry_.stage != nullptr) {
+        WeightMemory staged = copies_;
+        staged.place(registry_.stage->elements(), registry_.stage->scales());
+        if (has_fp8_values_) {
+          staged.row_major = copies_.row_major;
+          const auto operand = staged.operand(Out, In, slot(OperandKind::weight), false, {});
+          if (copies.transposed) transpose(operand, context);
+          return operand;
+        }
+        auto operand = staged.operand(Out, In, slot(OperandKind::weight),
+                                      std::exchange(records_next_, false), copies);
+        operand.scale_is_found = std::exchange(scale_is_found_, true);
+        quantize(operand, context);
+        return operand;
+      }
+    }
+    return weight_operand(false, copies);
+  }
+  /// Counts an executed GEMM in the manifest.
+  void count(GemmPass pass, const GemmRun& run) {
+    registry_.manifest->entry(entries_[static_cast<std::size_t>(pass)]).count(run);
+  }
+
  private:
   static constexpr auto weight_place = static_cast<std::size_t>(OperandKind::weight);
   static constexpr bool multiplies_quantized = QuantizedPrecision<Base>;
@@ -306,35 +347,8 @@ class Linear {
       return GemmScales::none;
     }
   }
-  [[nodiscard]] ScalingSlot slot(OperandKind kind) const {
-    if (!multiplies_quantized) return ScalingSlot();
-    return registry_.scaling->slot(slots_[static_cast<std::size_t>(kind)]);
-  }
-  using WeightOperand = Operand<WeightPrecision, OperandKind::weight, D>;
   [[nodiscard]] WeightOperand weight_operand(bool record, Copies copies) const {
     return copies_.operand(Out, In, slot(OperandKind::weight), record, copies);
-  }
-  /// Returns the weight with the copies that a GEMM reads, either kept or computed now. Only the
-  /// first cast of a weight records, and computes its scale.
-  [[nodiscard]] WeightOperand ready_weight(Copies copies, const Context<D>& context) {
-    if constexpr (multiplies_quantized) {
-      if (registry_.stage != nullptr) {
-        WeightMemory staged = copies_;
-        staged.place(registry_.stage->elements(), registry_.stage->scales());
-        if (has_fp8_values_) {
-          staged.row_major = copies_.row_major;
-          const auto operand = staged.operand(Out, In, slot(OperandKind::weight), false, {});
-          if (copies.transposed) transpose(operand, context);
-          return operand;
-        }
-        auto operand = staged.operand(Out, In, slot(OperandKind::weight),
-                                      std::exchange(records_next_, false), copies);
-        operand.scale_is_found = std::exchange(scale_is_found_, true);
-        quantize(operand, context);
-        return operand;
-      }
-    }
-    return weight_operand(false, copies);
   }
   /// Returns the scratch bytes that the cast of an operand needs.
   template <OperandKind Kind>
@@ -369,9 +383,6 @@ class Linear {
   /// Computes the transposed copy of values that ranks cast.
   static void transpose(const WeightOperand& weight, const Context<D>& context) {
     if constexpr (by_one_scale) transpose_fp8_values(weight.row_major, weight.transposed, context);
-  }
-  void count(GemmPass pass, const GemmRun& run) {
-    registry_.manifest->entry(entries_[static_cast<std::size_t>(pass)]).count(run);
   }
 
   WeightMemory copies_;

@@ -31,6 +31,13 @@ struct BlockShape {
   [[nodiscard]] constexpr int attention_columns() const { return heads * head_dim; }
 };
 
+/// The experts of a block; `BlockShape::ffn` is that of one expert.
+struct ExpertShape {
+  int experts = 0;
+  int choices = 0;           ///< number of experts that process each token
+  bool renormalised = true;  ///< the weights of a token's experts sum to 1
+};
+
 /// Initial values of a block's parameters.
 struct BlockInitial {
   Initial inner{};  ///< linear layers that read the residual stream

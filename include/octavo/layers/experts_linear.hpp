@@ -1,0 +1,108 @@
+/// @file
+/// The linear layers of a mixture of experts, with one weight for all of them.
+#pragma once
+
+#include <octavo/gemm/expert_products.hpp>
+#include <octavo/layers/linear.hpp>
+
+namespace octavo OCTAVO_ABI {
+
+namespace detail {
+
+/// The linear layer whose operands and weight those of the experts are: its weight contains the
+/// experts' weights, one after another.
+template <class Precision, int In, int Out, int Experts, class G, Device D>
+using StackedLinear = Linear<PrecisionForLayer<Precision, In, Out, D>, In, Experts * Out, G, D>;
+
+}  // namespace detail
+
+/// `Experts` linear layers y = x · Wᵀ with `In` input and `Out` output features, each for its rows
+/// of `ExpertRows`. The weight is one parameter and one operand: a scale of a whole tensor is that
+/// of all experts, and casting it takes one pass.
+/// @tparam Precision  as in `Linear`
+/// @tparam G          format of the weight's gradient
+template <class Precision, int In, int Out, int Experts, class G, Device D>
+class ExpertsLinear : private detail::StackedLinear<Precision, In, Out, Experts, G, D> {
+  using Base = detail::StackedLinear<Precision, In, Out, Experts, G, D>;
+
+ public:
+  using P = typename Base::P;
+  using T = typename Base::T;
+  using Input = typename Base::Input;
+  using InputMemory = typename Base::InputMemory;
+  using OutputGradient = typename Base::OutputGradient;
+  using OutputGradientMemory = typename Base::OutputGradientMemory;
+  static constexpr bool quantized = Base::quantized;
+
+  static_assert(sizeof(detail::LayerCheck<P, In, Out, D>) > 0);  // reports the rule that is broken
+  static_assert(
+      !Base::frozen && !Base::keeps_fp8,
+      "ExpertsLinear: experts are trained; choose a precision without Lora and Inference");
+
+  /// Declares its weight, and registers the layer in the manifest and the scaling table.
+  void declare(const std::string& name, LayerRegistry<D> registry, Initial initial, LinearUse use) {
+    weight_.declare(name + ".weight", Index{Experts} * Out, In, initial);
+    weight_.is_overwritten = true;
+    use.experts = Experts;
+    Base::declare(name, registry, use);
+    weight_.operand = Base::weight_by_one_scale();
+  }
+
+  void take_weight_copies(Arena<D>& arena) { Base::take_weight_copies(arena, weight_); }
+  using Base::input;
+  using Base::quantize_weight;
+
+  /// Returns the operand that receives the gradient of the layers' output.
+  [[nodiscard]] OutputGradient output_gradient(const OutputGradientMemory& memory,
+                                               Index rows) const {
+    return memory.operand(rows, Out, Base::slot(OperandKind::output_gradient), true, {true, true});
+  }
+
+  /// Computes y = x · Wᵀ.
+  /// @param y  [rows, Out]
+  void forward(const Input& x, const ExpertRows<D>& rows, TensorView<T, 2, D> y,
+               const Context<D>& context) {
+    const auto weight = Base::ready_weight({.row_major = true, .transposed = false}, context);
+    if constexpr (quantized) {
+      Base::count(GemmPass::forward,
+                  experts_forward(x.row_major, weight.row_major, rows, y, context));
+    } else {
+      Base::count(GemmPass::forward, experts_forward(x.values, weight.values, rows, y, context));
+    }
+  }
+
+  /// Computes the gradient of the weight, which is added to if `accumulate` and overwritten
+  /// otherwise, and x_gradient = dy · W.
+  /// @param x_gradient  [rows, In]
+  void backward(const OutputGradient& dy, const Input& x, const ExpertRows<D>& rows,
+                TensorView<T, 2, D> x_gradient, bool accumulate, const Context<D>& context) {
+    const auto gradient = weight_.gradient;
+    if constexpr (quantized) {
+      Base::count(GemmPass::weight_gradient,
+                  experts_weight_gradient(dy.transposed, x.transposed, rows, gradient, accumulate,
+                                          context));
+    } else {
+      Base::count(
+          GemmPass::weight_gradient,
+          experts_weight_gradient(dy.values, x.values, rows, gradient, accumulate, context));
+    }
+    const auto weight = Base::ready_weight({.row_major = false, .transposed = true}, context);
+    if constexpr (quantized) {
+      Base::count(GemmPass::input_gradient, experts_input_gradient(dy.row_major, weight.transposed,
+                                                                   rows, x_gradient, context));
+    } else {
+      Base::count(GemmPass::input_gradient,
+                  experts_input_gradient(dy.values, weight.values, rows, x_gradient, context));
+    }
+  }
+
+  template <class Visitor>
+  void visit(Visitor&& visitor) {
+    visitor(weight_);
+  }
+
+ private:
+  Parameter<T, G, D> weight_;
+};
+
+}  // namespace octavo

@@ -1,0 +1,313 @@
+/// @file
+/// A mixture of experts: each token is processed by the MLPs that a router chooses for it.
+#pragma once
+
+#include <octavo/kernels/experts.hpp>
+#include <octavo/kernels/router.hpp>
+#include <octavo/layers/experts_linear.hpp>
+#include <octavo/layers/mode.hpp>
+#include <octavo/layers/shapes.hpp>
+#include <octavo/tensor/partial_view.hpp>
+
+#include <algorithm>
+
+namespace octavo OCTAVO_ABI {
+
+/// The load-balancing loss of all routers of a model. The model clears the sums before a
+/// micro-batch, the forwards of training add to them, and the backwards, which run after all
+/// forwards, read them: the loss is that of the micro-batch over all layers, as in transformers.
+template <Device D>
+struct ExpertLoss {
+  ExpertBalance<D> sums;
+  BalanceTerm<D> term;
+};
+
+/// Computes y = residual + Σ weight · down(silu(gate(x)) · up(x)) over the experts that the router
+/// chooses for each token, as in Mixtral and Qwen3-MoE. No token is dropped. A part of a
+/// `ResidualBranch`.
+///
+/// The router runs in FP32. Tokens are copied to the rows of their experts (`ExpertRows`), in the
+/// same pass as the cast, and again in the backward, which needs less memory than keeping them. The
+/// weight of a choice is a factor of the down projection's input, so that its gradient depends only
+/// on data that the backward has.
+/// @tparam T     format of weights and activations
+/// @tparam Up    precision of the gate and up projections
+/// @tparam Down  precision of the down projections
+/// @tparam G     format of the weights' gradients
+template <BlockShape Shape, ExpertShape Experts, class T, class Up, class Down, class G, Device D>
+class ExpertsMLP {
+ public:
+  static constexpr int wide_columns = 2 * Shape.ffn;
+  using Product = TensorView<T, 2, D>;
+  using UpProjection = ExpertsLinear<Up, Shape.hidden, wide_columns, Experts.experts, G, D>;
+  using DownProjection = ExpertsLinear<Down, Shape.ffn, Shape.hidden, Experts.experts, G, D>;
+  /// The router reads the values, and the experts' copies are cast.
+  using Input = Operand<T, OperandKind::input, D>;
+
+  static_assert(Experts.choices >= 1 && Experts.choices <= Experts.experts,
+                "ExpertsMLP: a token must choose at least 1 and at most all experts; change "
+                "ExpertShape::choices");
+  static_assert(!Shape.bias, "ExpertsMLP: experts have no bias; choose a BlockShape without bias");
+  static_assert(Shape.tensor_parallel == 1,
+                "ExpertsMLP: ranks cannot share experts; choose TensorParallel<1>");
+
+  /// Data that the backward needs, for all tokens of a batch.
+  struct Saved {
+    OperandMemory<T, OperandKind::input, D> input;
+    float* logits = nullptr;         ///< [tokens, experts], not kept
+    float* probabilities = nullptr;  ///< [tokens, experts]
+    float* weights = nullptr;        ///< [tokens, choices]
+    std::int32_t* chosen = nullptr;  ///< [tokens, choices]
+    std::int32_t* pairs = nullptr;   ///< this and the following: see ExpertRows
+    std::int32_t* places = nullptr;
+    std::int32_t* offsets = nullptr;
+    std::int32_t* tiles = nullptr;
+    typename UpProjection::InputMemory copies;  ///< of tokens, for their experts; not kept
+    T* wide = nullptr;                          ///< [rows, wide_columns]
+    typename DownProjection::InputMemory activated;
+    T* outputs = nullptr;  ///< [rows, hidden], of the experts; not kept
+  };
+
+  /// Temporary memory of one block's backward.
+  struct Scratch {
+    typename DownProjection::OutputGradientMemory y_gradient;
+    typename UpProjection::OutputGradientMemory wide_gradient;
+    T* activated_gradient = nullptr;   ///< [rows, ffn]
+    T* x_gradient = nullptr;           ///< [rows, hidden]
+    float* weight_gradient = nullptr;  ///< [tokens, choices]
+    float* logits_gradient = nullptr;  ///< [tokens, experts]
+  };
+
+  /// Returns the number of the experts' rows for a batch of this many tokens.
+  static constexpr Index row_count(Index tokens) {
+    return expert_row_count(tokens * Experts.choices, Experts.experts);
+  }
+  /// Returns the bytes of workspace that the part needs for a batch of this many tokens.
+  static std::size_t workspace(Index tokens, const DeviceLimits<D>& limits) {
+    const Index rows = row_count(tokens);
+    return std::max(
+        {expert_product_workspace(rows, Experts.experts, wide_columns, Shape.hidden, limits),
+         expert_product_workspace(rows, Experts.experts, Shape.hidden, Shape.ffn, limits),
+         expert_order_workspace(tokens * Experts.choices),
+         router_workspace(Experts.experts, Shape.hidden),
+         row_amaxes_workspace(rows, std::max(Shape.hidden, wide_columns))});
+  }
+
+  void declare(const std::string& name, LayerRegistry<D> registry, BlockInitial initial,
+               Recomputation recomputation) {
+    recomputation_ = recomputation;
+    loss_ = registry.expert_loss;
+    router_.declare(name + ".router.weight", Experts.experts, Shape.hidden, initial.inner);
+    router_.is_overwritten = true;
+    up_.declare(name + ".experts.gate_up", registry, initial.inner,
+                {.recomputed = recomputation.drops(Recompute::ffn), .choices = Experts.choices});
+    down_.declare(name + ".experts.down", registry, initial.outer,
+                  {.recomputed = recomputation.runs_forward_again(), .choices = Experts.choices});
+  }
+
+  void take_weight_copies(Arena<D>& arena) {
+    up_.take_weight_copies(arena);
+    down_.take_weight_copies(arena);
+  }
+
+  /// Allocates the parts of `saved` for which `wanted(dropped_from)` is true. `dropped_from` is the
+  /// first policy that drops the part.
+  template <class Wanted>
+  static void take_saved(Arena<D>& arena, Saved& saved, Index tokens, const Wanted& wanted) {
+    constexpr auto kind = MemoryKind::activations;
+    const Index rows = row_count(tokens);
+    if (wanted(Recompute::norms)) saved.input.take_kept(arena, tokens, Shape.hidden);
+    if (wanted(Recompute::swiglu)) saved.activated.take_kept(arena, rows, Shape.ffn);
+    if (wanted(Recompute::ffn)) saved.wide = arena.template take<T>(kind, rows * wide_columns);
+    if (!wanted(Recompute::block)) return;
+    const Index pairs = tokens * Experts.choices;
+    saved.probabilities = arena.template take<float>(kind, tokens * Experts.experts);
+    saved.weights = arena.template take<float>(kind, pairs);
+    saved.chosen = arena.template take<std::int32_t>(kind, pairs);
+    saved.pairs = arena.template take<std::int32_t>(kind, rows);
+    saved.places = arena.template take<std::int32_t>(kind, pairs);
+    saved.offsets = arena.template take<std::int32_t>(kind, Experts.experts + 1);
+    saved.tiles = arena.template take<std::int32_t>(kind, rows / expert_tile);
+  }
+  /// Allocates the memory that blocks share in the forward.
+  static void take_shared(Arena<D>& arena, Saved& saved, Index tokens) {
+    constexpr auto kind = MemoryKind::activations;
+    const Index rows = row_count(tokens);
+    saved.logits = arena.template take<float>(kind, tokens * Experts.experts);
+    saved.input.take_transient(arena, tokens, Shape.hidden);
+    saved.copies.take_kept(arena, rows, Shape.hidden);
+    saved.copies.take_transient(arena, rows, Shape.hidden);
+    saved.activated.take_transient(arena, rows, Shape.ffn);
+    saved.outputs = arena.template take<T>(kind, rows * Shape.hidden);
+  }
+  static void take_scratch(Arena<D>& arena, Scratch& scratch, Index tokens) {
+    constexpr auto kind = MemoryKind::activations;
+    const Index rows = row_count(tokens);
+    const auto take = [&](auto& memory, Index columns) {
+      memory.take_values(arena, kind, rows, columns);
+      memory.take_row_major(arena, kind, rows, columns);
+      memory.take_transposed(arena, kind, rows, columns);
+    };
+    scratch.weight_gradient = arena.template take<float>(kind, tokens * Experts.choices);
+    scratch.logits_gradient = arena.template take<float>(kind, tokens * Experts.experts);
+    scratch.activated_gradient = arena.template take<T>(kind, rows * Shape.ffn);
+    arena.overlay([&] { take(scratch.y_gradient, Shape.hidden); },
+                  [&] {
+                    take(scratch.wide_gradient, wide_columns);
+                    scratch.x_gradient = arena.template take<T>(kind, rows * Shape.hidden);
+                  });
+  }
+
+  template <class M>
+  void quantize_weights(const Context<D>& context) {
+    up_.template quantize_weight<M>(context);
+    down_.template quantize_weight<M>(context);
+  }
+
+  /// Returns the operand that the block's norm writes.
+  template <class M>
+  [[nodiscard]] Input input(const Saved& saved, Index tokens, Copies copies) const {
+    return saved.input.operand(tokens, Shape.hidden, {}, false, copies);
+  }
+  /// Returns which copies of its input the backward reads.
+  [[nodiscard]] Copies backward_input() const { return {}; }
+
+  /// y = residual + Σ weight · expert(x).
+  /// @param x         [tokens, hidden]
+  /// @param residual  [tokens, hidden]; empty: nothing is added
+  /// @param y         [tokens, hidden]
+  template <class M, class Positions>
+  void forward(const Input& x, TensorView<const T, 2, D> residual, Product y, BatchShape batch,
+               const Positions&, const Saved& saved, const Context<D>& context) {
+    constexpr bool again = std::is_same_v<M, Mode::recompute>;
+    const bool keeps = M::saves && (again || !recomputation_.drops(Recompute::swiglu));
+    const Index tokens = batch.rows();
+    const Index count = row_count(tokens);
+    const auto choices = choices_of(saved, tokens);
+    const auto rows = rows_of(saved, tokens);
+    route(x, saved, context);
+    if constexpr (M::records) {
+      if (loss_ != nullptr) add_expert_balance(choices, loss_->sums, context);
+    }
+    const auto copies =
+        up_.template input<M>(saved.copies, count, {.row_major = true, .transposed = false});
+    copy_to_experts(values_of(x), rows, copies, context);
+    up_.forward(copies, rows, wide(saved, count), context);
+    const auto activated =
+        down_.template input<M>(saved.activated, count, {.row_major = true, .transposed = keeps});
+    activate(saved, tokens, activated, context);
+    const TensorView<T, 2, D> outputs{saved.outputs, {count, Shape.hidden}};
+    down_.forward(activated, rows, outputs, context);
+    sum_of_experts(TensorView<const T, 2, D>(outputs), rows, residual, y, context);
+  }
+
+  /// Computes the gradient of x from that of y, and the gradients of the parameters, as in
+  /// PreNormBlock::backward.
+  /// @param y_gradient  [tokens, hidden]; not modified
+  /// @param x           the forward's input
+  /// @param x_gradient  [tokens, hidden]
+  template <class Positions>
+  void backward(TensorView<T, 2, D> y_gradient, const Input& x, Product x_gradient,
+                BatchShape batch, const Positions&, const Saved& saved, const Scratch& scratch,
+                bool accumulate, const Context<D>& context) {
+    const Index tokens = batch.rows();
+    const Index count = row_count(tokens);
+    const auto rows = rows_of(saved, tokens);
+    if (recomputation_.in_backward(Recompute::block)) route(x, saved, context);
+    const bool projects = recomputation_.in_backward(Recompute::ffn);
+    const auto copies = up_.template input<Mode::recompute>(
+        saved.copies, count, {.row_major = projects, .transposed = true});
+    copy_to_experts(values_of(x), rows, copies, context);
+    if (projects) up_.forward(copies, rows, wide(saved, count), context);
+    const auto activated = down_.template input<Mode::recompute>(
+        saved.activated, count, {.row_major = false, .transposed = true});
+    if (recomputation_.in_backward(Recompute::swiglu)) activate(saved, tokens, activated, context);
+
+    const auto dy = down_.output_gradient(scratch.y_gradient, count);
+    copy_to_experts(TensorView<const T, 2, D>(y_gradient), rows, dy, context);
+    const TensorView<T, 2, D> activated_gradient{scratch.activated_gradient, {count, Shape.ffn}};
+    down_.backward(dy, activated, rows, activated_gradient, accumulate, context);
+
+    const auto wide_gradient = up_.output_gradient(scratch.wide_gradient, count);
+    const TensorView<float, 2, D> weight_gradient{scratch.weight_gradient,
+                                                  {tokens, Experts.choices}};
+    experts_swiglu_backward(TensorView<const T, 2, D>(activated_gradient),
+                            TensorView<const T, 2, D>(wide(saved, count)), weights(saved, tokens),
+                            rows, wide_gradient, weight_gradient, context);
+    const TensorView<T, 2, D> of_rows{scratch.x_gradient, {count, Shape.hidden}};
+    up_.backward(wide_gradient, copies, rows, of_rows, accumulate, context);
+    sum_of_experts(TensorView<const T, 2, D>(of_rows), rows, {}, x_gradient, context);
+    backward_of_router(x, weight_gradient, x_gradient, saved, scratch, accumulate, context);
+  }
+
+  template <class Visitor>
+  void visit(Visitor&& visitor) {
+    visitor(router_);
+    up_.visit(visitor);
+    down_.visit(visitor);
+  }
+  template <class Visitor>
+  void visit_adapters(Visitor&&) {}
+
+ private:
+  /// Computes the logits, the choices and the order of the rows.
+  void route(const Input& x, const Saved& saved, const Context<D>& context) const {
+    const Index tokens = x.values.extent(0);
+    const TensorView<float, 2, D> logits{saved.logits, {tokens, Experts.experts}};
+    const auto choices = choices_of(saved, tokens);
+    router_logits(values_of(x), TensorView<const T, 2, D>(router_.weight), logits, context);
+    choose_experts(TensorView<const float, 2, D>(logits), choices, context);
+    order_by_expert(TensorView<const std::int32_t, 2, D>(choices.experts), rows_of(saved, tokens),
+                    context);
+  }
+
+  template <class Activated>
+  void activate(const Saved& saved, Index tokens, const Activated& activated,
+                const Context<D>& context) const {
+    experts_swiglu_forward(TensorView<const T, 2, D>(wide(saved, row_count(tokens))),
+                           weights(saved, tokens), rows_of(saved, tokens), activated, context);
+  }
+
+  /// Computes the gradient of the router's weight, and adds to that of its input.
+  void backward_of_router(const Input& x, TensorView<const float, 2, D> weight_gradient,
+                          TensorView<T, 2, D> x_gradient, const Saved& saved,
+                          const Scratch& scratch, bool accumulate, const Context<D>& context) {
+    const Index tokens = x.values.extent(0);
+    const TensorView<float, 2, D> gradient{scratch.logits_gradient, {tokens, Experts.experts}};
+    const BalanceTerm<D> term = loss_ == nullptr ? BalanceTerm<D>{} : loss_->term;
+    choose_experts_backward(choices_of(saved, tokens), weight_gradient, term, gradient, context);
+    const TensorView<const float, 2, D> of_logits = gradient;
+    router_weight_gradient(of_logits, values_of(x), router_.gradient, accumulate, context);
+    add_router_input_gradient(of_logits, TensorView<const T, 2, D>(router_.weight), x_gradient,
+                              context);
+  }
+
+  static TensorView<const T, 2, D> values_of(const Input& x) { return x.values; }
+  static TensorView<T, 2, D> wide(const Saved& saved, Index rows) {
+    return {saved.wide, {rows, wide_columns}};
+  }
+  static TensorView<const float, 2, D> weights(const Saved& saved, Index tokens) {
+    return {saved.weights, {tokens, Experts.choices}};
+  }
+  static ExpertChoices<D> choices_of(const Saved& saved, Index tokens) {
+    return {{saved.probabilities, {tokens, Experts.experts}},
+            {saved.chosen, {tokens, Experts.choices}},
+            {saved.weights, {tokens, Experts.choices}},
+            Experts.renormalised};
+  }
+  static ExpertRows<D> rows_of(const Saved& saved, Index tokens) {
+    const Index rows = row_count(tokens);
+    return {{saved.pairs, {rows}},
+            {saved.places, {tokens, Experts.choices}},
+            {saved.offsets, {Experts.experts + 1}},
+            {saved.tiles, {rows / expert_tile}}};
+  }
+
+  Recomputation recomputation_;
+  const ExpertLoss<D>* loss_ = nullptr;
+  Parameter<T, G, D> router_;
+  UpProjection up_;
+  DownProjection down_;
+};
+
+}  // namespace octavo
