@@ -53,6 +53,7 @@ class ProjectionLayout {
                Index out, bool has_bias, octavo::LinearUse use = {}) {
     weight_.declare(name + ".weight", out, in, {});
     weight_.is_overwritten = true;
+    weight_.matrices = use.matrices(out);
     if (has_bias) bias_.emplace().declare(name + ".bias", 1, out, {});
     use.bias = has_bias;
     declare_layer(name, registry, in, out, use);

@@ -111,7 +111,8 @@ class Resumed : public support::TemporaryFolder {};
 using Cases = support::TestTypes<
     std::tuple<Bf16, AdamW<>>,
     std::tuple<Fp8Recipe<Delayed>, AdamW<MasterWeights<Bf16>, Moments<Bf16>>>,
-    std::tuple<Fp8Recipe<Delayed>, AdamW<MasterWeights<Fp32>, Moments<EightBit>>>>;
+    std::tuple<Fp8Recipe<Delayed>, AdamW<MasterWeights<Fp32>, Moments<EightBit>>>,
+    std::tuple<Bf16, Muon<MasterWeights<Bf16>, Moments<Bf16>>>>;
 TYPED_TEST_SUITE(Resumed, Cases);
 
 template <class Case>
@@ -176,6 +177,7 @@ std::size_t total_bytes(const std::map<std::string, std::vector<std::byte>>& who
 }
 
 /// Ranks that go on from a checkpoint, if one is named, take steps and save.
+template <class Session>
 std::vector<SavedState> train_ranks(int ranks, Zero zero, Index steps,
                                     const std::filesystem::path& folder,
                                     const std::filesystem::path& resume_from,
@@ -209,8 +211,13 @@ std::vector<SavedState> train_ranks(int ranks, Zero zero, Index steps,
   return states;
 }
 
-TEST_F(CheckpointOfRanks, GoesOnWithOtherRanksAndStages) {
-  const std::vector<SavedState> saved = train_ranks(2, Zero::optimizer, 3, folder_ / "first", {});
+template <class Session>
+void expect_other_ranks_go_on(const std::filesystem::path& folder_) {
+  const auto train_ranks = [](auto... arguments) {
+    return checkpoint_test::train_ranks<Session>(arguments...);
+  };
+  const std::filesystem::path none;
+  const std::vector<SavedState> saved = train_ranks(2, Zero::optimizer, 3, folder_ / "first", none);
   const std::filesystem::path path = folder_ / "first" / "step-00000001";
   const auto expected = whole_of(saved);
   // Weights and scales are there once, though both ranks have them.
@@ -233,8 +240,16 @@ TEST_F(CheckpointOfRanks, GoesOnWithOtherRanksAndStages) {
   EXPECT_TRUE(whole_of(loaded) == whole_of(after.at(3)));
 }
 
+TEST_F(CheckpointOfRanks, GoesOnWithOtherRanksAndStages) {
+  expect_other_ranks_go_on<Session>(folder_);
+}
+
+TEST_F(CheckpointOfRanks, GoesOnWithOtherRanksAndStagesOfMuon) {
+  expect_other_ranks_go_on<Ranked<std::tuple<Bf16, Muon<>>>>(folder_);
+}
+
 TEST_F(CheckpointOfRanks, OfAnotherTextIsRefused) {
-  train_ranks(1, Zero::optimizer, 1, folder_, {});
+  train_ranks<Session>(1, Zero::optimizer, 1, folder_, {});
   const std::vector<std::uint8_t> text = letters(4);
   const SessionOptions options = options_of(1, Zero::optimizer);
   Context<Cpu> context(1);

@@ -26,8 +26,8 @@ namespace data_parallel_test {
 using namespace octavo;
 using support::TokenBatch;
 
-template <class Precision, class Reduce = ReduceIn<>>
-using Ranked = ModelSession<support::SmallModel<Precision>, AdamW<>, DataParallel<Reduce>>;
+template <class Precision, class Reduce = ReduceIn<>, class Optimizer = AdamW<>>
+using Ranked = ModelSession<support::SmallModel<Precision>, Optimizer, DataParallel<Reduce>>;
 
 /// What one rank knows at the end.
 struct Outcome {
@@ -73,12 +73,12 @@ TokenBatch part_of_step(const Setting& setting, int rank, unsigned step) {
 }
 
 /// Trains; the outcomes of all ranks.
-template <class Precision, class Reduce = ReduceIn<>>
+template <class Precision, class Reduce = ReduceIn<>, class Optimizer = AdamW<>>
 std::vector<Outcome> train(const Setting& setting) {
   std::vector<Outcome> outcomes(static_cast<std::size_t>(setting.ranks));
   support::on_ranks(setting.ranks, [&](support::ThreadComm& communicator) {
     Context<Cpu> context{1};
-    Ranked<Precision, Reduce> session(options_of(setting), context, communicator);
+    Ranked<Precision, Reduce, Optimizer> session(options_of(setting), context, communicator);
     Outcome& outcome = outcomes[static_cast<std::size_t>(communicator.rank())];
     for (unsigned step = 0; step < steps; ++step) {
       const TokenBatch batch = part_of_step(setting, communicator.rank(), step);
@@ -155,6 +155,25 @@ TEST(DataParallel, StagesOfZeroHaveTheSameBits) {
   for (const Zero zero : {Zero::gradients, Zero::weights}) {
     expect_same_bits(each, train<Precision>({.ranks = 2, .zero = zero}));
   }
+}
+
+TEST(DataParallel, StagesOfZeroHaveTheSameBitsWithMuon) {
+  const auto run = [](Zero zero) {
+    return train<support::MixedPrecision, ReduceIn<E4M3>, Muon<>>(
+        {.ranks = 2, .zero = zero, .micro_batches = 2});
+  };
+  const auto once = run(Zero::optimizer);
+  EXPECT_LT(once[0].losses.back(), once[0].losses.front());
+  expect_agreement(once);
+  for (const Zero zero : {Zero::gradients, Zero::weights}) expect_same_bits(once, run(zero));
+}
+
+TEST(DataParallel, RanksTrainAsOneInFp32WithMuon) {
+  const Outcome one = train<Fp32, ReduceIn<>, Muon<>>({.ranks = 1})[0];
+  const auto outcomes = train<Fp32, ReduceIn<>, Muon<>>({.ranks = 4, .zero = Zero::weights});
+  // Orthogonalisation is in BF16.
+  expect_near(one, outcomes[0], 1e-3);
+  expect_agreement(outcomes);
 }
 
 TEST(DataParallel, OneRankHasTheBitsOfOneThatTrainsAlone) {

@@ -27,7 +27,8 @@ class OffloadOnCuda : public support::OnGpu {
 };
 
 using Cases = ::support::TestTypes<AdamW<>, AdamW<MasterWeights<Bf16>, Moments<Bf16>>,
-                                   AdamW<MasterWeights<Fp32>, Moments<EightBit>>>;
+                                   AdamW<MasterWeights<Fp32>, Moments<EightBit>>, Muon<>,
+                                   Muon<MasterWeights<Bf16>, Moments<Bf16>>>;
 TYPED_TEST_SUITE(OffloadOnCuda, Cases);
 
 TYPED_TEST(OffloadOnCuda, ChangesNoBit) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <octavo/gemm/manifest.hpp>
+#include <octavo/tensor/product_value.hpp>
 #include <octavo/tensor/tensor.hpp>
 
 namespace octavo OCTAVO_ABI {
@@ -101,6 +102,30 @@ template <class T, class Gradient, Device D>
   detail::check_gemm("matmul_weight_gradient", y_gradient.extent(1), x.extent(1),
                      y_gradient.extent(0), x.extent(0), w_gradient);
   return matmul_dense_body(y_gradient, true, x, false, w_gradient, context);
+}
+
+/// Factors of a product and its addend.
+struct GemmFactors {
+  float product = 1.0f;
+  float addend = 1.0f;
+};
+
+/// Computes result = product · op(a) · op(b) + addend · C, accumulated in FP32 and rounded to BF16
+/// once.
+/// @param a, b  matrices of BF16 values; op transposes if the flag is set
+/// @param y     the result and C, which may be empty; neither may be a or b. No bias
+/// @note enqueues; does not synchronise; uses `matmul_workspace` bytes of the workspace of a
+/// context
+///       for `Cuda`, and none of one for `Cpu`
+template <class T, Device D>
+void matmul_bf16(TensorView<const T, 2, D> a, bool transpose_a, TensorView<const T, 2, D> b,
+                 bool transpose_b, const GemmFactors& factors, const GemmOutput<T, D>& y,
+                 const Context<D>& context) {
+  static_assert(std::is_same_v<T, ProductValue<D>>,
+                "matmul_bf16: matrices must have elements of ProductValue<D>");
+  detail::check_gemm("matmul_bf16", a.extent(transpose_a ? 1 : 0), b.extent(transpose_b ? 0 : 1),
+                     a.extent(transpose_a ? 0 : 1), b.extent(transpose_b ? 1 : 0), y);
+  matmul_bf16_body(a, transpose_a, b, transpose_b, factors, y, context);
 }
 
 /// Computes y = x · Wᵀ (+ addend) (+ bias) on quantised operands, accumulated in FP32.

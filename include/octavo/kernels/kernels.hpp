@@ -15,6 +15,7 @@
 #include <octavo/kernels/initialize.hpp>
 #include <octavo/kernels/key_value_cache.hpp>
 #include <octavo/kernels/layer_norm.hpp>
+#include <octavo/kernels/muon.hpp>
 #include <octavo/kernels/packed_parts.hpp>
 #include <octavo/kernels/positions.hpp>
 #include <octavo/kernels/quantize.hpp>

@@ -5,6 +5,7 @@
 #include <octavo/layers/parameter.hpp>
 
 #include <algorithm>
+#include <array>
 #include <string>
 #include <vector>
 
@@ -281,10 +282,12 @@ class FlatParameters {
 
 /// The place of a parameter in its flat parameters.
 struct ParameterPlace {
-  std::string name{};       ///< such as "blocks.0.qkv.weight"
-  Array<Index, 2> shape{};  ///< rows, columns; vectors have one row
-  Index offset = 0;         ///< of the first element in the flat parameters
-  bool is_counted = true;   ///< see Parameter
+  std::string name{};               ///< such as "blocks.0.qkv.weight"
+  Array<Index, 2> shape{};          ///< rows, columns; vectors have one row
+  Index offset = 0;                 ///< of the first element in the flat parameters
+  bool is_counted = true;           ///< see Parameter
+  std::array<Index, 3> matrices{};  ///< see Parameter
+  bool is_whole = true;             ///< false if ranks share it (tensor parallelism)
 
   [[nodiscard]] Index size() const { return shape[0] * shape[1]; }
   [[nodiscard]] bool is_matrix() const { return shape[0] > 1; }
@@ -300,6 +303,7 @@ struct FlatShard {
                                              ///< frozen
   Index begin = 0;                           ///< offset of the first element in the flat parameters
   std::vector<ParameterPlace> parameters{};  ///< of all the flat parameters
+  Index whole = 0;  ///< number of elements of the flat parameters; 0: those of the shard
 
   /// The elements of a parameter that belong to the shard: [begin, end) within the parameter; empty
   /// if both are equal.
@@ -337,8 +341,8 @@ struct ModelRun {
     std::vector<ParameterPlace> result;
     result.reserve(parameters.size());
     for (const Parameter<W, G, D>* parameter : parameters) {
-      result.push_back(
-          {parameter->name, parameter->weight.shape(), parameter->offset, parameter->is_counted});
+      result.push_back({parameter->name, parameter->weight.shape(), parameter->offset,
+                        parameter->is_counted, parameter->matrices, parameter->part.is_whole()});
     }
     return result;
   }

@@ -30,6 +30,15 @@ struct LinearUse {
   int experts = 0;  ///< the weight contains the weights of this many experts; 0: of one layer
   int choices = 0;  ///< number of experts that process each token
   std::array<LinearPart, 3> parts{};  ///< of the rows, in order
+
+  /// Returns the rows of each matrix that the weight stacks: see Parameter::matrices.
+  /// @param out  rows of the weight
+  [[nodiscard]] std::array<Index, 3> matrices(Index out) const {
+    std::array<Index, 3> rows{};
+    for (std::size_t i = 0; i < parts.size(); ++i) rows[i] = parts[i].rows;
+    if (rows == std::array<Index, 3>{}) rows[0] = out;
+    return rows;
+  }
 };
 
 namespace detail {

@@ -7,6 +7,7 @@
 #include <octavo/memory/arena.hpp>
 #include <octavo/tensor/tensor_view.hpp>
 
+#include <array>
 #include <string>
 
 namespace octavo OCTAVO_ABI {
@@ -42,6 +43,9 @@ struct Parameter {
   bool is_overwritten = false;
   /// Whether it belongs to an adapter of a frozen layer instead of the model itself.
   bool is_adapter = false;
+  /// Rows of each matrix that is stacked in a linear layer's weight, such as those of queries, keys
+  /// and values; later entries may be 0. All 0 if it is not the weight of a hidden linear layer.
+  std::array<Index, 3> matrices{};
   /// Whether it is frozen, without a gradient; set by its flat parameters.
   bool is_frozen = false;
 

@@ -34,6 +34,7 @@ class Projection {
     weight_.declare(name + ".weight", Out, In, initial);
     weight_.is_overwritten = true;
     weight_.is_cast_only = Layer::keeps_fp8;
+    weight_.matrices = use.matrices(Out);
     if constexpr (Bias) bias_.declare(name + ".bias", 1, Out, Initial::zeros());
     use.bias = Bias;
     layer_.declare(name, registry, use);

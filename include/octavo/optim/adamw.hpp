@@ -52,7 +52,7 @@ struct AdamWRule {
         .second_moment = state.moments[1],
         .first_scale = state.scales[0],
         .second_scale = state.scales[1],
-        .weight_decay = elements.is_matrix ? settings.weight_decay : 0.0f,
+        .weight_decay = elements.parameter.is_matrix() ? settings.weight_decay : 0.0f,
         .random_stream = elements.random_stream,
         .first_element = elements.first_element};
     adamw_update(parameter, settings, step, status, context);

@@ -93,7 +93,7 @@ class OptimizerOfRule : public RuleMemory<Rule, W, G, Moment, D>, public Optimiz
   }
   void step(TensorView<const StepStatus, 1, D> status, [[maybe_unused]] ShardGather<D>& ranks,
             Timeline<D>& timeline, const Context<D>& context) const override {
-    state_.update(timeline, context, [&](const auto& elements) {
+    state_.update(timeline, [&](const auto& elements) {
       Rule::update(elements, settings_, TensorView<const Step, 1, D>(step_), status, context);
     });
   }

@@ -48,7 +48,7 @@ struct UpdatedElements {
   TensorView<W, 1, D> weight;          ///< [elements]
   TensorView<const G, 1, D> gradient;  ///< [elements]
   StateArrays<Moment, Count, D> state;
-  bool is_matrix;               ///< whether the parameter is a matrix
+  ParameterPlace parameter;
   std::uint64_t random_stream;  ///< differs between parameters
   Index first_element;          ///< index of the first element in the parameter
 };
@@ -92,6 +92,7 @@ class OptimizerState {
     }
     std::uint64_t random_stream = 0;  // of the shard's first parameter
     for (const Shard& shard : shards) {
+      first_chunks_.push_back(chunks_.size());
       const Index size = shard.weights.size();
       const OnDevice state = is_on_host_ ? OnDevice() : OnDevice(size, has_master, on_device);
       const OnHost host = is_on_host_ ? OnHost(size, has_master, on_host) : OnHost();
@@ -104,6 +105,7 @@ class OptimizerState {
       }
       random_stream += shard.parameters.size();
     }
+    first_chunks_.push_back(chunks_.size());
   }
 
   /// Zeroes the moments and copies the weights to the master weights.
@@ -112,7 +114,7 @@ class OptimizerState {
   void initialize(const Context<D>& context) {
     if (is_on_host_ && lanes_ == nullptr) lanes_ = std::make_shared<Lanes>(context);
     Timeline<D> untimed;
-    for_each_chunk(false, untimed, [&](const Chunk& chunk) {
+    for_each_chunk(0, chunks_.size(), false, untimed, [&](const Chunk& chunk) {
       chunk.on_device.each(
           [&](const auto& array) { fill_zero(array.data(), array.bytes(), context); });
       for (const Elements& elements : chunk.elements) {
@@ -134,15 +136,25 @@ class OptimizerState {
   /// @param timeline  receives the times of copies
   /// @note enqueues; does not synchronise
   template <class Body>
-  void update(Timeline<D>& timeline, const Context<D>&, const Body& body) const {
-    for_each_chunk(true, timeline, [&](const Chunk& chunk) {
-      for (const Elements& elements : chunk.elements) body(elements);
-    });
+  void update(Timeline<D>& timeline, const Body& body) const {
+    update_chunks(0, chunks_.size(), timeline, body);
+  }
+  /// Does the same for one of the shards.
+  /// @param shard  its number in the constructor's list
+  template <class Body>
+  void update_shard(std::size_t shard, Timeline<D>& timeline, const Body& body) const {
+    update_chunks(first_chunks_[shard], first_chunks_[shard + 1], timeline, body);
   }
 
   /// Visits all of it: master weights, moments and their scales, the number of steps, and the
   /// rounding seed. Tensors are on the device, or on `Cpu` if the state is in host memory.
   void visit_state(StateVisitor<D>& visitor) {
+    visit_arrays(visitor);
+    visitor("optimizer.steps", steps_);
+    visitor("optimizer.seed", seed_);
+  }
+  /// Visits all of it except the numbers.
+  void visit_arrays(StateVisitor<D>& visitor) const {
     for (const Part& part : parts_) {
       if (is_on_host_) {
         visit_part(visitor, part, part.on_host);
@@ -150,8 +162,6 @@ class OptimizerState {
         visit_part(visitor, part, part.on_device);
       }
     }
-    visitor("optimizer.steps", steps_);
-    visitor("optimizer.seed", seed_);
   }
 
   /// Sets the elements of the master weights of parameter `name` that this rank has, if there are
@@ -236,43 +246,53 @@ class OptimizerState {
       const Index place = chunk.place_of(parameter, {begin, end});
       chunks_.back().elements.push_back(
           {chunk.weights.rows(place, end - begin), chunk.gradients.rows(place, end - begin),
-           on_device.part(place, end - begin), parameter.is_matrix(), stream, begin});
+           on_device.part(place, end - begin), parameter, stream, begin});
     }
   }
 
-  /// Calls `body(chunk)` for each chunk, with its state on the device.
+  template <class Body>
+  void update_chunks(std::size_t first, std::size_t end, Timeline<D>& timeline,
+                     const Body& body) const {
+    for_each_chunk(first, end, true, timeline, [&](const Chunk& chunk) {
+      for (const Elements& elements : chunk.elements) body(elements);
+    });
+  }
+
+  /// Calls `body(chunk)` for chunks `first` to `end` − 1, with their state on the device.
   /// @param reads  whether the previous state is read; if not, it is not fetched
   template <class Body>
-  void for_each_chunk(bool reads, Timeline<D>& timeline, const Body& body) const {
+  void for_each_chunk(std::size_t first, std::size_t end, bool reads, Timeline<D>& timeline,
+                      const Body& body) const {
+    const std::span<const Chunk> chunks = std::span(chunks_).subspan(first, end - first);
     if (!is_on_host_) {
-      for (const Chunk& chunk : chunks_) body(chunk);
+      for (const Chunk& chunk : chunks) body(chunk);
       return;
     }
     const auto fetch = [&](std::size_t i) {
       const Context<D>& lane = lanes_->to_device.context();
       const auto span = timeline.copy("to device", "fetch", lane);
-      chunks_[i].on_device.each(
+      chunks[i].on_device.each(
           [&](const auto& array, const auto& of_host) {
             copy_to_device(array.data(), of_host.data(), array.bytes(), lane);
           },
-          chunks_[i].on_host);
+          chunks[i].on_host);
     };
     const auto store = [&](std::size_t i) {
       const Context<D>& lane = lanes_->to_host.context();
       const auto span = timeline.copy("to host", "store", lane);
-      chunks_[i].on_device.each(
+      chunks[i].on_device.each(
           [&](const auto& array, const auto& of_host) {
             copy_to_host(of_host.data(), array.data(), array.bytes(), lane);
           },
-          chunks_[i].on_host);
+          chunks[i].on_host);
     };
     detail::pass_through_device(
-        *lanes_, chunks_.size(), reads, fetch, [&](std::size_t i) { body(chunks_[i]); }, store);
+        *lanes_, chunks.size(), reads, fetch, [&](std::size_t i) { body(chunks[i]); }, store);
   }
 
   template <Device Where>
   void visit_part(StateVisitor<D>& visitor, const Part& part,
-                  const StateArrays<Moment, Count, Where>& state) {
+                  const StateArrays<Moment, Count, Where>& state) const {
     const auto show = [&]<class T, std::size_t Rank>(const std::string& kind,
                                                      TensorView<T, 1, Where> array,
                                                      const Array<Index, Rank>& whole, Index begin) {
@@ -299,8 +319,9 @@ class OptimizerState {
     }
   }
 
-  std::vector<Part> parts_;    ///< of all parameters
-  std::vector<Chunk> chunks_;  ///< of all shards
+  std::vector<Part> parts_;                ///< of all parameters
+  std::vector<Chunk> chunks_;              ///< of all shards
+  std::vector<std::size_t> first_chunks_;  ///< of each shard, and the number of chunks
   std::int64_t steps_ = 0;
   std::int64_t seed_;
   bool is_on_host_;

@@ -82,7 +82,8 @@ class SharedRuns : public SingleRank::Memory<W, G, D> {
     const ModelRuns<W, G, D>& runs = Base::runs();
     for (std::size_t i = 0; i < runs.size(); ++i) {
       const Index begin = runs[i].run->size() / sharding_.ranks * sharding_.rank;
-      result.push_back({runs_[i].weights, runs_[i].gradients, begin, runs[i].places()});
+      result.push_back(
+          {runs_[i].weights, runs_[i].gradients, begin, runs[i].places(), runs[i].run->size()});
     }
     return result;
   }

@@ -104,7 +104,8 @@ struct SessionKind {
                 shards.push_back({shard.weights,
                                   {nullptr, shard.gradients.shape()},
                                   shard.begin,
-                                  std::move(shard.parameters)});
+                                  std::move(shard.parameters),
+                                  shard.whole});
               }
               return shards;
             }};

@@ -102,19 +102,32 @@ void store_tile(float* tile, Index row0, Index rows, Index column0, Index column
   }
 }
 
+/// A tile of a product's result.
+struct ResultTile {
+  Index row0, rows, column0, columns;
+};
+
+/// Calls `body(tile)` for each tile of a result of m x n elements.
+template <class Body>
+void for_each_tile(Index m, Index n, Index k, const Context<Cpu>& context, const Body& body) {
+  const Index across = ceil_divide(n, matmul_tile_columns);
+  const Index tiles = ceil_divide(m, matmul_tile_rows) * across;
+  parallel_for(tiles, matmul_tile_rows * k, context, [&](Index i) {
+    const Index row0 = i / across * matmul_tile_rows;
+    const Index column0 = i % across * matmul_tile_columns;
+    body(ResultTile{row0, std::min(matmul_tile_rows, m - row0), column0,
+                    std::min(matmul_tile_columns, n - column0)});
+  });
+}
+
 /// Computes result = round(alpha · op(a) · op(b) + addend + bias).
 template <class T>
 void multiply_tiles(const SgemmOperand& a, const SgemmOperand& b, Index k, float alpha,
                     const GemmOutput<T, Cpu>& y, float* workspace, const Context<Cpu>& context) {
   const Index m = y.result.extent(0);
   const Index n = y.result.extent(1);
-  const Index across = ceil_divide(n, matmul_tile_columns);
-  const Index tiles = ceil_divide(m, matmul_tile_rows) * across;
-  parallel_for(tiles, matmul_tile_rows * k, context, [&](Index i) {
-    const Index row0 = i / across * matmul_tile_rows;
-    const Index column0 = i % across * matmul_tile_columns;
-    const Index rows = std::min(matmul_tile_rows, m - row0);
-    const Index columns = std::min(matmul_tile_columns, n - column0);
+  for_each_tile(m, n, k, context, [&](const ResultTile& at) {
+    const auto [row0, rows, column0, columns] = at;
     float* tile = workspace + thread_index() * matmul_tile_rows * matmul_tile_columns;
     const SgemmOperand a_rows{a.data + row0 * a.down(), a.leading, a.transpose};
     const SgemmOperand b_columns{b.data + column0 * b.across(), b.leading, b.transpose};
@@ -159,6 +172,31 @@ GemmRun matmul_dense_body(TensorView<const T, 2, Cpu> a, bool transpose_a,
                            transpose_b ? Transpose::yes : Transpose::no};
   multiply_tiles(left, right, k, 1.0f, y, workspace, context);
   return {FormatTraits<T>::name, FormatTraits<T>::name, sgemm_implementation};
+}
+
+/// See matmul_bf16.
+inline void matmul_bf16_body(TensorView<const float, 2, Cpu> a, bool transpose_a,
+                             TensorView<const float, 2, Cpu> b, bool transpose_b,
+                             const GemmFactors& factors, const GemmOutput<float, Cpu>& y,
+                             const Context<Cpu>& context) {
+  const Index n = y.result.extent(1);
+  const Index k = a.extent(transpose_a ? 0 : 1);
+  const SgemmOperand left{a.data(), a.extent(1), transpose_a ? Transpose::yes : Transpose::no};
+  const SgemmOperand right{b.data(), b.extent(1), transpose_b ? Transpose::yes : Transpose::no};
+  for_each_tile(y.result.extent(0), n, k, context, [&](const ResultTile& at) {
+    float tile[matmul_tile_rows * matmul_tile_columns];
+    sgemm({left.data + at.row0 * left.down(), left.leading, left.transpose},
+          {right.data + at.column0 * right.across(), right.leading, right.transpose}, at.rows,
+          at.columns, k, factors.product, false, tile, matmul_tile_columns);
+    for (Index r = 0; r < at.rows; ++r) {
+      const Index place = (at.row0 + r) * n + at.column0;
+      for (Index c = 0; c < at.columns; ++c) {
+        float sum = tile[r * matmul_tile_columns + c];
+        if (!y.addend.empty()) sum += factors.addend * y.addend.data()[place + c];
+        y.result.data()[place + c] = static_cast<float>(Bf16(sum));
+      }
+    }
+  });
 }
 
 /// Computes result = a · bᵀ + addend + bias for quantised operands.

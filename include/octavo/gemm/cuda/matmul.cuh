@@ -21,7 +21,8 @@ std::uint32_t common_alignment(const Elements*... addresses) {
 /// Enqueues the product described by `key`.
 template <class A, class B, class Y>
 void enqueue_product(GemmKey key, const A* a, const B* b, const GemmVectors& scales,
-                     const GemmOutput<Y, Cuda>& y, const Context<Cuda>& context) {
+                     const GemmOutput<Y, Cuda>& y, const Context<Cuda>& context,
+                     const GemmFactors& factors = {}) {
   auto* workspace = workspace_of<std::byte>(context, cublas_workspace_bytes, "a matrix product");
   const Y* addend = y.addend.empty() ? y.result.data() : y.addend.data();
   key.m = y.result.extent(0);
@@ -33,7 +34,7 @@ void enqueue_product(GemmKey key, const A* a, const B* b, const GemmVectors& sca
   key.bias = !y.bias.empty();
   key.alignment = common_alignment(a, b, addend, y.result.data());
   context.state<GemmPlans>().run(key, {scales.scales_a, scales.scales_b, y.bias.data()},
-                                 {a, b, addend, y.result.data(), workspace}, context);
+                                 {a, b, addend, y.result.data(), workspace, factors}, context);
 }
 
 /// Computes result = op(a) · op(b) + addend + bias for dense operands.
@@ -50,6 +51,18 @@ GemmRun matmul_dense_body(TensorView<const T, 2, Cuda> a, bool transpose_a,
   key.transpose_b = transpose_b;
   enqueue_product(key, a.data(), b.data(), {}, y, context);
   return {FormatTraits<T>::name, FormatTraits<T>::name, cublas_implementation};
+}
+
+/// See matmul_bf16.
+inline void matmul_bf16_body(TensorView<const Bf16, 2, Cuda> a, bool transpose_a,
+                             TensorView<const Bf16, 2, Cuda> b, bool transpose_b,
+                             const GemmFactors& factors, const GemmOutput<Bf16, Cuda>& y,
+                             const Context<Cuda>& context) {
+  GemmKey key;
+  key.k = a.extent(transpose_a ? 0 : 1);
+  key.transpose_a = transpose_a;
+  key.transpose_b = transpose_b;
+  enqueue_product(key, a.data(), b.data(), {}, y, context, factors);
 }
 
 /// Computes result = a · bᵀ + addend + bias for quantised operands. Only the forward uses fast

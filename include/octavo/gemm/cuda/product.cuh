@@ -5,6 +5,7 @@
 #include <octavo/core/cuda/context.cuh>
 #include <octavo/gemm/cuda/limits.hpp>
 #include <octavo/gemm/gemm_key.hpp>
+#include <octavo/gemm/matmul.hpp>
 #include <octavo/precision/policy.hpp>
 
 #include <cublasLt.h>
@@ -83,13 +84,14 @@ struct GemmVectors {
   const void* bias = nullptr;
 };
 
-/// The addresses of one product.
+/// The addresses and factors of one product.
 struct GemmAddresses {
   const void* a = nullptr;
   const void* b = nullptr;
   const void* addend = nullptr;
   void* result = nullptr;
   void* workspace = nullptr;  ///< of `cublas_workspace_bytes`
+  GemmFactors factors{};
 };
 
 /// An algorithm. A named type, which nvcc 13 requires for a vector's elements; cuBLASLt's own type
@@ -163,8 +165,8 @@ class GemmProduct {
   /// Enqueues the product.
   [[nodiscard]] cublasStatus_t start(cublasLtHandle_t handle, const GemmAlgorithm& algorithm,
                                      const GemmAddresses& addresses, cudaStream_t stream) {
-    const float alpha = 1.0f;
-    const float beta = key_.adds ? 1.0f : 0.0f;
+    const float alpha = addresses.factors.product;
+    const float beta = key_.adds ? addresses.factors.addend : 0.0f;
     return cublasLtMatmul(handle, &operation_, &alpha, addresses.b, &first_, addresses.a, &second_,
                           &beta, addresses.addend, &result_, addresses.result, &result_,
                           &algorithm.words, addresses.workspace, cublas_workspace_bytes, stream);

@@ -1,0 +1,74 @@
+/// @file
+/// The elementwise parts of Muon on the `Cpu` device.
+#pragma once
+
+#include <octavo/kernels/cpu/vector.hpp>
+#include <octavo/kernels/muon.hpp>
+
+#include <algorithm>
+
+namespace octavo OCTAVO_ABI::detail {
+
+/// Calls `body(run, begin, end)` for each group of elements that shares the bits of a rounding.
+template <class Body>
+void for_each_rounding_run(Index elements, const Context<Cpu>& context, const Body& body) {
+  parallel_runs(elements, context, [&](Index begin, Index end) {
+    for (Index at = begin; at < end; at += rounding_run) {
+      body(at / rounding_run, at, std::min<Index>(at + rounding_run, end));
+    }
+  });
+}
+
+/// See muon_momentum.
+template <class W, class G, class M>
+void muon_momentum_body(const MuonElements<W, G, M, Cpu>& elements, const MuonMomentum& settings,
+                        TensorView<const AdamWStep, 1, Cpu> step,
+                        TensorView<const StepStatus, 1, Cpu> status, const Context<Cpu>& context) {
+  if (status.data()->skip != 0) return;
+  const float clip = status.data()->clip_coefficient;
+  for_each_rounding_run(elements.weight.size(), context, [&](Index run, Index begin, Index end) {
+    const RoundingBits bits = rounding_bits<M>(elements, *step.data(), Rounding::first_moment, run);
+    for (Index i = begin; i < end; ++i) {
+      elements.direction.data()[i] = Bf16(
+          muon_direction(static_cast<float>(elements.gradient.data()[i]) * clip,
+                         elements.momentum.data()[i], settings, bits[static_cast<int>(i - begin)]));
+    }
+  });
+}
+
+/// See muon_normalize.
+inline void muon_normalize_body(TensorView<const Bf16, 1, Cpu> source,
+                                TensorView<const StepStatus, 1, Cpu> norm, float epsilon,
+                                TensorView<float, 1, Cpu> target, const Context<Cpu>& context) {
+  const float divisor = muon_norm(norm.data()->squared_norm, epsilon);
+  parallel_for(source.size(), 1, context, [&](Index i) {
+    target.data()[i] = static_cast<float>(Bf16(static_cast<float>(source.data()[i]) / divisor));
+  });
+}
+
+/// See muon_update.
+template <class W, class G, class M>
+void muon_update_body(const MuonElements<W, G, M, Cpu>& elements, const MuonRates& rates,
+                      TensorView<const AdamWStep, 1, Cpu> step,
+                      TensorView<const StepStatus, 1, Cpu> status, const Context<Cpu>& context) {
+  if (status.data()->skip != 0) return;
+  const float rate = step.data()->learning_rate;
+  float* master = elements.master.data();
+  W* weight = elements.weight.data();
+  for_each_rounding_run(elements.weight.size(), context, [&](Index run, Index begin, Index end) {
+    const RoundingBits bits = master != nullptr
+                                  ? RoundingBits{}
+                                  : rounding_bits<W>(elements, *step.data(), Rounding::weight, run);
+    for (Index i = begin; i < end; ++i) {
+      const float old = master != nullptr ? master[i] : static_cast<float>(weight[i]);
+      const float updated = muon_weight(old, static_cast<float>(elements.direction.data()[i]), rate,
+                                        rates.of(elements.first_element + i), rates.weight_decay);
+      if (master != nullptr) master[i] = updated;
+      weight[i] = master != nullptr
+                      ? W(updated)
+                      : round_stochastic<W>(updated, bits[static_cast<int>(i - begin)]);
+    }
+  });
+}
+
+}  // namespace octavo::detail

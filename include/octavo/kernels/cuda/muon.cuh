@@ -1,0 +1,151 @@
+/// @file
+/// The elementwise parts of Muon on the `Cuda` device.
+#pragma once
+
+#include <octavo/kernels/cuda/adamw.cuh>
+#include <octavo/kernels/muon.hpp>
+
+namespace octavo OCTAVO_ABI::detail {
+
+/// Updates one group of elements per thread; so do the kernels below.
+template <bool Vectors, class W, class G, class M>
+OCTAVO_KERNEL void __launch_bounds__(elementwise_threads)
+    muon_momentum_kernel(const MuonElements<W, G, M, Cuda> elements, const MuonMomentum settings,
+                         const AdamWStep* step, const StepStatus* status) {
+  if (status->skip != 0) return;
+  const Index begin = global_thread() * run_size;
+  const Index count = elements.weight.extent(0) - begin;
+  if (count <= 0) return;
+  const auto update = [&]<bool Whole>() {
+    const Floats gradient = load_floats<Whole>(elements.gradient.data() + begin, count);
+    Elements<M> moment = to_elements(load_run<Whole>(elements.momentum.data() + begin, count));
+    const RoundingBits bits =
+        rounding_bits<M>(elements, *step, Rounding::first_moment, begin / run_size);
+    Floats direction;
+#pragma unroll
+    for (int i = 0; i < run_size; ++i) {
+      direction.values[i] = muon_direction(gradient.values[i] * status->clip_coefficient,
+                                           moment.values[i], settings, bits[i]);
+    }
+    store_run<Whole>(elements.momentum.data() + begin, count, to_run(moment));
+    store_floats<Whole>(elements.direction.data() + begin, count, direction);
+  };
+  if (Vectors && count >= run_size) {
+    update.template operator()<true>();
+  } else {
+    update.template operator()<false>();
+  }
+}
+
+template <bool Vectors>
+OCTAVO_KERNEL void __launch_bounds__(elementwise_threads)
+    muon_normalize_kernel(const Bf16* source, Index size, const StepStatus* norm, float epsilon,
+                          Bf16* target) {
+  const Index begin = global_thread() * run_size;
+  const Index count = size - begin;
+  if (count <= 0) return;
+  const float divisor = muon_norm(norm->squared_norm, epsilon);
+  const auto divide = [&]<bool Whole>() {
+    Floats values = load_floats<Whole>(source + begin, count);
+#pragma unroll
+    for (int i = 0; i < run_size; ++i) values.values[i] = __fdiv_rn(values.values[i], divisor);
+    store_floats<Whole>(target + begin, count, values);
+  };
+  if (Vectors && count >= run_size) {
+    divide.template operator()<true>();
+  } else {
+    divide.template operator()<false>();
+  }
+}
+
+template <bool Vectors, bool HasMaster, class W, class G, class M>
+OCTAVO_KERNEL void __launch_bounds__(elementwise_threads)
+    muon_update_kernel(const MuonElements<W, G, M, Cuda> elements, const MuonRates rates,
+                       const AdamWStep* step, const StepStatus* status) {
+  if (status->skip != 0) return;
+  const Index begin = global_thread() * run_size;
+  const Index count = elements.weight.extent(0) - begin;
+  if (count <= 0) return;
+  const auto update = [&]<bool Whole>() {
+    Floats old;
+    if constexpr (HasMaster) {
+      old = load_floats<Whole>(elements.master.data() + begin, count);
+    } else {
+      old = load_floats<Whole>(elements.weight.data() + begin, count);
+    }
+    const Floats direction = load_floats<Whole>(elements.direction.data() + begin, count);
+    const RoundingBits bits =
+        HasMaster ? RoundingBits{}
+                  : rounding_bits<W>(elements, *step, Rounding::weight, begin / run_size);
+    Floats updated;
+    Elements<W> rounded;
+#pragma unroll
+    for (int i = 0; i < run_size; ++i) {
+      updated.values[i] =
+          muon_weight(old.values[i], direction.values[i], step->learning_rate,
+                      rates.of(elements.first_element + begin + i), rates.weight_decay);
+      rounded.values[i] =
+          HasMaster ? W(updated.values[i]) : round_stochastic<W>(updated.values[i], bits[i]);
+    }
+    if constexpr (HasMaster) store_floats<Whole>(elements.master.data() + begin, count, updated);
+    store_run<Whole>(elements.weight.data() + begin, count, to_run(rounded));
+  };
+  if (Vectors && count >= run_size) {
+    update.template operator()<true>();
+  } else {
+    update.template operator()<false>();
+  }
+}
+
+/// Launches a kernel with a thread for each group of `size` elements.
+template <class Kernel, class... Arguments>
+void launch_runs(const char* name, Kernel kernel, Index size, const Context<Cuda>& context,
+                 const Arguments&... arguments) {
+  launch(name, kernel, ceil_divide(ceil_divide(size, run_size), elementwise_threads),
+         elementwise_threads, 0, context, arguments...);
+}
+
+/// See muon_momentum.
+template <class W, class G, class M>
+void muon_momentum_body(const MuonElements<W, G, M, Cuda>& elements, const MuonMomentum& settings,
+                        TensorView<const AdamWStep, 1, Cuda> step,
+                        TensorView<const StepStatus, 1, Cuda> status,
+                        const Context<Cuda>& context) {
+  const bool vectors = rows_are_vectors(0, elements.gradient.data(), elements.momentum.data(),
+                                        elements.direction.data());
+  launch_runs("muon_momentum",
+              vectors ? muon_momentum_kernel<true, W, G, M> : muon_momentum_kernel<false, W, G, M>,
+              elements.weight.size(), context, elements, settings, step.data(), status.data());
+}
+
+/// See muon_normalize.
+inline void muon_normalize_body(TensorView<const Bf16, 1, Cuda> source,
+                                TensorView<const StepStatus, 1, Cuda> norm, float epsilon,
+                                TensorView<Bf16, 1, Cuda> target, const Context<Cuda>& context) {
+  const bool vectors = rows_are_vectors(0, source.data(), target.data());
+  launch_runs("muon_normalize",
+              vectors ? muon_normalize_kernel<true> : muon_normalize_kernel<false>, source.size(),
+              context, source.data(), source.size(), norm.data(), epsilon, target.data());
+}
+
+/// See muon_update.
+template <class W, class G, class M>
+void muon_update_body(const MuonElements<W, G, M, Cuda>& elements, const MuonRates& rates,
+                      TensorView<const AdamWStep, 1, Cuda> step,
+                      TensorView<const StepStatus, 1, Cuda> status, const Context<Cuda>& context) {
+  const bool vectors = rows_are_vectors(0, elements.weight.data(), elements.master.data(),
+                                        elements.direction.data());
+  const auto start = [&](auto kernel) {
+    launch_runs("muon_update", kernel, elements.weight.size(), context, elements, rates,
+                step.data(), status.data());
+  };
+  if (elements.master.empty()) {
+    start(vectors ? muon_update_kernel<true, false, W, G, M>
+                  : muon_update_kernel<false, false, W, G, M>);
+  } else {
+    start(vectors ? muon_update_kernel<true, true, W, G, M>
+                  : muon_update_kernel<false, true, W, G, M>);
+  }
+}
+
+}  // namespace octavo::detail

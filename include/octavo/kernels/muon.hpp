@@ -1,0 +1,131 @@
+/// @file
+/// The elementwise parts of Muon: momentum, normalisation, and the change of the weights.
+#pragma once
+
+#include <octavo/kernels/adamw_formula.hpp>
+#include <octavo/kernels/step_status.hpp>
+#include <octavo/tensor/product_value.hpp>
+
+namespace octavo OCTAVO_ABI {
+
+/// Elements of a parameter that Muon updates, and their state.
+/// @tparam W       format of the weight
+/// @tparam G       format of the gradient
+/// @tparam Moment  format of the momentum: `Fp32`, or `Bf16` with stochastic rounding
+template <class W, class G, class Moment, Device D>
+struct MuonElements {
+  TensorView<W, 1, D> weight;          ///< [elements]
+  TensorView<const G, 1, D> gradient;  ///< [elements]
+  /// [elements], the FP32 master weight; empty: the weight itself is updated, with stochastic
+  /// rounding unless it is FP32
+  TensorView<float, 1, D> master;
+  TensorView<Moment, 1, D> momentum;  ///< [elements]
+  TensorView<Bf16, 1, D> direction;   ///< [elements], before or after orthogonalisation
+  std::uint64_t random_stream = 0;    ///< differs between parameters
+  Index first_element = 0;            ///< index in the parameter of the first element
+};
+
+/// How momentum becomes a direction.
+struct MuonMomentum {
+  float momentum = 0.95f;
+  bool nesterov = true;
+};
+
+/// Factors of the learning rate for the matrices that are stacked in a parameter.
+struct MuonRates {
+  Array<Index, 3> ends{};  ///< element of the parameter at which each matrix ends
+  Array<float, 3> factors{};
+  float weight_decay = 0;
+
+  [[nodiscard]] OCTAVO_HOST_DEVICE float of(Index element) const {
+    if (element < ends[0]) return factors[0];
+    return element < ends[1] ? factors[1] : factors[2];
+  }
+};
+
+namespace detail {
+
+template <class W, class G, class Moment, Device D>
+void check_muon(const char* operation, const MuonElements<W, G, Moment, D>& elements) {
+  check_shape(operation, "gradient", elements.gradient, elements.weight.shape());
+  check_shape(operation, "momentum", elements.momentum, elements.weight.shape());
+  check_shape(operation, "direction", elements.direction, elements.weight.shape());
+  require<ShapeError>(elements.first_element % rounding_run == 0, operation,
+                      ": a part begins at element ", elements.first_element, "; use a multiple of ",
+                      rounding_run);
+}
+
+/// Moves the momentum by one gradient, and returns the direction.
+/// @param moment  rounded
+template <class Moment>
+OCTAVO_HOST_DEVICE float muon_direction(float gradient, Moment& moment,
+                                        const MuonMomentum& settings, std::uint32_t bits) {
+  const float old = static_cast<float>(moment);
+  const float moved = old + (1.0f - settings.momentum) * (gradient - old);
+  moment = round_stochastic<Moment>(moved, bits);
+  if (!settings.nesterov) return moved;
+  return moved - (moved - gradient) * (1.0f - settings.momentum);
+}
+
+/// Returns the weight after the step.
+/// @param rate  the learning rate
+OCTAVO_HOST_DEVICE inline float muon_weight(float weight, float direction, float rate, float factor,
+                                            float decay) {
+  return weight * (1.0f - rate * decay) - rate * factor * direction;
+}
+
+/// Returns the factor that normalises a matrix: the inverse of its norm, which is rounded to BF16.
+OCTAVO_HOST_DEVICE inline float muon_norm(double squared_norm, float epsilon) {
+  const float norm = static_cast<float>(Bf16(sqrtf(static_cast<float>(squared_norm))));
+  return norm < epsilon ? epsilon : norm;
+}
+
+}  // namespace detail
+
+/// Computes m ← m + (1 − momentum) · (g − m), with gradients multiplied by the clip coefficient,
+/// and direction = m, or g + momentum · (m − g) with Nesterov's momentum. Changes nothing if the
+/// step is skipped. Rounding as in `adamw_update`; the momentum is the first moment.
+/// @param step    [1]; its learning rate is not read
+/// @param status  [1]
+/// @note enqueues; does not synchronise
+/// Source: Jordan et al. 2024, https://kellerjordan.github.io/posts/muon.
+template <class W, class G, class Moment, Device D>
+void muon_momentum(const MuonElements<W, G, Moment, D>& elements, const MuonMomentum& settings,
+                   TensorView<const AdamWStep, 1, D> step,
+                   TensorView<const StepStatus, 1, D> status, const Context<D>& context) {
+  detail::check_muon("muon_momentum", elements);
+  if (elements.weight.size() == 0) return;
+  muon_momentum_body(elements, settings, step, status, context);
+}
+
+/// Computes target = source / max(norm, epsilon), rounded to BF16.
+/// @param source  [elements]
+/// @param norm    [1]; its `squared_norm` is that of the source
+/// @param target  [elements]
+/// @note enqueues; does not synchronise
+template <Device D>
+void muon_normalize(TensorView<const Bf16, 1, D> source, TensorView<const StepStatus, 1, D> norm,
+                    float epsilon, TensorView<ProductValue<D>, 1, D> target,
+                    const Context<D>& context) {
+  check_shape("muon_normalize", "target", target, source.shape());
+  if (source.size() == 0) return;
+  muon_normalize_body(source, norm, epsilon, target, context);
+}
+
+/// Computes w ← w · (1 − lr · decay) − lr · factor · direction; changes nothing if the step is
+/// skipped.
+/// @param step    [1]
+/// @param status  [1]
+/// @note enqueues; does not synchronise
+template <class W, class G, class Moment, Device D>
+void muon_update(const MuonElements<W, G, Moment, D>& elements, const MuonRates& rates,
+                 TensorView<const AdamWStep, 1, D> step, TensorView<const StepStatus, 1, D> status,
+                 const Context<D>& context) {
+  detail::check_muon("muon_update", elements);
+  if (elements.weight.size() == 0) return;
+  muon_update_body(elements, rates, step, status, context);
+}
+
+}  // namespace octavo
+
+#include <octavo/kernels/cpu/muon.hpp>

@@ -1,0 +1,193 @@
+/// @file
+/// Muon: hidden matrices move by their orthogonalised momentum, other parameters by AdamW.
+#pragma once
+
+#include <octavo/optim/adamw.hpp>
+#include <octavo/optim/muon_memory.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+namespace octavo OCTAVO_ABI {
+
+namespace detail {
+
+/// See Muon; the parameters are those of OptimizerState.
+template <class W, class G, class Moment, Device D>
+class MuonOptimizer : public MuonMemory<W, G, Moment, D>, public Optimizer<D> {
+  using Memory = MuonMemory<W, G, Moment, D>;
+  using Memory::flats_;
+  using Memory::gathered_;
+  using Memory::matrices_;
+  using Memory::newton_schulz_;
+  using Memory::others_;
+  using Memory::own_;
+  using Memory::settings_;
+  using Memory::steps_;
+  using typename Memory::Flat;
+
+ public:
+  using Memory::Memory;
+
+  void initialize(const Context<D>& context) override {
+    others_.initialize(context);
+    matrices_.initialize(context);
+    // Elements between matrices are gathered, but never written.
+    fill_zero(own_.data(), own_.bytes(), context);
+  }
+
+  void prepare(double learning_rate, Staging<D>& staging, const Context<D>& context) override {
+    const StepNumbers numbers{learning_rate, others_.steps() + 1, others_.seed()};
+    const StepNumbers of_others{learning_rate * static_cast<double>(settings_.adamw_rate),
+                                numbers.step, numbers.seed};
+    const AdamWStep steps[] = {AdamWRule::at(settings_.adamw, of_others),
+                               AdamWRule::at(settings_.adamw, numbers)};
+    staging.copy(steps_.data(), steps, sizeof(steps), context);
+  }
+  [[nodiscard]] std::size_t staged_bytes() const override { return 2 * sizeof(AdamWStep); }
+
+  void add_squared_norms(TensorView<StepStatus, 1, D> status,
+                         const Context<D>& context) const override {
+    others_.add_squared_norms(status, context);
+    matrices_.add_squared_norms(status, context);
+  }
+
+  void step(TensorView<const StepStatus, 1, D> status, ShardGather<D>& ranks, Timeline<D>& timeline,
+            const Context<D>& context) const override {
+    others_.update(timeline, [&](const auto& elements) {
+      AdamWRule::update(elements, settings_.adamw, step_values(0), status, context);
+    });
+    for (const Flat& flat : flats_) {
+      for (const std::size_t shard : flat.shards) {
+        matrices_.update_shard(shard, timeline, [&](const auto& elements) {
+          muon_momentum(of_muon(elements, flat.begin), settings_.of_momentum(), step_values(1),
+                        status, context);
+        });
+      }
+      const TensorView<Bf16, 1, D> whole = gather(flat, ranks, context);
+      for (const MuonMatrix& matrix : flat.matrices) {
+        newton_schulz_.orthogonalize({whole.data() + matrix.offset, {matrix.rows, matrix.columns}},
+                                     settings_.newton_schulz, context);
+      }
+      const Index begin = flat.begin;
+      if (flat.size != flat.whole) {
+        copy_on_device(own_.data(), whole.data() + begin,
+                       static_cast<std::size_t>(flat.size) * sizeof(Bf16), context);
+      }
+      for (const std::size_t shard : flat.shards) {
+        matrices_.update_shard(shard, timeline, [&](const auto& elements) {
+          muon_update(of_muon(elements, begin), settings_.rates(elements.parameter), step_values(1),
+                      status, context);
+        });
+      }
+    }
+  }
+  void advance() override { others_.advance(); }
+  void set_master(const std::string& name, Index begin, std::span<const float> values,
+                  const Context<D>& context) const override {
+    others_.set_master(name, begin, values, context);
+    matrices_.set_master(name, begin, values, context);
+  }
+  void visit_state(StateVisitor<D>& visitor) override {
+    matrices_.visit_arrays(visitor);
+    others_.visit_state(visitor);
+  }
+
+ private:
+  /// Returns the numbers of a step for AdamW (0) or Muon (1).
+  [[nodiscard]] TensorView<const AdamWStep, 1, D> step_values(Index which) const {
+    return TensorView<const AdamWStep, 1, D>(steps_.rows(which, 1));
+  }
+
+  /// @param begin  offset of this rank's first element in the flat parameters
+  [[nodiscard]] MuonElements<W, G, Moment, D> of_muon(
+      const UpdatedElements<W, G, Moment, 1, D>& elements, Index begin) const {
+    // AdamW's parameters have the streams below.
+    constexpr std::uint64_t first_stream = std::uint64_t{1} << 29;
+    const Index place = elements.parameter.offset + elements.first_element - begin;
+    return {.weight = elements.weight,
+            .gradient = elements.gradient,
+            .master = elements.state.master,
+            .momentum = elements.state.moments[0],
+            .direction = own_.rows(place, elements.weight.size()),
+            .random_stream = first_stream + elements.random_stream,
+            .first_element = elements.first_element};
+  }
+
+  /// Returns the directions of all flat parameters, those of other ranks' shards included.
+  [[nodiscard]] TensorView<Bf16, 1, D> gather(const Flat& flat, ShardGather<D>& ranks,
+                                              const Context<D>& context) const {
+    if (flat.size == flat.whole) return own_.rows(0, flat.size);
+    constexpr auto bytes_of_one = static_cast<Index>(sizeof(Bf16));
+    const Index count = flat.whole / flat.size;
+    const Index bytes = flat.size * bytes_of_one;
+    auto* const target = reinterpret_cast<std::byte*>(gathered_.data());
+    const auto* const own = reinterpret_cast<const std::byte*>(own_.data());
+    for (Index done = 0; done < bytes;) {
+      const TensorView<const std::byte, 1, D> all =
+          ranks.gather_shards({own + done, {bytes - done}}, context);
+      const Index part = all.size() / count;
+      require<UsageError>(part > 0 && part * count == all.size(), "Muon: ", count,
+                          " ranks have shards, but gather_shards returned ", all.size(),
+                          " bytes; override it in the type of the ranks");
+      for (Index rank = 0; rank < count; ++rank) {
+        copy_on_device(target + rank * bytes + done, all.data() + rank * part,
+                       static_cast<std::size_t>(part), context);
+      }
+      done += part;
+    }
+    return gathered_.rows(0, flat.whole);
+  }
+};
+
+}  // namespace detail
+
+/// Muon: each hidden matrix moves by its momentum, orthogonalised by Newton–Schulz iterations in
+/// BF16. Matrices that one parameter stacks, such as those of queries, keys and values, are
+/// separate matrices. Embeddings, the head, norms and biases are updated by AdamW. Ranks with
+/// shards gather the directions of a flat buffer in BF16, and each orthogonalises all of its
+/// matrices, so results do not depend on the number of ranks.
+/// @tparam Master  `MasterWeights<Fp32>` or `MasterWeights<Bf16>`
+/// @tparam Moment  `Moments<Fp32>` or `Moments<Bf16>`
+/// Source: Jordan et al. 2024, https://kellerjordan.github.io/posts/muon; PyTorch's
+/// torch.optim.Muon.
+template <class Master = MasterWeights<Fp32>, class Moment = Moments<Fp32>>
+struct Muon;
+
+template <class MasterFormat, class MomentFormat>
+struct Muon<MasterWeights<MasterFormat>, Moments<MomentFormat>> {
+  static_assert(!std::is_same_v<MomentFormat, EightBit>,
+                "Muon: choose Moments<Fp32> or Moments<Bf16>");
+  using Settings = MuonSettings;
+
+  /// Its memory, for plans, which need no code for the device.
+  template <class W, class G, Device D>
+  class Memory : public detail::MuonMemory<W, G, MomentFormat, D> {
+   public:
+    Memory(Arena<D>& arena, const std::vector<FlatShard<W, G, D>>& shards, const Settings& settings,
+           std::uint64_t seed, const Offload& offload)
+        : detail::MuonMemory<W, G, MomentFormat, D>(arena, shards, settings, seed, offload,
+                                                    detail::has_master<W, MasterFormat>) {}
+  };
+
+  /// The optimizer of a model, or of one rank's shards of it.
+  template <class W, class G, Device D>
+  class For final : public detail::MuonOptimizer<W, G, MomentFormat, D> {
+   public:
+    /// Returns a description, such as "Muon with fp32 master weights and fp32 moments".
+    static std::string name() {
+      return message("Muon with ", detail::state_text<W, MasterFormat, MomentFormat>());
+    }
+
+    For(Arena<D>& arena, const std::vector<FlatShard<W, G, D>>& shards, const Settings& settings,
+        std::uint64_t seed, const Offload& offload = {})
+        : detail::MuonOptimizer<W, G, MomentFormat, D>(arena, shards, settings, seed, offload,
+                                                       detail::has_master<W, MasterFormat>) {}
+  };
+};
+
+}  // namespace octavo

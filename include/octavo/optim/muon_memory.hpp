@@ -1,0 +1,217 @@
+/// @file
+/// Muon's settings, and its memory.
+#pragma once
+
+#include <octavo/optim/adamw.hpp>
+#include <octavo/optim/newton_schulz.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace octavo OCTAVO_ABI {
+
+/// How Muon's learning rate depends on the shape of a matrix.
+enum class MuonRate {
+  original,        ///< √max(1, rows / columns)
+  match_rms_adamw  ///< 0.2 · √max(rows, columns), so that AdamW's learning rates apply
+};
+
+/// Muon's settings, constant during a training.
+struct MuonSettings {
+  float momentum = 0.95f;
+  bool nesterov = true;
+  NewtonSchulzSettings newton_schulz{};
+  MuonRate rate = MuonRate::match_rms_adamw;
+  float weight_decay = 0.1f;
+  AdamWSettings adamw{};    ///< of the parameters that AdamW updates
+  float adamw_rate = 1.0f;  ///< factor of the learning rate for these parameters
+
+  [[nodiscard]] MuonMomentum of_momentum() const { return {momentum, nesterov}; }
+
+  /// Returns the factor of the learning rate for a matrix.
+  [[nodiscard]] float rate_factor(Index rows, Index columns) const {
+    const auto height = static_cast<double>(rows);
+    const auto width = static_cast<double>(columns);
+    return static_cast<float>(rate == MuonRate::original
+                                  ? std::sqrt(std::max(1.0, height / width))
+                                  : 0.2 * std::sqrt(std::max(height, width)));
+  }
+
+  /// Returns those for the matrices of a parameter.
+  [[nodiscard]] MuonRates rates(const ParameterPlace& parameter) const {
+    MuonRates result{.weight_decay = weight_decay};
+    Index end = 0;
+    for (std::size_t i = 0; i < parameter.matrices.size(); ++i) {
+      const Index rows = parameter.matrices[i];
+      end += rows * parameter.shape[1];
+      result.ends[i] = end;
+      result.factors[i] = rows == 0 ? 0.0f : rate_factor(rows, parameter.shape[1]);
+    }
+    return result;
+  }
+
+  /// @throws ConfigError  for invalid settings
+  void check() const {
+    const auto in = [](const char* which, auto value, bool good, const char* advice) {
+      require<ConfigError>(good, "Muon's ", which, " is ", value, "; give ", advice);
+    };
+    in("momentum", momentum, momentum >= 0 && momentum < 1, "a number from 0 to below 1");
+    in("iterations", newton_schulz.iterations,
+       newton_schulz.iterations > 0 && newton_schulz.iterations <= 100, "a number from 1 to 100");
+    in("epsilon", newton_schulz.epsilon,
+       newton_schulz.epsilon > 0 && std::isfinite(newton_schulz.epsilon), "a number above 0");
+    const float coefficients = newton_schulz.a + newton_schulz.b + newton_schulz.c;
+    in("coefficients' sum", coefficients, std::isfinite(coefficients), "finite coefficients");
+    in("weight_decay", weight_decay, weight_decay >= 0 && std::isfinite(weight_decay),
+       "a number from 0 on");
+    in("adamw_rate", adamw_rate, adamw_rate >= 0 && std::isfinite(adamw_rate),
+       "a number from 0 on");
+    AdamWRule::check(adamw);
+  }
+};
+
+namespace detail {
+
+/// A matrix that Muon orthogonalises, in flat parameters.
+struct MuonMatrix {
+  Index offset, rows, columns;
+};
+
+/// Whether Muon updates a parameter.
+inline bool is_of_muon(const ParameterPlace& parameter) {
+  return parameter.matrices != std::array<Index, 3>{};
+}
+
+/// The memory of Muon; the parameters are those of OptimizerState.
+template <class W, class G, class Moment, Device D>
+class MuonMemory {
+ public:
+  using Shard = FlatShard<W, G, D>;
+  using Shards = std::vector<Shard>;
+
+  /// @throws ConfigError  for invalid settings, and for a model without hidden matrices or with
+  ///                      matrices that ranks share
+  MuonMemory(Arena<D>& arena, const Shards& shards, const MuonSettings& settings,
+             std::uint64_t seed, const Offload& offload, bool has_master)
+      : settings_(checked(settings)),
+        others_(arena, ranges_of(shards, false), seed, offload, has_master),
+        matrices_(arena, ranges_of(shards, true), seed, offload, has_master),
+        steps_(arena.template take<AdamWStep>(MemoryKind::optimizer, 2), {2}) {
+    list_flats(shards);
+    Index most_own = 0;
+    Index most_gathered = 0;
+    Index most_elements = 0;
+    Index most_side = 0;
+    for (const Flat& flat : flats_) {
+      most_own = std::max(most_own, flat.size);
+      if (flat.size != flat.whole) most_gathered = std::max(most_gathered, flat.whole);
+      for (const MuonMatrix& matrix : flat.matrices) {
+        most_elements = std::max(most_elements, matrix.rows * matrix.columns);
+        most_side = std::max(most_side, std::min(matrix.rows, matrix.columns));
+      }
+    }
+    constexpr auto kind = MemoryKind::optimizer;
+    own_ = {arena.template take<Bf16>(kind, most_own), {most_own}};
+    gathered_ = {arena.template take<Bf16>(kind, most_gathered), {most_gathered}};
+    newton_schulz_ = NewtonSchulz<D>(arena, most_elements, most_side);
+  }
+
+ protected:
+  /// Flat parameters with matrices.
+  struct Flat {
+    Index begin, size;                ///< this rank's shard
+    Index whole;                      ///< number of elements
+    std::vector<std::size_t> shards;  ///< the ranges of matrices, as numbers of `matrices_`' shards
+    std::vector<MuonMatrix> matrices;
+  };
+
+  MuonSettings settings_;
+  OptimizerState<W, G, Moment, 2, D> others_;
+  OptimizerState<W, G, Moment, 1, D> matrices_;
+  TensorView<AdamWStep, 1, D> steps_;  ///< [2], for AdamW and for Muon
+  std::vector<Flat> flats_;
+  TensorView<Bf16, 1, D> own_;       ///< directions of this rank's shard
+  TensorView<Bf16, 1, D> gathered_;  ///< directions of all flat parameters; empty for one rank
+  NewtonSchulz<D> newton_schulz_;
+
+ private:
+  static const MuonSettings& checked(const MuonSettings& settings) {
+    settings.check();
+    return settings;
+  }
+
+  /// Calls `body(first, end)` for each range of adjacent parameters of one kind, as their indices.
+  template <class Body>
+  static void for_each_range(const Shard& shard, bool of_muon, const Body& body) {
+    const std::vector<ParameterPlace>& parameters = shard.parameters;
+    for (std::size_t first = 0; first < parameters.size();) {
+      std::size_t end = first + 1;
+      const bool kind = is_of_muon(parameters[first]);
+      while (end < parameters.size() && is_of_muon(parameters[end]) == kind) ++end;
+      if (kind == of_muon) body(first, end);
+      first = end;
+    }
+  }
+
+  /// Returns the ranges of one kind, as shards. A rank without elements of a range has an empty
+  /// one, so that all ranks count alike.
+  static Shards ranges_of(const Shards& shards, bool of_muon) {
+    Shards result;
+    for (const Shard& shard : shards) {
+      const Index size = shard.weights.size();
+      for_each_range(shard, of_muon, [&](std::size_t first, std::size_t end) {
+        const ParameterPlace& last = shard.parameters[end - 1];
+        const auto clamped = [&](Index place) {
+          return std::clamp(place, shard.begin, shard.begin + size) - shard.begin;
+        };
+        const Index from = clamped(shard.parameters[first].offset);
+        const Index to =
+            clamped(last.offset + round_up(last.size(), FlatParameters<W, G, D>::alignment));
+        result.push_back({shard.weights.rows(from, to - from),
+                          shard.gradients.rows(from, to - from),
+                          shard.begin + from,
+                          {shard.parameters.begin() + static_cast<std::ptrdiff_t>(first),
+                           shard.parameters.begin() + static_cast<std::ptrdiff_t>(end)}});
+      });
+    }
+    return result;
+  }
+
+  void list_flats(const Shards& shards) {
+    std::size_t number = 0;
+    for (const Shard& shard : shards) {
+      const Index size = shard.weights.size();
+      Flat flat{shard.begin, size, std::max(shard.whole, size), {}, {}};
+      for_each_range(shard, true, [&](std::size_t first, std::size_t end) {
+        flat.shards.push_back(number++);
+        for (std::size_t i = first; i < end; ++i) add_matrices(shard.parameters[i], flat);
+      });
+      if (!flat.matrices.empty()) flats_.push_back(std::move(flat));
+    }
+    require<ConfigError>(!flats_.empty(),
+                         "Muon updates the matrices of hidden linear layers, but none of this "
+                         "model's is trained; choose AdamW");
+  }
+
+  static void add_matrices(const ParameterPlace& parameter, Flat& flat) {
+    require<ConfigError>(parameter.is_whole, "Muon needs whole matrices, but ranks share ",
+                         parameter.name, "; choose AdamW, or no TensorParallel");
+    Index offset = parameter.offset;
+    Index rows = 0;
+    for (const Index count : parameter.matrices) {
+      if (count != 0) flat.matrices.push_back({offset, count, parameter.shape[1]});
+      offset += count * parameter.shape[1];
+      rows += count;
+    }
+    require<UsageError>(rows == parameter.shape[0], "the matrices of ", parameter.name, " have ",
+                        rows, " rows, but the parameter has ", parameter.shape[0],
+                        "; set Parameter::matrices to all of them");
+  }
+};
+
+}  // namespace detail
+
+}  // namespace octavo

@@ -1,0 +1,134 @@
+// Muon's kernels and its orthogonalisation on the Cuda device against those of Cpu.
+#include <octavo/cuda.cuh>
+#include <octavo/optim/muon.hpp>
+
+#include "kernels/cuda_support.cuh"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <vector>
+
+namespace octavo {
+namespace muon_cuda_test {
+
+using support::constant;
+using support::normal_values;
+using support::Place;
+
+class MuonOnCuda : public support::OnGpu {};
+
+constexpr AdamWStep step{1e-2f, 1.0f, 1.0f, 3, 7};
+constexpr float clip = 0.7f;
+
+template <class W, class M>
+struct Moved {
+  std::vector<W> weight;
+  std::vector<float> master;
+  std::vector<M> momentum;
+  std::vector<Bf16> direction;
+};
+
+/// A momentum, and then an update by its direction.
+template <class W, class M, Device D>
+Moved<W, M> move_on(Index count, bool has_master, bool skips) {
+  Place<D> place;
+  MuonElements<W, Bf16, M, D> elements;
+  elements.weight = place.vector(normal_values<W>(count, 0.02f, 1));
+  elements.gradient = constant(place.vector(normal_values<Bf16>(count, 1e-2f, 2)));
+  if (has_master) elements.master = place.vector(normal_values<float>(count, 0.02f, 1));
+  elements.momentum = place.vector(normal_values<M>(count, 1e-2f, 3));
+  elements.direction = place.vector(normal_values<Bf16>(count, 1e-2f, 4));
+  elements.random_stream = 5;
+  elements.first_element = 8;
+  StepStatus status{};
+  status.clip_coefficient = clip;
+  status.skip = skips ? 1 : 0;
+  const auto now = constant(place.vector(std::vector<StepStatus>{status}));
+  const auto numbers = constant(place.vector(std::vector<AdamWStep>{step}));
+  const MuonRates rates{{100, 300, 300}, {1.0f, 2.0f, 0.0f}, 0.1f};
+  muon_momentum(elements, MuonMomentum{}, numbers, now, place.context());
+  muon_update(elements, rates, numbers, now, place.context());
+  Moved<W, M> moved{place.read(elements.weight),
+                    {},
+                    place.read(elements.momentum),
+                    place.read(elements.direction)};
+  if (has_master) moved.master = place.read(elements.master);
+  return moved;
+}
+
+template <class T>
+void expect_near(const std::vector<T>& one, const std::vector<T>& other, double relative,
+                 double absolute, const char* what) {
+  ASSERT_EQ(one.size(), other.size());
+  for (std::size_t i = 0; i < one.size(); ++i) {
+    const auto a = static_cast<double>(static_cast<float>(one[i]));
+    const auto b = static_cast<double>(static_cast<float>(other[i]));
+    ASSERT_NEAR(a, b, relative * std::abs(a) + absolute) << what << " " << i;
+  }
+}
+
+template <class W, class M>
+void expect_moves_alike(Index count, bool has_master) {
+  const auto expected = move_on<W, M, Cpu>(count, has_master, false);
+  const auto found = move_on<W, M, Cuda>(count, has_master, false);
+  // Compilers contract sums differently, and a value at the edge rounds to a neighbour in BF16.
+  constexpr double rounding = 0x1p-7;
+  const double of_moment = std::is_same_v<M, float> ? 0x1p-20 : rounding;
+  expect_near(found.momentum, expected.momentum, of_moment, 1e-9, "momentum");
+  expect_near(found.direction, expected.direction, rounding, 1e-8, "direction");
+  if (has_master) expect_near(found.master, expected.master, 0x1p-20, 1e-5, "master");
+  expect_near(found.weight, expected.weight, rounding, 1e-5, "weight");
+  const auto skipped = move_on<W, M, Cuda>(count, has_master, true);
+  const auto untouched = move_on<W, M, Cpu>(count, has_master, true);
+  EXPECT_TRUE(std::equal(skipped.direction.begin(), skipped.direction.end(),
+                         untouched.direction.begin(),
+                         [](Bf16 a, Bf16 b) { return a.bits == b.bits; }));
+  expect_near(skipped.weight, untouched.weight, 0, 0, "weight of a skipped step");
+}
+
+TEST_F(MuonOnCuda, MovesAsOnCpu) {
+  for (const Index count : {Index{1}, Index{5}, Index{1024}, Index{1029}}) {
+    expect_moves_alike<Bf16, float>(count, true);
+    expect_moves_alike<Bf16, Bf16>(count, true);
+    expect_moves_alike<Bf16, Bf16>(count, false);
+    expect_moves_alike<float, float>(count, false);
+  }
+}
+
+template <Device D>
+std::vector<Bf16> orthogonalized(Index rows, Index columns) {
+  Arena<D> measuring;
+  const NewtonSchulz<D> sized(measuring, rows * columns, std::min(rows, columns));
+  Place<D> place(std::size_t{64} << 20);
+  Arena<D> arena(measuring.plan(), place.context());
+  const NewtonSchulz<D> newton_schulz(arena, rows * columns, std::min(rows, columns));
+  const auto matrix = place.matrix(normal_values<Bf16>(rows * columns, 1e-3f, 6), columns);
+  newton_schulz.orthogonalize(matrix, {}, place.context());
+  return place.read(matrix);
+}
+
+TEST_F(MuonOnCuda, OrthogonalisesAsOnCpu) {
+  for (const auto [rows, columns] :
+       {std::array<Index, 2>{64, 64}, {256, 64}, {64, 256}, {384, 1024}, {24, 40}}) {
+    const std::vector<Bf16> expected = orthogonalized<Cpu>(rows, columns);
+    const std::vector<Bf16> found = orthogonalized<Cuda>(rows, columns);
+    double error = 0;
+    double size = 0;
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      const auto a = static_cast<double>(static_cast<float>(expected[i]));
+      const auto b = static_cast<double>(static_cast<float>(found[i]));
+      error += (a - b) * (a - b);
+      size += a * a;
+    }
+    // Singular values end between about 0.7 and 1.2.
+    const auto side = static_cast<double>(std::min(rows, columns));
+    EXPECT_GT(size, 0.4 * side);
+    EXPECT_LT(size, 1.6 * side);
+    // Sums in another order change some roundings to BF16, by 2^-8, in each of 15 products.
+    EXPECT_LT(std::sqrt(error / size), 0x1p-5) << rows << " x " << columns;
+  }
+}
+
+}  // namespace muon_cuda_test
+}  // namespace octavo

@@ -1,0 +1,337 @@
+// Muon's steps against PyTorch's, and which parameters it updates.
+#include <octavo/layers/flat_parameters.hpp>
+#include <octavo/optim/muon.hpp>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <barrier>
+#include <cmath>
+#include <cstddef>
+#include <map>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "support/golden.hpp"
+
+namespace muon_test {
+
+using namespace octavo;
+
+/// make_muon_golden.py's noise().
+float noise(std::size_t element, int salt) {
+  const auto number = (static_cast<int>(element) * 37 + salt * 101) * (salt + 3) % 64;
+  return static_cast<float>(number - 32) / 32.0f;
+}
+
+/// Ranks as threads that gather at most 512 bytes of each at a time.
+class ThreadGather final : public ShardGather<Cpu> {
+ public:
+  struct Shared {
+    explicit Shared(std::ptrdiff_t ranks)
+        : meeting(ranks), parts(static_cast<std::size_t>(ranks)) {}
+    std::barrier<> meeting;
+    std::vector<const std::byte*> parts;
+  };
+  ThreadGather(Shared& shared, std::size_t rank) : shared_(shared), rank_(rank) {}
+
+  [[nodiscard]] TensorView<const std::byte, 1, Cpu> gather_shards(
+      TensorView<const std::byte, 1, Cpu> own, const Context<Cpu>&) override {
+    const std::size_t bytes = std::min<std::size_t>(own.bytes(), 512);
+    shared_.parts[rank_] = own.data();
+    shared_.meeting.arrive_and_wait();
+    gathered_.clear();
+    for (const std::byte* part : shared_.parts)
+      gathered_.insert(gathered_.end(), part, part + bytes);
+    shared_.meeting.arrive_and_wait();
+    return {gathered_.data(), {static_cast<Index>(gathered_.size())}};
+  }
+
+ private:
+  Shared& shared_;
+  std::size_t rank_;
+  std::vector<std::byte> gathered_;
+};
+
+/// The shard of one of several ranks.
+struct RanksShare {
+  Index rank = 0;
+  Index ranks = 1;
+  ShardGather<Cpu>* gather = nullptr;
+};
+
+/// Flat parameters in FP32: a block's matrices between parameters that AdamW updates.
+struct Block {
+  explicit Block(Arena<Cpu>& arena) {
+    embedding.declare("embedding", 8, 16, Initial::ones());
+    qkv.declare("qkv", 40, 16, Initial::ones());
+    qkv.matrices = {24, 8, 8};
+    norm.declare("norm", 1, 16, Initial::ones());
+    gate_up.declare("gate_up", 40, 12, Initial::ones());
+    gate_up.matrices = {20, 20, 0};
+    down.declare("down", 12, 20, Initial::ones());
+    down.matrices = {12, 0, 0};
+    const auto each = [this](const auto& body) {
+      for (Parameter<float, float, Cpu>* parameter : all()) body(*parameter);
+    };
+    run.take_weights(arena, each);
+    run.take_gradients(arena, each);
+  }
+  [[nodiscard]] std::vector<Parameter<float, float, Cpu>*> all() {
+    return {&embedding, &qkv, &norm, &gate_up, &down};
+  }
+  [[nodiscard]] std::vector<FlatShard<float, float, Cpu>> shards(const RanksShare& share) {
+    const ModelRun<float, float, Cpu> whole{&run, all()};
+    const Index size = run.size() / share.ranks;
+    const Index begin = share.rank * size;
+    return {{run.weights().rows(begin, size), run.gradients().rows(begin, size), begin,
+             whole.places(), run.size()}};
+  }
+
+  FlatParameters<float, float, Cpu> run;
+  Parameter<float, float, Cpu> embedding, qkv, norm, gate_up, down;
+};
+
+/// A block, its optimizer and their memory.
+template <class Optimizer>
+class Training {
+  using For = typename Optimizer::template For<float, float, Cpu>;
+  using Settings = typename Optimizer::Settings;
+
+ public:
+  explicit Training(const Settings& settings, const Offload& offload = {},
+                    const RanksShare& share = {})
+      : share_(share), offload_(offload), arena_(plan(settings), context) {
+    block.emplace(arena_);
+    clear_weights(RunPart<float, Cpu>{block->run.weights()}, context);
+    fill_zero(block->run.gradients().data(), block->run.gradients().bytes(), context);
+    for (Parameter<float, float, Cpu>* parameter : block->all()) {
+      for (Index i = 0; i < parameter->weight.size(); ++i) {
+        parameter->weight.data()[i] = noise(static_cast<std::size_t>(i), 50) * 0.25f;
+      }
+    }
+    optimizer.emplace(arena_, block->shards(share), settings, 1, offload);
+    optimizer->initialize(context);
+  }
+
+  void step(double rate, bool skips = false) {
+    StepStatus status{};
+    status.clip_coefficient = 1.0f;
+    status.skip = skips ? 1 : 0;
+    Staging<Cpu> staging(optimizer->staged_bytes(), context);
+    optimizer->prepare(rate, staging, context);
+    optimizer->step({&status, {1}}, share_.gather == nullptr ? alone_ : *share_.gather, untimed_,
+                    context);
+    if (!skips) optimizer->advance();
+  }
+
+  const Context<Cpu> context{1};
+
+ private:
+  MemoryPlan plan(const Settings& settings) {
+    Arena<Cpu> measuring;
+    Block measured(measuring);
+    const For sized(measuring, measured.shards(share_), settings, 1, offload_);
+    return measuring.plan();
+  }
+
+  RanksShare share_;
+  Offload offload_;
+  Arena<Cpu> arena_;
+  ShardGather<Cpu> alone_;
+  Timeline<Cpu> untimed_;
+
+ public:
+  std::optional<Block> block;
+  std::optional<For> optimizer;
+};
+
+/// A matrix of the file, and its place in a parameter.
+struct Matrix {
+  std::string name;
+  Parameter<float, float, Cpu>* of;
+  Index first_row, rows;
+
+  [[nodiscard]] std::size_t size() const {
+    return static_cast<std::size_t>(rows * of->weight.extent(1));
+  }
+  [[nodiscard]] float* weights() const {
+    return of->weight.data() + first_row * of->weight.extent(1);
+  }
+  [[nodiscard]] float* gradients() const {
+    return of->gradient.data() + first_row * of->weight.extent(1);
+  }
+};
+
+/// In the order of the file.
+std::vector<Matrix> matrices_of(Block& block) {
+  return {{"query", &block.qkv, 0, 24},   {"key", &block.qkv, 24, 8},
+          {"value", &block.qkv, 32, 8},   {"gate", &block.gate_up, 0, 20},
+          {"up", &block.gate_up, 20, 20}, {"down", &block.down, 0, 12}};
+}
+
+void set_gradients(const std::vector<Matrix>& matrices, int step) {
+  for (std::size_t number = 0; number < matrices.size(); ++number) {
+    const auto salt = static_cast<int>(number);
+    for (std::size_t i = 0; i < matrices[number].size(); ++i) {
+      matrices[number].gradients()[i] =
+          (matrices[number].weights()[i] - noise(i, salt)) * 0.5f + noise(i, salt + 7 * step);
+    }
+  }
+}
+
+struct GoldenRun {
+  std::string name;
+  double rate;
+  MuonSettings settings;
+};
+
+/// make_muon_golden.py's RUNS.
+std::vector<GoldenRun> runs() {
+  return {{"first", 0.02, {.rate = MuonRate::original}},
+          {"second",
+           0.01,
+           {.momentum = 0.8f,
+            .nesterov = false,
+            .newton_schulz = {.iterations = 4},
+            .rate = MuonRate::match_rms_adamw,
+            .weight_decay = 0.3f}}};
+}
+
+TEST(Muon, TakesPyTorchsSteps) {
+  std::map<std::string, std::vector<double>> expected;
+  reference::golden_detail::read_tensors(
+      reference::golden_path("muon.golden"),
+      [&](const std::string& name, std::vector<double> values) { expected[name] = values; });
+  int compared = 0;
+  for (const GoldenRun& run : runs()) {
+    Training<Muon<>> training(run.settings);
+    const std::vector<Matrix> matrices = matrices_of(*training.block);
+    for (std::size_t number = 0; number < matrices.size(); ++number) {
+      for (std::size_t i = 0; i < matrices[number].size(); ++i) {
+        matrices[number].weights()[i] = noise(i, static_cast<int>(number) + 50) * 0.25f;
+      }
+    }
+    for (int step = 1; step <= 50; ++step) {
+      set_gradients(matrices, step);
+      training.step(run.rate);
+      for (const Matrix& matrix : matrices) {
+        const std::string name = message(run.name, ".step", step, ':', matrix.name);
+        if (!expected.contains(name)) continue;
+        ++compared;
+        double error = 0;
+        for (std::size_t i = 0; i < matrix.size(); ++i) {
+          error = std::max(
+              error, std::abs(static_cast<double>(matrix.weights()[i]) - expected.at(name)[i]));
+        }
+        // Products of BF16 values are rounded alike but for their sums' order, which may change
+        // a rounding to BF16 by 2^-8 of an entry of at most 1.
+        const double factor =
+            static_cast<double>(run.settings.rate_factor(matrix.rows, matrix.of->weight.extent(1)));
+        EXPECT_LE(error, 0x1p-8 * run.rate * factor * step) << name;
+      }
+    }
+  }
+  EXPECT_EQ(compared, 2 * 3 * 6);
+}
+
+/// All gradients of a step, of whatever weights.
+void set_all_gradients(Block& block, int step) {
+  for (Parameter<float, float, Cpu>* parameter : block.all()) {
+    for (Index i = 0; i < parameter->gradient.size(); ++i) {
+      parameter->gradient.data()[i] = noise(static_cast<std::size_t>(i), 1 + step);
+    }
+  }
+}
+
+template <class Optimizer>
+std::vector<float> weights_after(Training<Optimizer>& training, int steps, double rate = 0.01) {
+  for (int step = 0; step < steps; ++step) {
+    set_all_gradients(*training.block, step);
+    training.step(rate);
+  }
+  const TensorView<float, 1, Cpu> weights = training.block->run.weights();
+  return {weights.data(), weights.data() + weights.size()};
+}
+
+TEST(Muon, OtherParametersAreAdamWs) {
+  const AdamWSettings adamw{.beta1 = 0.8f, .weight_decay = 0.5f};
+  Training<Muon<>> muon({.adamw = adamw});
+  Training<AdamW<>> alone(adamw);
+  const std::vector<float> weights = weights_after(muon, 3);
+  const std::vector<float> expected = weights_after(alone, 3);
+  for (const auto* parameter : muon.block->all()) {
+    const auto begin = static_cast<std::ptrdiff_t>(parameter->offset);
+    const auto end = begin + static_cast<std::ptrdiff_t>(parameter->weight.size());
+    EXPECT_EQ(std::equal(weights.begin() + begin, weights.begin() + end, expected.begin() + begin),
+              parameter->matrices[0] == 0)
+        << parameter->name;
+  }
+  Training<Muon<>> scaled({.adamw = adamw, .adamw_rate = 0.5f});
+  EXPECT_EQ(weights_after(scaled, 3, 0.02)[0], expected[0]);
+}
+
+TEST(Muon, RanksHaveTheBitsOfOne) {
+  Training<Muon<>> alone(MuonSettings{});
+  const std::vector<float> expected = weights_after(alone, 3);
+  for (const Index ranks : {2, 4, 8}) {
+    std::vector<std::vector<float>> found(static_cast<std::size_t>(ranks));
+    ThreadGather::Shared shared(ranks);
+    std::vector<std::thread> threads;
+    for (Index rank = 0; rank < ranks; ++rank) {
+      threads.emplace_back([&, rank] {
+        ThreadGather gather(shared, static_cast<std::size_t>(rank));
+        Training<Muon<>> training(MuonSettings{}, {}, {rank, ranks, &gather});
+        found[static_cast<std::size_t>(rank)] = weights_after(training, 3);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    const std::size_t size = expected.size() / static_cast<std::size_t>(ranks);
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      ASSERT_EQ(found[i / size][i], expected[i]) << "element " << i << " of " << ranks << " ranks";
+    }
+  }
+}
+
+TEST(Muon, StateInHostMemoryChangesNoBit) {
+  Training<Muon<>> alone(MuonSettings{});
+  Training<Muon<>> offloaded(MuonSettings{}, {.optimizer = true, .chunk = 256});
+  EXPECT_EQ(weights_after(offloaded, 3), weights_after(alone, 3));
+}
+
+TEST(Muon, ASkippedStepChangesNothing) {
+  Training<Muon<>> never(MuonSettings{});
+  Training<Muon<>> once(MuonSettings{});
+  set_all_gradients(*once.block, 9);
+  once.step(0.01, true);
+  EXPECT_EQ(weights_after(once, 2), weights_after(never, 2));
+}
+
+TEST(Muon, RefusesSettingsThatCannotBe) {
+  const auto refuses = [](const MuonSettings& settings) {
+    EXPECT_THROW(Training<Muon<>>{settings}, ConfigError);
+  };
+  refuses({.momentum = 1.0f});
+  refuses({.newton_schulz = {.iterations = 0}});
+  refuses({.newton_schulz = {.epsilon = 0.0f}});
+  refuses({.weight_decay = -0.1f});
+  refuses({.adamw = {.beta2 = 1.0f}});
+  refuses({.adamw_rate = -1.0f});
+}
+
+TEST(Muon, RefusesAModelWithoutHiddenMatrices) {
+  Arena<Cpu> arena;
+  Block block(arena);
+  for (auto* parameter : block.all()) parameter->matrices = {};
+  EXPECT_THROW((Muon<>::For<float, float, Cpu>(arena, block.shards({}), {}, 1)), ConfigError);
+  block.qkv.matrices = {24, 8, 0};
+  EXPECT_THROW((Muon<>::For<float, float, Cpu>(arena, block.shards({}), {}, 1)), UsageError);
+  block.qkv.matrices = {24, 8, 8};
+  block.qkv.part.degree = 2;
+  EXPECT_THROW((Muon<>::For<float, float, Cpu>(arena, block.shards({}), {}, 1)), ConfigError);
+}
+
+}  // namespace muon_test
