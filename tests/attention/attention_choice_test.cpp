@@ -19,6 +19,14 @@ DeviceLimits<Cuda> limits_with(bool cudnn, bool deterministic) {
   return limits;
 }
 
+/// cuDNN's answer about a shape, as if it was asked.
+CudnnAnswer& answer(DeviceLimits<Cuda>& limits, const AttentionShape& shape = llama_8b) {
+  for (auto& [key, known] : limits.cudnn_answers) {
+    if (key == detail::cudnn_key(shape)) return known;
+  }
+  return limits.cudnn_answers.emplace_back(detail::cudnn_key(shape), CudnnAnswer{}).second;
+}
+
 template <class T = Bf16>
 std::string runs(const AttentionShape& shape, const DeviceLimits<Cuda>& limits) {
   return std::string(attention_implementation<T>(AttentionPass::forward, shape, limits)) + ", " +
@@ -66,7 +74,7 @@ TEST(AttentionChoice, WorkspaceOfDocumentsIsComputed) {
   EXPECT_LE(workspace, rows + tables + gib / 2);
   EXPECT_EQ(attention_workspace(documents, limits_with(false, false)), std::size_t{8192} * 32 * 4);
   DeviceLimits<Cuda> asked = limits_with(true, false);
-  asked.cudnn_answer = CudnnAnswer{gib, 2 * gib, "", ""};
+  answer(asked) = CudnnAnswer{gib, 2 * gib, "", ""};
   EXPECT_EQ(attention_workspace(documents, asked), 2 * gib + tables);
   // Heads that cuDNN lays out a document at a time.
   const AttentionShape narrow{1, 8192, {32, 8, 24}, 16};
@@ -76,16 +84,35 @@ TEST(AttentionChoice, WorkspaceOfDocumentsIsComputed) {
 
 TEST(AttentionChoice, ARefusedShapeRunsInOwnKernelsAndItIsSaidWhy) {
   DeviceLimits<Cuda> limits = limits_with(true, false);
-  limits.cudnn_answer = CudnnAnswer{};
-  limits.cudnn_answer->forward_refusal = "too odd";
+  answer(limits) = {};
+  answer(limits).forward_refusal = "too odd";
   EXPECT_EQ(runs(llama_8b, limits), "octavo, octavo");
   EXPECT_EQ(attention_fallback(AttentionPass::forward, llama_8b, limits), "too odd");
   EXPECT_EQ(attention_fallback(AttentionPass::backward, llama_8b, limits), "too odd");
   EXPECT_EQ(attention_workspace(llama_8b, limits), std::size_t{8192} * 32 * 4);
-  limits.cudnn_answer = CudnnAnswer{2 * gib, 0, "no backward", ""};
+  answer(limits) = CudnnAnswer{2 * gib, 0, "no backward", ""};
   EXPECT_EQ(runs(llama_8b, limits), "cudnn, octavo");
   EXPECT_EQ(attention_fallback(AttentionPass::forward, llama_8b, limits), "");
   EXPECT_EQ(attention_fallback(AttentionPass::backward, llama_8b, limits), "no backward");
+}
+
+// Layers of one model may have different windows.
+TEST(AttentionChoice, EachWindowHasItsAnswer) {
+  AttentionShape local = llama_8b;
+  local.options.window = 1024;
+  AttentionShape whole = llama_8b;
+  whole.options.window = 8192;  // as long as a sequence: hides nothing
+  DeviceLimits<Cuda> limits = limits_with(true, false);
+  answer(limits).forward = 3;
+  answer(limits, local).forward_refusal = "no windows";
+  EXPECT_EQ(runs(local, limits), "octavo, octavo");
+  EXPECT_EQ(attention_fallback(AttentionPass::forward, local, limits), "no windows");
+  EXPECT_EQ(runs(llama_8b, limits), "cudnn, cudnn");
+  EXPECT_EQ(runs(whole, limits), "cudnn, cudnn");
+  answer(limits) = {gib, gib, "", ""};
+  answer(limits, local) = {2 * gib, 3 * gib, "", ""};
+  EXPECT_EQ(attention_workspace(llama_8b, limits), gib);
+  EXPECT_EQ(attention_workspace(local, limits), 3 * gib);
 }
 
 TEST(AttentionChoice, ADeterministicBackwardMustFit) {
@@ -101,10 +128,10 @@ TEST(AttentionChoice, ADeterministicBackwardMustFit) {
 TEST(AttentionChoice, WhatCudnnAskedForCounts) {
   constexpr std::size_t own = std::size_t{8192} * 32 * 4;
   DeviceLimits<Cuda> limits = limits_with(true, true);
-  limits.cudnn_answer = {0, 0, "there is none", ""};
+  answer(limits) = {0, 0, "there is none", ""};
   EXPECT_EQ(runs(llama_8b, limits), "cudnn, octavo");
   EXPECT_EQ(attention_workspace(llama_8b, limits), own);
-  limits.cudnn_answer = {0, 3 * gib + 1, "", ""};
+  answer(limits) = {0, 3 * gib + 1, "", ""};
   EXPECT_EQ(runs(llama_8b, limits), "cudnn, cudnn deterministic");
   EXPECT_EQ(attention_workspace(llama_8b, limits), 3 * gib + 1);
 }
@@ -112,9 +139,9 @@ TEST(AttentionChoice, WhatCudnnAskedForCounts) {
 // The forward runs through cuDNN, whatever becomes of the backward.
 TEST(AttentionChoice, TheForwardsWorkspaceStaysWhereTheBackwardFallsBack) {
   DeviceLimits<Cuda> limits = limits_with(true, true);
-  limits.cudnn_answer = {2 * gib, 0, "there is none", ""};
+  answer(limits) = {2 * gib, 0, "there is none", ""};
   EXPECT_EQ(attention_workspace(llama_8b, limits), 2 * gib);
-  limits.cudnn_answer = {2 * gib, 9 * gib, "", ""};
+  answer(limits) = {2 * gib, 9 * gib, "", ""};
   EXPECT_EQ(runs(llama_8b, limits), "cudnn, octavo");
   EXPECT_EQ(attention_workspace(llama_8b, limits), 2 * gib);
 }
@@ -122,11 +149,11 @@ TEST(AttentionChoice, TheForwardsWorkspaceStaysWhereTheBackwardFallsBack) {
 TEST(AttentionChoice, WhyABackwardFallsBackIsSaid) {
   DeviceLimits<Cuda> limits = limits_with(true, true);
   EXPECT_EQ(attention_fallback(AttentionPass::backward, llama_8b, limits), "");
-  limits.cudnn_answer = {0, 0, "there is none", ""};
+  answer(limits) = {0, 0, "there is none", ""};
   EXPECT_EQ(attention_fallback(AttentionPass::backward, llama_8b, limits), "there is none");
   EXPECT_EQ(attention_fallback<float>(AttentionPass::backward, llama_8b, limits), "")
       << "cuDNN is no choice in fp32";
-  limits.cudnn_answer = {0, 9 * gib, "", ""};
+  answer(limits) = {0, 9 * gib, "", ""};
   EXPECT_EQ(attention_fallback(AttentionPass::backward, llama_8b, limits),
             "cuDNN's deterministic backward needs a workspace of 9663676416 bytes, of which only "
             "8589934592 are allowed");

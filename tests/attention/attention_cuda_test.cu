@@ -147,7 +147,7 @@ TEST_P(AttentionOnCuda, ThePlannedWorkspaceSuffices) {
       context.set_deterministic(deterministic);
       const DeviceLimits<Cuda> limits = attention_limits<Bf16>(shape, context);
       DeviceLimits<Cuda> planned = limits;
-      planned.cudnn_answer.reset();
+      planned.cudnn_answers.clear();
       std::printf("%s: %s needs %zu bytes of workspace, %zu are planned\n", text_of(shape).c_str(),
                   attention_implementation<Bf16>(AttentionPass::backward, shape, limits),
                   attention_workspace(shape, limits), attention_workspace(shape, planned));

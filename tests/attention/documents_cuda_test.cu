@@ -130,7 +130,7 @@ TEST_P(DocumentsOnCuda, ThePlannedWorkspaceSuffices) {
       context.set_deterministic(deterministic);
       const DeviceLimits<Cuda> limits = attention_limits<Bf16>(shape, context);
       DeviceLimits<Cuda> planned = limits;
-      planned.cudnn_answer.reset();
+      planned.cudnn_answers.clear();
       std::printf("%s, %d documents: %s needs %zu bytes of workspace, %zu are planned%s\n",
                   attention_on_cuda::text_of(shape).c_str(), static_cast<int>(shape.most_documents),
                   attention_implementation<Bf16>(AttentionPass::backward, shape, limits),

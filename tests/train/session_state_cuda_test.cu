@@ -282,9 +282,10 @@ TEST_F(SessionAttentionOnCuda, IsDeterministicWhereTheContextIsAndSaysSo) {
                                 options.batch.tokens,
                                 {model.heads, model.kv_heads, model.head_dim}},
                                context);
-    const bool has_cudnn =
-        limits.cudnn_answer && limits.cudnn_answer->refusal.empty() &&
-        (!deterministic || limits.cudnn_answer->backward <= limits.most_deterministic_workspace);
+    const bool has_cudnn = !limits.cudnn_answers.empty() &&
+                           limits.cudnn_answers[0].second.refusal.empty() &&
+                           (!deterministic || limits.cudnn_answers[0].second.backward <=
+                                                  limits.most_deterministic_workspace);
     int backwards = 0;
     for (const AttentionEntry& entry : session.manifest().attentions()) {
       if (std::string_view(entry.pass) != "backward") continue;

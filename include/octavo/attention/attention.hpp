@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 #include <type_traits>
 
 namespace octavo OCTAVO_ABI {
@@ -85,15 +86,25 @@ void check_documents(const char* operation, const AttentionShape& shape,
 
 }  // namespace detail
 
-/// Returns the limits of a context's device for attention of format `T` and this shape, including
-/// whether its libraries support it and how much memory they need. Plans based on these limits
-/// remain valid when attention runs.
+/// Returns the limits of a context's device for attentions of format `T` and these shapes, of
+/// equal batches, including whether its libraries support them and how much memory they need. Plans
+/// based on these limits remain valid when attention runs.
 /// @throws ConfigError  if neither the device's kernels nor a library that the context's settings
-///                      name support the shape
+///                      name support a shape
+template <class T, Device D>
+[[nodiscard]] DeviceLimits<D> attention_limits(std::span<const AttentionShape> shapes,
+                                               const Context<D>& context) {
+  DeviceLimits<D> limits = context;
+  for (const AttentionShape& shape : shapes) {
+    add_attention_limits(shape, std::is_same_v<T, Bf16>, limits, context);
+  }
+  return limits;
+}
+/// Returns the limits for one attention.
 template <class T, Device D>
 [[nodiscard]] DeviceLimits<D> attention_limits(const AttentionShape& shape,
                                                const Context<D>& context) {
-  return attention_limits_body(shape, std::is_same_v<T, Bf16>, context);
+  return attention_limits<T>(std::span(&shape, 1), context);
 }
 
 /// Computes output = softmax(scale · Q · Kᵀ) · V for each head. A token attends to itself and to

@@ -9,12 +9,15 @@
 #include <octavo/core/thread_pool.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdlib>
 #include <optional>
 #include <span>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include <sched.h>
 
@@ -51,9 +54,9 @@ struct DeviceLimits<Cuda> {
   /// Maximum workspace in bytes of cuDNN's deterministic backward, which grows with the square of
   /// the sequence length. If cuDNN needs more, Octavo's backward runs, which is also deterministic.
   std::size_t most_deterministic_workspace = std::size_t{8} << 30;
-  /// cuDNN's support of the attention that is planned with these limits; empty: cuDNN was not
-  /// asked.
-  std::optional<CudnnAnswer> cudnn_answer{};
+  /// cuDNN's support of each attention that is planned with these limits, by its number of heads
+  /// and KV heads, head_dim and window. Without an answer, cuDNN was not asked.
+  std::vector<std::pair<std::array<Index, 4>, CudnnAnswer>> cudnn_answers{};
 };
 
 namespace detail {

@@ -155,10 +155,8 @@ void attend(const T* queries, Index stride, const AttentionOptions& options, Ind
 }
 
 /// See attention_limits.
-inline DeviceLimits<Cpu> attention_limits_body(const AttentionShape&, bool,
-                                               const Context<Cpu>& context) {
-  return context;
-}
+inline void add_attention_limits(const AttentionShape&, bool, DeviceLimits<Cpu>&,
+                                 const Context<Cpu>&) {}
 
 }  // namespace detail
 

@@ -19,19 +19,20 @@ namespace octavo OCTAVO_ABI::detail {
 /// See attention_limits. Creates cuDNN's plans for the shape, which its first use would otherwise
 /// create.
 /// @throws ConfigError  if the built-in kernels do not support the head_dim or length
-inline DeviceLimits<Cuda> attention_limits_body(const AttentionShape& shape, bool is_bf16,
-                                                const Context<Cuda>& context) {
+inline void add_attention_limits(const AttentionShape& shape, bool is_bf16,
+                                 DeviceLimits<Cuda>& limits, const Context<Cuda>& context) {
   require_own_attention(shape, is_bf16);
-  DeviceLimits<Cuda> limits = context.limits();
   limits.cudnn = limits.cudnn && is_bf16;
 #if defined(OCTAVO_WITH_CUDNN)
   const bool asks = is_bf16 && attention_kernels<Bf16>(AttentionPass::forward, shape, limits) !=
                                    AttentionKernels::octavo;
-  if (asks && shape.rows() > 0) {
-    limits.cudnn_answer = context.state<CudnnAttention>().ask(shape, limits.deterministic);
+  if (asks && shape.rows() > 0 && cudnn_answer(shape, limits) == nullptr) {
+    limits.cudnn_answers.emplace_back(
+        cudnn_key(shape), context.state<CudnnAttention>().ask(shape, limits.deterministic));
   }
+#else
+  static_cast<void>(context);
 #endif
-  return limits;
 }
 
 /// See attention_forward.

@@ -92,12 +92,26 @@ inline std::size_t cudnn_document_tables(const AttentionShape& shape) {
   return shape.most_documents == 0 ? 0 : 4 * cudnn_document_table(shape);
 }
 
+/// Returns the key of a shape among `cudnn_answers`.
+inline std::array<Index, 4> cudnn_key(const AttentionShape& shape) {
+  return {shape.heads.heads, shape.heads.kv_heads, shape.heads.head_dim, shape.window()};
+}
+
+/// Returns cuDNN's answer about a shape, or null if it was not asked.
+inline const CudnnAnswer* cudnn_answer(const AttentionShape& shape,
+                                       const DeviceLimits<Cuda>& limits) {
+  for (const auto& [key, answer] : limits.cudnn_answers) {
+    if (key == cudnn_key(shape)) return &answer;
+  }
+  return nullptr;
+}
+
 /// Returns the bytes of workspace that cuDNN requested, or otherwise the upper bound.
 inline std::size_t cudnn_workspace(AttentionPass pass, const AttentionShape& shape,
                                    const DeviceLimits<Cuda>& limits) {
   const bool forward = pass == AttentionPass::forward;
-  if (limits.cudnn_answer) {
-    return forward ? limits.cudnn_answer->forward : limits.cudnn_answer->backward;
+  if (const CudnnAnswer* answer = cudnn_answer(shape, limits)) {
+    return forward ? answer->forward : answer->backward;
   }
   return forward ? 0 : cudnn_attention_workspace(shape, limits.deterministic);
 }
@@ -112,11 +126,10 @@ AttentionKernels attention_kernels(AttentionPass pass, const AttentionShape& sha
                                    const DeviceLimits<Cuda>& limits) {
   const bool fits = shape.tokens >= cudnn_attention_least && !shape.once;
   if (!std::is_same_v<T, Bf16> || !limits.cudnn || !fits) return AttentionKernels::octavo;
-  if (limits.cudnn_answer && !limits.cudnn_answer->forward_refusal.empty()) {
-    return AttentionKernels::octavo;
-  }
+  const CudnnAnswer* answer = cudnn_answer(shape, limits);
+  if (answer != nullptr && !answer->forward_refusal.empty()) return AttentionKernels::octavo;
   if (pass == AttentionPass::forward) return AttentionKernels::cudnn;
-  if (limits.cudnn_answer && !limits.cudnn_answer->refusal.empty()) return AttentionKernels::octavo;
+  if (answer != nullptr && !answer->refusal.empty()) return AttentionKernels::octavo;
   if (!limits.deterministic) return AttentionKernels::cudnn;
   const bool small = cudnn_workspace(pass, shape, limits) <= limits.most_deterministic_workspace;
   return small ? AttentionKernels::cudnn_deterministic : AttentionKernels::octavo;
@@ -152,12 +165,9 @@ std::string attention_fallback(AttentionPass pass, const AttentionShape& shape,
       detail::attention_kernels<T>(pass, shape, limits) != octavo) {
     return {};
   }
-  if (limits.cudnn_answer && !limits.cudnn_answer->forward_refusal.empty()) {
-    return limits.cudnn_answer->forward_refusal;
-  }
-  if (limits.cudnn_answer && !limits.cudnn_answer->refusal.empty()) {
-    return limits.cudnn_answer->refusal;
-  }
+  const CudnnAnswer* answer = detail::cudnn_answer(shape, limits);
+  if (answer != nullptr && !answer->forward_refusal.empty()) return answer->forward_refusal;
+  if (answer != nullptr && !answer->refusal.empty()) return answer->refusal;
   return message("cuDNN's deterministic backward needs a workspace of ",
                  detail::cudnn_workspace(AttentionPass::backward, shape, limits),
                  " bytes, of which only ", limits.most_deterministic_workspace, " are allowed");
