@@ -9,6 +9,7 @@
 #include <octavo/kernels/cuda/cross_entropy.cuh>
 #include <octavo/kernels/cuda/dequantize.cuh>
 #include <octavo/kernels/cuda/embedding.cuh>
+#include <octavo/kernels/cuda/experts.cuh>
 #include <octavo/kernels/cuda/fp8_weights.cuh>
 #include <octavo/kernels/cuda/gelu.cuh>
 #include <octavo/kernels/cuda/hash.cuh>
@@ -23,6 +24,7 @@
 #include <octavo/kernels/cuda/rank_sums.cuh>
 #include <octavo/kernels/cuda/rms_norm.cuh>
 #include <octavo/kernels/cuda/rope.cuh>
+#include <octavo/kernels/cuda/router.cuh>
 #include <octavo/kernels/cuda/step_status.cuh>
 #include <octavo/kernels/cuda/swiglu.cuh>
 #include <octavo/kernels/cuda/vocabulary_parallel.cuh>
