@@ -1,6 +1,7 @@
 // Causal attention on one GPU: time and speed of forward and backward, through cuDNN where the
 // program has it and through own kernels. Counts the products that causal attention needs: two in
-// the forward and five in the backward, of half the pairs of tokens each.
+// the forward and five in the backward, of half the pairs of tokens each, or of the pairs in the
+// window.
 #include <octavo/attention/cuda/attention.cuh>
 #include <octavo/memory/cuda/buffer.cuh>
 
@@ -84,15 +85,16 @@ void measure(const AttentionShape& shape, bool cudnn, bool deterministic) {
                              output_gradient.constant(), constant_sums, qkv_gradient.view(),
                              context);
   });
-  const double product = static_cast<double>(shape.rows() * shape.tokens * out_columns);
-  std::printf("%9lld %7lld %6lld/%-5lld %8lld  %-19s %9.3f %8.0f %10.3f %9.0f %9.2f\n",
-              static_cast<long long>(shape.sequences), static_cast<long long>(shape.tokens),
-              static_cast<long long>(shape.heads.heads),
-              static_cast<long long>(shape.heads.kv_heads),
-              static_cast<long long>(shape.heads.head_dim),
-              attention_implementation<Bf16>(AttentionPass::backward, shape, limits), forward,
-              2.0 * product / forward * 1e-9, backward, 5.0 * product / backward * 1e-9,
-              static_cast<double>(workspace.size()) * 0x1p-30);
+  const double product = static_cast<double>(shape.rows() * out_columns) * 2.0 *
+                         shape.options.mean_visible(shape.tokens);
+  std::printf(
+      "%9lld %7lld %7lld %6lld/%-5lld %8lld  %-19s %9.3f %8.0f %10.3f %9.0f %9.2f\n",
+      static_cast<long long>(shape.sequences), static_cast<long long>(shape.tokens),
+      static_cast<long long>(shape.options.window), static_cast<long long>(shape.heads.heads),
+      static_cast<long long>(shape.heads.kv_heads), static_cast<long long>(shape.heads.head_dim),
+      attention_implementation<Bf16>(AttentionPass::backward, shape, limits), forward,
+      2.0 * product / forward * 1e-9, backward, 5.0 * product / backward * 1e-9,
+      static_cast<double>(workspace.size()) * 0x1p-30);
 }
 
 void run() {
@@ -106,13 +108,20 @@ void run() {
   std::printf("%s; attention runs through %s unless said otherwise\n", properties.name,
               DeviceLimits<Cuda>().cudnn ? "cudnn" : "octavo");
   std::puts(
-      "sequences  tokens heads/kv    head_dim  backward through      forward  TFLOP/s   backward   "
+      "sequences  tokens  window heads/kv    head_dim  backward through      forward  TFLOP/s   "
+      "backward   "
       "TFLOP/s workspace");
   std::puts(
-      "                                                                 ms                  ms"
+      "                                                                         ms                 "
+      " ms"
       "                 GiB");
-  constexpr AttentionShape shapes[] = {
-      {1, 8192, {32, 8, 128}}, {4, 2048, {16, 4, 128}}, {4, 2048, {32, 8, 64}}};
+  constexpr AttentionShape shapes[] = {{1, 8192, {32, 8, 128}},
+                                       {4, 2048, {16, 4, 128}},
+                                       {4, 2048, {32, 8, 64}},
+                                       {1, 8192, {32, 8, 128}, 0, false, {4096}},
+                                       {1, 8192, {32, 8, 128}, 0, false, {1024}},
+                                       {1, 8192, {4, 1, 256}, 0, false, {0}},
+                                       {1, 8192, {4, 1, 256}, 0, false, {512}}};
   for (const AttentionShape& shape : shapes) {
 #if defined(OCTAVO_WITH_CUDNN)
     measure(shape, true, false);

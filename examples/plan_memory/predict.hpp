@@ -163,7 +163,6 @@ inline Prediction predict(const Options& options, const Plan& of,
                           const octavo::MemoryPlan& memory, const Rates& rates = {}) {
   const double degree = options.tensor_parallel;
   const octavo::BatchShape run = of.run_shape(request_of(options));  // padded
-  const auto sequence = static_cast<double>(run.tokens);
   const auto tokens = static_cast<double>(run.rows());
   const auto micro_batches = static_cast<double>(options.micro_batches);
   const bool current = options.precision.find("tensorwise") != std::string::npos;
@@ -179,8 +178,7 @@ inline Prediction predict(const Options& options, const Plan& of,
     result.passes +=
         times * tokens * (out + in) * (gemm.expected.is_fp8() ? fp8 : rates.bf16_passes);
   }
-  const double causal =
-      tokens * sequence * static_cast<double>(of.facts().attention_columns) / degree;
+  const double causal = tokens * 2 * of.facts().attended_columns(run.tokens) / degree;
   const double forwards = options.recompute == "block" ? 2 : 1;
   result.attention =
       forwards * 2 * causal / rates.attention_forward + 5 * causal / rates.attention_backward;

@@ -258,6 +258,11 @@ TEST(Presets, KnowWhatATokenIsMultipliedBy) {
   constexpr Index sequence = 5;
   const ModelFacts facts{.multiplying = 10, .attention_columns = 3};
   EXPECT_EQ(facts.training_flops_per_token(sequence), 150.0);
+  // Two of the columns attend to 4 of 16 tokens: 6 · 10 + 12 · (8 + 2 · (4 − 1 / 2))
+  const ModelFacts windowed{
+      .multiplying = 10, .attention_columns = 3, .window = 4, .windowed_columns = 2};
+  EXPECT_EQ(windowed.training_flops_per_token(16), 240.0);
+  EXPECT_EQ(windowed.training_flops_per_token(4), 6.0 * (10 + 4 * 3));
 }
 
 }  // namespace families_test

@@ -23,6 +23,14 @@ struct AttentionOptions {
   [[nodiscard]] constexpr Index first_visible(Index position) const {
     return window == 0 ? 0 : std::max<Index>(position - window + 1, 0);
   }
+  /// Returns how many tokens a token of a sequence attends to on average, counting a causal half of
+  /// all pairs, as counts of floating-point operations do.
+  [[nodiscard]] constexpr double mean_visible(Index tokens) const {
+    const double all = static_cast<double>(tokens) / 2.0;
+    if (window == 0 || window >= tokens) return all;
+    const auto seen = static_cast<double>(window);
+    return seen - seen / static_cast<double>(tokens) * seen / 2.0;
+  }
   /// Returns the factor of scores for heads of this dimension.
   [[nodiscard]] float scale_for(Index head_dim) const {
     return scale > 0.0f ? scale : 1.0f / std::sqrt(static_cast<float>(head_dim));

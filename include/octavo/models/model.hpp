@@ -2,6 +2,7 @@
 /// Options and facts that are common to all models.
 #pragma once
 
+#include <octavo/attention/attention.hpp>
 #include <octavo/layers/lora_options.hpp>
 #include <octavo/layers/mode.hpp>
 #include <octavo/layers/shapes.hpp>
@@ -52,17 +53,27 @@ struct ModelFacts {
   Index multiplying = 0;        ///< parameters that each token is multiplied by
   Index attention_columns = 0;  ///< summed over all blocks
   Index frozen = 0;             ///< parameters that are not trained
+  Index window = 0;             ///< sliding window of attention in some blocks; 0: none
+  Index windowed_columns = 0;   ///< `attention_columns` of the blocks with a window
 
   [[nodiscard]] Index trained() const { return parameters - frozen; }
 
   /// Returns the floating-point operations per training token: 6 for each weight that multiplies (4
   /// if it is frozen), plus causal attention over sequences of this many tokens.
   [[nodiscard]] double training_flops_per_token(Index sequence) const {
-    const double attention =
-        6.0 * static_cast<double>(sequence) * static_cast<double>(attention_columns);
+    const double attention = 12.0 * attended_columns(sequence);
     const auto weights = static_cast<double>(multiplying);
     if (frozen == 0) return 6.0 * weights + attention;
     return 4.0 * weights + 6.0 * static_cast<double>(trained()) + attention;
+  }
+
+  /// Returns the attention columns of all blocks, each times the mean number of tokens that a token
+  /// of a sequence attends to.
+  [[nodiscard]] double attended_columns(Index sequence) const {
+    return static_cast<double>(attention_columns - windowed_columns) *
+               AttentionOptions{}.mean_visible(sequence) +
+           static_cast<double>(windowed_columns) *
+               AttentionOptions{.window = window}.mean_visible(sequence);
   }
 };
 

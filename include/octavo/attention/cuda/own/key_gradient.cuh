@@ -26,6 +26,7 @@ OCTAVO_KERNEL __launch_bounds__(attention_threads, 1) void attention_key_gradien
     return geometry.end<bounded>(sequence, min(first + row, tokens - 1));
   };
   const int end = end_of(Tiles::rows - 1);  // end of the queries that attend to one of the keys
+  const int first_end = end_of(0);
   const int ends[2] = {end_of(place.row), end_of(place.row + 8)};
   const int steps_a_head = (end - first + backward_rows - 1) / backward_rows;
   const int steps = steps_a_head * geometry.group();
@@ -95,6 +96,7 @@ OCTAVO_KERNEL __launch_bounds__(attention_threads, 1) void attention_key_gradien
     // Query minus key, as far as it depends on the position in the tile.
     const int distance = query_of(step) + place.column - first - place.row;
     const bool hides = query_of(step) < first + place.group_row + product_side;
+    const bool hides_later = bounded && query_of(step) + backward_rows > first_end;
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
       const float2 sums = load_shared_pair(tiles.statistic(0, stage, 8 * j + place.column));
@@ -103,7 +105,9 @@ OCTAVO_KERNEL __launch_bounds__(attention_threads, 1) void attention_key_gradien
         float& value = scores[0].values[4 * j + i];
         value = fast_exp2(fmaf(value, scale, -(i % 2 == 0 ? sums.x : sums.y)));
         if (hides && distance + 8 * j + i % 2 < i / 2 * 8) value = 0.0f;
-        if (bounded && query_of(step) + place.column + 8 * j + i % 2 >= ends[i / 2]) value = 0.0f;
+        if (hides_later && query_of(step) + place.column + 8 * j + i % 2 >= ends[i / 2]) {
+          value = 0.0f;
+        }
       }
     }
     Fragment probabilities[4];

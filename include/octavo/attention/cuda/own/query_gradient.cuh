@@ -76,8 +76,8 @@ OCTAVO_KERNEL __launch_bounds__(attention_threads, 1) void attention_query_gradi
   typename Tiles::Sums query_sums;
   set_zero(query_sums);
   const float scale = geometry.scale() * log2_e;
-  // Only the last steps have keys to hide, or all steps if they are bounded. A branch between the
-  // start and the end of a product would allow the compiler to move the registers that it writes.
+  // Only the last steps have keys to hide and, with bounds, the first. A branch between the start
+  // and the end of a product would allow the compiler to move the registers that it writes.
   const auto advance = [&](int step, auto hides) {
     const auto keys = tiles.passing(0, step % 2);
     const auto values = tiles.passing(1, step % 2);
@@ -123,9 +123,14 @@ OCTAVO_KERNEL __launch_bounds__(attention_threads, 1) void attention_query_gradi
     copy_step(step + 2);
     wait_for_copies<1>();
   };
-  const int first_hiding = bounded ? start : first / backward_rows;
-  if constexpr (!bounded) {
-    for (int step = 0; step < first_hiding; ++step) advance(step, std::false_type());
+  const int last_hiding = (begin_of(Tiles::rows - 1) + backward_rows - 1) / backward_rows;
+  const int first_hiding = max(start, first / backward_rows);
+  for (int step = start; step < first_hiding; ++step) {
+    if (bounded && step < last_hiding) {
+      advance(step, std::true_type());
+    } else {
+      advance(step, std::false_type());
+    }
   }
   for (int step = first_hiding; step < steps; ++step) advance(step, std::true_type());
   tiles.store(query_sums, geometry.scale(), 0, place,
