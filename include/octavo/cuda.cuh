@@ -13,6 +13,7 @@
 #include <octavo/core/cuda/lane.cuh>
 #include <octavo/core/cuda/replay.cuh>
 #include <octavo/core/cuda/timeline.cuh>
+#include <octavo/gemm/cuda/expert_products.cuh>
 #include <octavo/gemm/cuda/few_rows.cuh>
 #include <octavo/gemm/cuda/matmul.cuh>
 #include <octavo/kernels/cuda/kernels.cuh>

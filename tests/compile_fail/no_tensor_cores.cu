@@ -1,7 +1,7 @@
 // Where the first refusal is evaded, products cannot be left out: the assembler lacks them.
 // nvcc: -arch=sm_90 -D__CUDA_ARCH_FEAT_SM90_ALL
 // expect: wgmma
-#include <octavo/attention/cuda/tensor_core.cuh>
+#include <octavo/kernels/cuda/tensor_core.cuh>
 
 __global__ void multiply(float* result, std::uint64_t a, std::uint64_t b) {
   octavo::detail::Accumulator sums{};

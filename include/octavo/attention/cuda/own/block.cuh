@@ -3,8 +3,8 @@
 #pragma once
 
 #include <octavo/attention/attention.hpp>
-#include <octavo/attention/cuda/tensor_core.cuh>
 #include <octavo/attention/cuda/workspace.hpp>
+#include <octavo/kernels/cuda/tensor_core.cuh>
 
 #include <cmath>
 
