@@ -293,6 +293,31 @@ TEST_F(Converted, OnOtherRanksItIsTheSame) {
   }
 }
 
+TEST_F(Converted, MuonTakesTheFirstMomentsOfAdamW) {
+  const State from = train_and_save(make<Bf16, AdamW<>>, 1, Zero::optimizer, folder_ / "adamw");
+  const std::filesystem::path path = folder_ / "adamw" / "step-00000002";
+  const Loaded muon = load(make<Bf16, Muon<>>, 1, Zero::optimizer, path);
+  expect_converted(from, muon, true);
+  const std::string of_matrix = "optimizer.second_moment.blocks.0.qkv.weight";
+  EXPECT_FALSE(muon.state.contains(of_matrix));
+  EXPECT_TRUE(muon.state.contains("optimizer.second_moment.embedding.weight"));
+  EXPECT_TRUE(std::ranges::any_of(muon.changes, [](const std::string& change) {
+    return change.find("second moments: dropped") != std::string::npos;
+  }));
+}
+
+TEST_F(Converted, AdamWRefusesToMakeUpSecondMoments) {
+  train_and_save(make<Bf16, Muon<>>, 1, Zero::optimizer, folder_ / "muon");
+  Context<Cpu> context(1);
+  SelfComm<Cpu> alone;
+  const auto session = make<Bf16, AdamW<>>(options_of(Zero::optimizer, 8), context, alone);
+  const SavedState before = save_state_sync(session->state());
+  EXPECT_THROW((void)load_checkpoint(folder_ / "muon" / "step-00000002", *session, {},
+                                     OtherRecipes::converted),
+               StateMismatchError);
+  EXPECT_TRUE(save_state_sync(session->state()) == before);
+}
+
 TEST_F(Converted, TellsWhatBecameOfEachKind) {
   train_and_save(makers().at("delayed"), 1, Zero::optimizer, folder_);
   const Loaded loaded = load(makers().at("delayed, 8-bit"), 1, Zero::optimizer, saved());

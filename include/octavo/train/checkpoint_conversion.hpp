@@ -61,7 +61,8 @@ class CheckpointConversion {
   [[nodiscard]] static bool drops(const std::string& name) {
     const auto state = parameter_state(name);
     return name.starts_with(scaling_prefix) ||
-           (state.has_value() && (state->is_scale() || state->kind == ParameterState::master));
+           (state.has_value() && (state->is_scale() || state->kind == ParameterState::master ||
+                                  state->kind == ParameterState::second_moment));
   }
   /// Returns a line "what\tname"; see `text`.
   [[nodiscard]] static std::string dropped_text(const std::string& name) {
