@@ -57,9 +57,10 @@ void print_head(const Options& options, const octavo::ModelFacts& facts) {
 }
 
 void print_plan(const Options& options, const octavo::MemoryPlan& plan, const char* remark) {
-  fmt::print("precision {}, recompute {}, weight copies {}, AdamW with {} and {} moments{}\n\n",
-             options.precision, options.recompute, options.weight_copies, weights_text(options),
-             options.moments, remark);
+  fmt::print("precision {}, recompute {}, weight copies {}, {} with {} and {} moments{}\n\n",
+             options.precision, options.recompute, options.weight_copies,
+             options.optimizer == "muon" ? "Muon" : "AdamW", weights_text(options), options.moments,
+             remark);
   const auto line = [](const char* name, std::size_t bytes) {
     fmt::print("{:<17} | {:>10.3f} GiB | {:>15} bytes\n", name, gib(bytes), bytes);
   };

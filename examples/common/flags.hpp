@@ -118,6 +118,7 @@ inline const std::vector<std::string> recompute_names{"none", "norms", "swiglu",
 /// Formats of the optimizer's state.
 inline const std::vector<std::string> master_choices{"auto", "fp32", "bf16"};
 inline const std::vector<std::string> moment_choices{"auto", "fp32", "bf16", "8bit"};
+inline const std::vector<std::string> optimizer_names{"adamw", "muon"};
 
 /// State kept in host memory.
 inline const std::vector<std::string> offload_names{"none", "optimizer"};

@@ -32,6 +32,13 @@ template <class Kind>
 typename Kind::OfOptimizer optimizer_of(const Request& request) {
   using namespace octavo;
   const auto with_master = [&]<class Master>() {
+    if (request.optimizer == "muon") {
+      require<ConfigError>(request.moments != "8bit",
+                           "--optimizer muon needs moments in fp32 or bf16, but --moments is "
+                           "8bit; pass --moments bf16");
+      return request.moments == "bf16" ? Kind::template of_optimizer<Muon<Master, Moments<Bf16>>>()
+                                       : Kind::template of_optimizer<Muon<Master, Moments<Fp32>>>();
+    }
     if (request.moments == "8bit") {
       return Kind::template of_optimizer<AdamW<Master, Moments<EightBit>>>();
     }

@@ -43,6 +43,7 @@ struct Options {
   std::vector<std::string> lora_targets{"all-linear"};
   std::string master_weights = "auto";
   std::string moments = "auto";
+  std::string optimizer = "adamw";
   std::string offload = "none";
   int world = 1;  ///< by default, `tensor_parallel`
   int tensor_parallel = 1;
@@ -133,8 +134,9 @@ inline void declare(CLI::App& app, Options& options) {
       "master-weight format: fp32; bf16, which keeps no separate copy; auto: fp32 if it fits in "
       "GPU memory")
       ->check(one_of(master_choices));
-  choose("--moments", options.moments, "format of AdamW's moments, not wider than --master-weights",
-         moment_choices);
+  choose("--optimizer", options.optimizer, "optimizer: adamw or muon", optimizer_names);
+  choose("--moments", options.moments,
+         "format of the optimizer's moments, not wider than --master-weights", moment_choices);
   choose("--offload", options.offload, "state kept in host memory", offload_names);
   app.add_flag("--with-cudnn", options.cudnn, "attention on cuda may use cuDNN");
   app.add_flag("--own-attention", options.own_attention,
@@ -212,6 +214,7 @@ inline Request request_of(const Options& options) {
   request.device = options.device;
   request.master_weights = options.master_weights;
   request.moments = options.moments;
+  request.optimizer = options.optimizer;
   request.gather = options.gather;
   request.reduce = options.reduce;
   request.tensor_parallel = options.tensor_parallel;

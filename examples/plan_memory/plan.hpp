@@ -15,6 +15,7 @@ struct Request {
   std::string device;
   std::string master_weights;
   std::string moments;
+  std::string optimizer = "adamw";
   std::string gather;
   std::string reduce;
   Index tensor_parallel = 1;  ///< tensor-parallel degree

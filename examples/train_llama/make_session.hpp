@@ -21,6 +21,15 @@ template <class Model, class F>
 auto with_optimizer(const StateFormats& formats, const F& f) {
   using namespace octavo;
   const auto with_moments = [&]<class Master>(Master) {
+    if (formats.optimizer == "muon") {
+      if constexpr (!Model::is_frozen && tensor_degree<Model> == 1) {
+        if (formats.moments == "bf16") return f.template operator()<Muon<Master, Moments<Bf16>>>();
+        return f.template operator()<Muon<Master, Moments<Fp32>>>();
+      }
+      throw ConfigError(
+          "--optimizer muon needs whole matrices, without --lora and --tensor-parallel; pass "
+          "--optimizer adamw");
+    }
     if (formats.moments == "8bit") return f.template operator()<AdamW<Master, Moments<EightBit>>>();
     if (formats.moments == "bf16") return f.template operator()<AdamW<Master, Moments<Bf16>>>();
     return f.template operator()<AdamW<Master, Moments<Fp32>>>();
@@ -66,7 +75,7 @@ inline StateFormats resolved(const StateFormats& formats, const char* replacemen
   const auto choose = [&](const std::string& format) {
     return format == "auto" ? replacement : format;
   };
-  return {choose(formats.master_weights), choose(formats.moments)};
+  return {choose(formats.master_weights), choose(formats.moments), formats.optimizer};
 }
 
 /// Returns the bytes of GPU memory that CUDA's libraries need in addition to a session, more with

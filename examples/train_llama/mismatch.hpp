@@ -84,6 +84,8 @@ inline std::string flags_of_optimizer(const std::string& optimizer) {
     return optimizer.find(words) != std::string::npos;
   };
   std::string flags;
+  if (has("Muon")) flags += " --optimizer muon";
+  if (has("AdamW")) flags += " --optimizer adamw";
   for (const std::string format : {"fp32", "bf16"}) {
     if (has(format + " master weights")) flags += " --master-weights " + format;
   }

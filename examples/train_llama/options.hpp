@@ -10,6 +10,7 @@
 #include <octavo/train/spikes.hpp>
 #include <octavo/train/training_run.hpp>
 #include <train_llama/model_choice.hpp>
+#include <train_llama/optimizer.hpp>
 
 #include <algorithm>
 #include <cstdint>
@@ -69,10 +70,7 @@ struct Options : ModelChoice {
   octavo::Index warmup = 20;
   double final_fraction = 0.1;
   double decay_fraction = 0.2;
-  double weight_decay = 0.1;
-  double beta1 = 0.9;
-  double beta2 = 0.95;
-  double epsilon = 1e-8;
+  OptimizerOptions optimizer;
   double max_gradient_norm = 1.0;
   StateFormats formats;
   std::string offload = "none";
@@ -201,12 +199,7 @@ inline void declare(CLI::App& app, Options& options, void (*declare_data)(CLI::A
   add("--decay-fraction", options.decay_fraction, "fraction of the run in which wsd decays",
       training)
       ->check(share());
-  add("--weight-decay", options.weight_decay, "weight decay of matrices; vectors do not decay",
-      training)
-      ->check(not_negative());
-  add("--beta1", options.beta1, "decay rate of AdamW's first moment", training)->check(share());
-  add("--beta2", options.beta2, "decay rate of AdamW's second moment", training)->check(share());
-  add("--epsilon", options.epsilon, "AdamW epsilon", training)->check(above_zero());
+  declare_optimizer(app, add, options.optimizer, options.formats, training);
   add("--max-gradient-norm", options.max_gradient_norm,
       "maximum gradient norm (0 disables clipping)", training)
       ->check(not_negative());
@@ -365,6 +358,8 @@ inline void require_consistent(const CLI::App& app, const Options& options) {
         options.lora != 0 || app.count(flag) == 0, detail::place_of(app, flag), flag,
         " needs --lora; also pass the adapter rank, such as --lora 16");
   }
+  require_optimizer(app, options.formats, options.lora != 0,
+                    [&](const char* flag) { return detail::place_of(app, flag); });
   programs::require_adapters_can_be(options);
   // A resumed run reads them from its checkpoint.
   if (!options.load_adapters.empty() && options.resume.empty()) {
@@ -435,11 +430,7 @@ inline SessionRequest session_request(const Options& options,
     session.model.lora.rank = options.lora;
     octavo::set_lora_targets(session.model.lora, programs::lora_targets(options.lora_targets));
   }
-  session.optimizer =
-      octavo::AdamWSettings{.beta1 = static_cast<float>(options.beta1),
-                            .beta2 = static_cast<float>(options.beta2),
-                            .epsilon = static_cast<float>(options.epsilon),
-                            .weight_decay = static_cast<float>(options.weight_decay)};
+  session.optimizer = optimizer_settings(options.optimizer, options.formats);
   session.offload.optimizer = options.offload == "optimizer";
   session.max_gradient_norm = static_cast<float>(options.max_gradient_norm);
   session.seed = options.seed;

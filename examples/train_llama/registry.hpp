@@ -15,10 +15,12 @@
 
 namespace trainer {
 
-/// Formats of the optimizer state: "fp32", "bf16", for moments also "8bit", or "auto".
+/// Formats of the optimizer state: "fp32", "bf16", for moments also "8bit", or "auto"; and the
+/// optimizer, "adamw" or "muon".
 struct StateFormats {
   std::string master_weights = "auto";
   std::string moments = "auto";
+  std::string optimizer = "adamw";
 };
 
 /// Compiled formats of --reduce for gradients between ranks.

@@ -50,10 +50,13 @@ TEST(FittingFlags, OfACheckpointAreItsOwn) {
             " --precision fp8-delayed");
   EXPECT_EQ(flags("recipe", "a program's own"), "");
   EXPECT_EQ(flags("optimizer", "AdamW with bf16 master weights and 8-bit moments"),
-            " --master-weights bf16 --moments 8bit");
+            " --optimizer adamw --master-weights bf16 --moments 8bit");
   EXPECT_EQ(flags("optimizer", "AdamW with fp32 master weights and bf16 moments"),
-            " --master-weights fp32 --moments bf16");
-  EXPECT_EQ(flags("optimizer", "AdamW with fp32 weights and fp32 moments"), " --moments fp32");
+            " --optimizer adamw --master-weights fp32 --moments bf16");
+  EXPECT_EQ(flags("optimizer", "Muon with fp32 master weights and bf16 moments"),
+            " --optimizer muon --master-weights fp32 --moments bf16");
+  EXPECT_EQ(flags("optimizer", "AdamW with fp32 weights and fp32 moments"),
+            " --optimizer adamw --moments fp32");
   EXPECT_EQ(flags("tensor_parallel", "2"), " --tensor-parallel 2");
   EXPECT_EQ(flags("model", "llama3_small"), " --model llama3_small");
   EXPECT_EQ(flags("model.embedding.weight", "bf16 [2, 2]"), "");

@@ -55,6 +55,8 @@ if [ -x "$trainer" ]; then
   done < <("$trainer" --help | grep -A1 -e '^ *--precision' | tail -n 1 | tr -d ' ' |
     tr ',' '\n')
   [ "$number" -ge 1 ] || { case=trainer && fail "its --help names no precision"; }
+  as_the_trainer fp32 --batch 2 --seq-len 32 --threads 2 --optimizer muon
+  as_the_trainer fp32 --batch 2 --seq-len 32 --threads 2 --optimizer muon --moments bf16 --offload optimizer
   as_the_trainer fp32 --batch 2 --seq-len 32 --threads 2 --lora 8
   as_the_trainer fp32 --batch 4 --seq-len 16 --micro-batches 2 --threads 1 --moments 8bit --recompute block \
     --lora 5 --lora-targets v_proj,down_proj

@@ -91,7 +91,7 @@ defaults = {"model": "llama_tiny", "device": "cpu", "recompute": "none", "weight
             "deterministic": False, "head-chunk": 0, "zero": 1, "gather": "stored", "reduce": "stored", "tensor-parallel": 1,
             "lora": 0,
             "comm-timeout": 600, "check-replicas": 0,
-            "micro-batches": 1, "most-documents": 0, "validation-fraction": 0.1,
+            "optimizer": "adamw", "micro-batches": 1, "most-documents": 0, "validation-fraction": 0.1,
             "schedule": "cosine", "final-fraction": 0.1, "decay-fraction": 0.2, "weight-decay": 0.1,
             "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "max-gradient-norm": 1, "master-weights": "auto",
             "moments": "auto", "offload": "none", "seed": 1, "max-skipped": 10,
@@ -229,6 +229,20 @@ tame = Run("beta1 and beta2", beta1=0, beta2=0.999, steps=8, learning_rate=1e-3)
 wild = Run("beta1 and beta2", beta1=0.999, beta2=0, steps=8, learning_rate=1e-3)
 check(tame.steps[-1]["loss"] < tame.steps[0]["loss"] < wild.steps[-1]["loss"],
       "the moments are exchanged", tame.column("loss"), wild.column("loss"))
+
+# --- Muon ------------------------------------------------------------------------------------
+muon = Run("--optimizer muon", optimizer="muon")
+muon.same_until(base, 1)
+check(muon.head["optimizer"] == "Muon with fp32 master weights and fp32 moments", muon.head)
+check(muon.end["peak_bytes"] < base.end["peak_bytes"], "Muon has a moment less")
+check(muon.steps[-1]["loss"] < muon.steps[0]["loss"], "Muon does not learn")
+for name, value in (("momentum", 0.5), ("nesterov", "off"), ("iterations", 2), ("rate", "original"),
+                    ("adamw_rate", 0.5)):
+    Run("--muon-" + name, optimizer="muon", **{"muon_" + name: value}).same_until(muon, 1)
+Run("--weight-decay with Muon", optimizer="muon", weight_decay=5).same_until(muon, 1)
+Run("--beta1 with Muon", optimizer="muon", beta1=0.5).same_until(muon, 1)
+
+# --- formats of the state --------------------------------------------------------------------
 narrow = Run("--master-weights and --moments", master_weights="bf16", moments="bf16")
 narrow.same_until(base, 1)
 check(base.head["optimizer"] == "AdamW with fp32 master weights and fp32 moments", base.head)

@@ -668,6 +668,10 @@ for value in 0 1 -0.1 nan; do
     --data text.txt "--validation-fraction=$value"
 done
 refused "--epsilon 0" "epsilon" --data text.txt --epsilon 0
+refused "--muon-momentum with AdamW" "also pass --optimizer muon" --data text.txt --muon-momentum 0.9
+refused "Muon with 8-bit moments" "pass --moments bf16" --data text.txt --optimizer muon --moments 8bit
+refused "Muon with adapters" "pass --optimizer adamw" --data text.txt --optimizer muon --lora 4
+refused "--muon-iterations 0" "muon-iterations" --data text.txt --optimizer muon --muon-iterations 0
 refused "--seed -1" "seed" --data text.txt --seed=-1
 
 # What fails once the run has begun is an error of the run, not of what it was given.
