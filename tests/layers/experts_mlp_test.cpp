@@ -35,7 +35,11 @@ class Workbench {
     result.expert_loss = &loss;
     return result;
   }
-  void bind_workspace(std::size_t bytes) {
+  void bind_workspace(Index tokens) {
+    std::size_t bytes = 0;
+    for (const GemmEntry& gemm : manifest.entries()) {
+      bytes = std::max(bytes, experts_workspace<Cpu>(gemm, tokens, context));
+    }
     const auto count = static_cast<Index>(bytes);
     context.bind_workspace({arena.take<std::byte>(MemoryKind::workspace, count), bytes});
   }
@@ -74,7 +78,7 @@ class Layer {
     Part::take_shared(arena, saved_, tokens);
     Part::take_saved(arena, saved_, tokens, [](Recompute) { return true; });
     Part::take_scratch(arena, scratch_, tokens);
-    bench_.bind_workspace(Part::workspace(tokens, bench_.context));
+    bench_.bind_workspace(tokens);
     bench_.scaling.reset_sync(bench_.context);
     saved_.input.values = x_.elements.data();
   }
@@ -283,7 +287,7 @@ std::vector<unsigned char> train_block(Recompute recompute) {
   bench.scaling.take(bench.arena);
   Block::take_shared(bench.arena, shared, tokens, recompute);
   block.take_saved(bench.arena, shared, tokens);
-  bench.bind_workspace(Part::workspace(tokens, bench.context));
+  bench.bind_workspace(tokens);
   bench.scaling.reset_sync(bench.context);
   std::uint64_t stream = 0;
   block.visit([&](auto& parameter) { initialize(parameter, {1, stream++}, bench.context); });

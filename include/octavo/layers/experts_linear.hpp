@@ -3,9 +3,26 @@
 #pragma once
 
 #include <octavo/gemm/expert_products.hpp>
+#include <octavo/kernels/experts.hpp>
+#include <octavo/kernels/router.hpp>
 #include <octavo/layers/linear.hpp>
 
+#include <algorithm>
+
 namespace octavo OCTAVO_ABI {
+
+/// Returns the bytes of workspace that a GEMM of a mixture of experts and the kernels before and
+/// after it need.
+/// @param tokens  of a batch
+template <Device D>
+std::size_t experts_workspace(const GemmEntry& gemm, Index tokens, const DeviceLimits<D>& limits) {
+  const Index pairs = tokens * gemm.choices;
+  const Index rows = expert_row_count(pairs, gemm.experts);
+  const Index weight_rows = gemm.experts * gemm.out;
+  return std::max({expert_product_workspace(rows, gemm.experts, gemm.out, gemm.in, limits),
+                   expert_order_workspace(pairs), router_workspace(gemm.experts, gemm.in),
+                   row_amaxes_workspace(std::max(rows, weight_rows), std::max(gemm.in, gemm.out))});
+}
 
 namespace detail {
 

@@ -9,8 +9,6 @@
 #include <octavo/layers/shapes.hpp>
 #include <octavo/tensor/partial_view.hpp>
 
-#include <algorithm>
-
 namespace octavo OCTAVO_ABI {
 
 /// The load-balancing loss of all routers of a model. The model clears the sums before a
@@ -81,16 +79,6 @@ class ExpertsMLP {
   /// Returns the number of the experts' rows for a batch of this many tokens.
   static constexpr Index row_count(Index tokens) {
     return expert_row_count(tokens * Experts.choices, Experts.experts);
-  }
-  /// Returns the bytes of workspace that the part needs for a batch of this many tokens.
-  static std::size_t workspace(Index tokens, const DeviceLimits<D>& limits) {
-    const Index rows = row_count(tokens);
-    return std::max(
-        {expert_product_workspace(rows, Experts.experts, wide_columns, Shape.hidden, limits),
-         expert_product_workspace(rows, Experts.experts, Shape.hidden, Shape.ffn, limits),
-         expert_order_workspace(tokens * Experts.choices),
-         router_workspace(Experts.experts, Shape.hidden),
-         row_amaxes_workspace(rows, std::max(Shape.hidden, wide_columns))});
   }
 
   void declare(const std::string& name, LayerRegistry<D> registry, BlockInitial initial,

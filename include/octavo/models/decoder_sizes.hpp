@@ -10,6 +10,7 @@
 #include <octavo/kernels/bias.hpp>
 #include <octavo/kernels/embedding.hpp>
 #include <octavo/kernels/quantize.hpp>
+#include <octavo/layers/experts_linear.hpp>
 #include <octavo/tensor/batch.hpp>
 
 #include <algorithm>
@@ -81,6 +82,10 @@ std::size_t decoder_workspace(const Manifest& manifest, const AttentionShape& at
   std::size_t bytes =
       std::max(embedding_workspace(rows), attention_workspace<T>(attention, limits));
   for (const GemmEntry& gemm : manifest.entries()) {
+    if (gemm.experts != 0) {
+      bytes = std::max(bytes, experts_workspace(gemm, rows, limits));
+      continue;
+    }
     const Index tokens = gemm.is_head ? head_chunk : rows;
     for (const auto& [m, n, k] :
          {std::array{tokens, gemm.out, gemm.in}, std::array{tokens, gemm.in, gemm.out},
