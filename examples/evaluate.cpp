@@ -242,7 +242,7 @@ octavo::JsonLine evaluate_text(Setup& setup, bool is_first, std::vector<Metric>&
   for (const octavo::TextFile& file : setup.data.read) files.push_back(file.path.string());
   table.push_back({"perplexity", "tokens", static_cast<double>(loss.tokens)});
   const bool has_targets = loss.tokens != 0;
-  if (has_targets) table.push_back({"perplexity", "loss (nats a token)", loss.mean()});
+  if (has_targets) table.push_back({"perplexity", "loss (nats per token)", loss.mean()});
   if (has_targets) table.push_back({"perplexity", "perplexity", std::exp(loss.mean())});
   octavo::JsonLine line;
   line.add("files", std::span<const std::string>(files))
@@ -274,7 +274,7 @@ octavo::JsonLine evaluate_chats(Setup& setup, const Options& options, bool is_fi
   const Index chats = setup.chat_batches->chats().size();
   table.push_back({"chats", "chats", static_cast<double>(chats)});
   table.push_back({"chats", "tokens", static_cast<double>(loss.tokens)});
-  table.push_back({"chats", "loss (nats a token)", loss.mean()});
+  table.push_back({"chats", "loss (nats per token)", loss.mean()});
   table.push_back({"chats", "perplexity", std::exp(loss.mean())});
   octavo::JsonLine line;
   line.add("files", std::span<const std::string>(options.chats.files))

@@ -32,7 +32,7 @@ std::size_t column_width(std::size_t kind) {
 }
 
 void print_head(const Options& options, const octavo::ModelFacts& facts) {
-  fmt::print("{}: {} parameters, on {}, {} micro-batch{} of {} x {} tokens, {} tokens a step\n",
+  fmt::print("{}: {} parameters, on {}, {} micro-batch{} of {} x {} tokens, {} tokens per step\n",
              options.model, facts.parameters, options.device, options.micro_batches,
              options.micro_batches == 1 ? "" : "es", options.batch, options.sequence_length,
              options.batch * options.sequence_length * options.micro_batches * options.groups());
@@ -75,13 +75,13 @@ void print_plan(const Options& options, const octavo::MemoryPlan& plan, const ch
 }
 
 /// Returns a text such as ": 125.3 GiB on each, and leaves 13.0 GiB; predicted for an H200: 1696
-/// tokens/s a GPU".
+/// tokens/s per GPU".
 std::string figures_text(const Planner& planner, const Options& options, double card) {
   const octavo::MemoryPlan plan = planner.plan(options);
   std::string text = fmt::format(": {:.1f} GiB{}, and leaves {:.1f} GiB", gib(plan.peak),
                                  options.world > 1 ? " on each" : "", left_on(card, options, plan));
   if (is_predictable(options) && is_of_hopper(card)) {
-    text += fmt::format("; predicted for an H200: {:.0f} tokens/s a GPU",
+    text += fmt::format("; predicted for an H200: {:.0f} tokens/s per GPU",
                         tokens_a_gpu(options) / planner.time(options, plan).step());
   }
   return text;

@@ -347,8 +347,8 @@ class Report final : public octavo::RunObserver {
     }
     const octavo::TimelineFigures& figures = timeline->figures;
     print(
-        "exposed communication {:.2f} ms of {:.1f} ms a step (rank {}, the most of all; steps {} "
-        "to {}) | {}\n",
+        "exposed communication {:.2f} ms of {:.1f} ms per step (rank {}, the maximum of all; steps "
+        "{} to {}) | {}\n",
         figures.exposed_milliseconds, figures.step_milliseconds, timeline->rank,
         timeline->first_step, timeline->first_step + figures.steps - 1,
         programs::visible(options_.timeline));
@@ -416,8 +416,8 @@ class Report final : public octavo::RunObserver {
       if (!is_first_rank_) continue;
       clear_progress();
       programs::tell(
-          "{}: warning: at step {}, {}. If the loss suffers, give such layers BF16 "
-          "(Layerwise, as in --precision fp8-delayed-bf16-edges)\n",
+          "{}: warning: at step {}, {}. If the loss suffers, use BF16 for these "
+          "layers (Layerwise, as in --precision fp8-delayed-bf16-edges)\n",
           program().name, step, trouble.text);
     }
   }

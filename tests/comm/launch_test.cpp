@@ -163,7 +163,7 @@ TEST(Launch, ASetThatIsThereInPartIsRefused) {
                                   variable.find("NODELIST") == std::string::npos;
       if (!is_of_the_rank) continue;
       const std::string message = refusal(without(set, variable));
-      EXPECT_TRUE(says(message, {"are set in part", variable + " is not set"})) << variable;
+      EXPECT_TRUE(says(message, {"are incomplete", variable + " is not set"})) << variable;
     }
   }
   EXPECT_TRUE(says(refusal({{"RANK", "0"}}), {"RANK=0, WORLD_SIZE is not set"}));
@@ -195,8 +195,9 @@ TEST(Launch, WhatIsNoNumberIsRefused) {
         says(refusal(with(torchrun, "RANK", value)), {"RANK is '" + std::string(value) + "'"}));
   }
   EXPECT_TRUE(says(refusal(with(torchrun, "WORLD_SIZE", "0")), {"WORLD_SIZE is '0'"}));
-  EXPECT_TRUE(says(refusal(with(torchrun, "MASTER_PORT", "70000")), {"MASTER_PORT is 70000"}));
-  EXPECT_TRUE(says(refusal({}, {.port = 0}), {"--port is 0"}));
+  EXPECT_TRUE(says(refusal(with(torchrun, "MASTER_PORT", "70000")),
+                   {"MASTER_PORT must be at most", "but is 70000"}));
+  EXPECT_TRUE(says(refusal({}, {.port = 0}), {"--port must be from 1 to 65535, but is 0"}));
 }
 
 TEST(Launch, ThePortIsNotThatOfTorchrunsAgent) {

@@ -166,7 +166,8 @@ TEST(MpiFault, MpiSaysAnotherRankThanTheLaunch) {
   const ChildResult result = mpirun(2, time_out, {"alone"});
   EXPECT_EQ(result.exit_code, 3) << result.err;
   EXPECT_TRUE(
-      says(result, "MPI says rank [01] of 2, no launcher says rank 0 of 1; start with mpirun"));
+      says(result,
+           "MPI reports rank [01] of 2, but no launcher reports rank 0 of 1; start with mpirun"));
 }
 
 #endif

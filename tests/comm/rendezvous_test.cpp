@@ -261,7 +261,7 @@ TEST(Rendezvous, RankZeroThatFallsSilentIsNoticedByRanksThatAskItForNothing) {
   }
   const std::vector<RankEnd> ends = processes.wait(15, 0);
   for (const std::size_t rank : std::initializer_list<std::size_t>{1, 2}) {
-    expect_said(ends[rank], "rank 0 has been silent for 2 s, as a stopped process is");
+    expect_said(ends[rank], "rank 0 has been silent for 2 s, like a stopped process");
   }
 }
 
@@ -306,7 +306,7 @@ TEST(Rendezvous, RanksInDifferentOperationsAreNamed) {
   const std::vector<RankEnd> sizes = with_rank_1(
       [](Rendezvous& rendezvous) { gather(rendezvous, 17, 0, "targets of a step"); }, never);
   for (const RankEnd& end : sizes) {
-    EXPECT_NE(end.said.find("all must give as many"), std::string::npos) << end.said;
+    EXPECT_NE(end.said.find("all must pass the same number"), std::string::npos) << end.said;
   }
 }
 
@@ -325,7 +325,7 @@ TEST(Rendezvous, RanksThatAreInAnotherOperationAreNamedToWhoAsks) {
       for (const int other : {1, 2}) {
         rendezvous.set_operation("wait for", other == 1 ? "step 7" : "step 6");
         const std::string expected =
-            message("rank ", other, " has not come to it, and was last in the wait for '",
+            message("rank ", other, " has not reached it, and was last in the wait for '",
                     other == 1 ? "step 6'" : "step 7'");
         std::string told;
         for (int i = 0; told != expected && i < 20; ++i) {
@@ -403,10 +403,10 @@ TEST(Rendezvous, ARankThatIsStoppedInTheOperationIsNamedToWhoAsks) {
       const RankEnd& end = ends[static_cast<std::size_t>(rank)];
       if (rank == each.stopped) continue;
       if (each.stopped == 0) {
-        expect_said(end, "rank 0, which hears of all, does not answer");
+        expect_said(end, "rank 0, which monitors all ranks, does not respond");
       } else {
         EXPECT_TRUE(end.said.starts_with("rank 1 has been silent for ")) << end.said;
-        expect_said(end, " s, as a stopped process is, and was last in the wait for 'step 7'");
+        expect_said(end, " s, like a stopped process, and was last in the wait for 'step 7'");
       }
     }
   }
@@ -437,8 +437,8 @@ TEST(Rendezvous, ARankThatDoesNotComeIsNamed) {
     processes.start([=] { Rendezvous rendezvous(launch_of(rank, 4, port), time_out); });
   }
   for (const RankEnd& end : processes.wait(limit)) {
-    expect_said(
-        end, message("ranks 1 and 3 have not come to port ", port, " of rank 0's host within 2 s"));
+    expect_said(end, message("ranks 1 and 3 have not connected to port ", port,
+                             " of rank 0's host within 2 s"));
   }
 }
 
@@ -447,7 +447,7 @@ TEST(Rendezvous, RankZeroThatDoesNotComeIsNamed) {
   RankProcesses processes;
   processes.start([=] { Rendezvous rendezvous(launch_of(1, 2, port), time_out); });
   expect_said(processes.wait(limit)[0],
-              message("rank 0 does not answer at 127.0.0.1:", port, " for 2 s"));
+              message("rank 0 does not respond at 127.0.0.1:", port, " for 2 s"));
 }
 
 TEST(Rendezvous, ALateRankIsWaitedFor) {
@@ -495,7 +495,7 @@ TEST(Rendezvous, ARankOfAnotherRunIsRefused) {
   const std::vector<RankEnd> ends = processes.wait(limit);
   EXPECT_EQ(ends[0].exit_code, 0) << ends[0].said;
   EXPECT_EQ(ends[1].exit_code, 0) << ends[1].said;
-  expect_said(ends[2], message("rank 1 of 4 comes to port ", port, " of a run of 2 ranks"));
+  expect_said(ends[2], message("rank 1 of 4 connects to port ", port, " of a run of 2 ranks"));
 }
 
 octavo::Launch with_secret(octavo::Launch launch, const std::string& secret) {
@@ -524,8 +524,8 @@ TEST(Rendezvous, OnlyRanksWithTheSecretTakePart) {
     EXPECT_EQ(ends[0].exit_code, 0) << ends[0].said;
     EXPECT_EQ(ends[1].exit_code, 0) << ends[1].said;
     for (std::size_t i = 2; i < ends.size(); ++i) {
-      expect_said(ends[i],
-                  message("rank 1 comes to port ", port, " with another secret than rank 0's"));
+      expect_said(ends[i], message("rank 1 connects to port ", port,
+                                   " with a secret that differs from rank 0's"));
       expect_said(ends[i], "set OCTAVO_RENDEZVOUS_SECRET to the same value for all ranks");
     }
   }

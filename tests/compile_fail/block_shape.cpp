@@ -1,6 +1,6 @@
-// expect: PerBlock: a block has 16, 32, 64 or 128 columns
-// expect ROWS: PerBlock: a block has 1 row, or is square
-// expect SCALE: PerBlock: scales are float, or E8M0 for blocks of 1 row
+// expect: PerBlock: a block must have 16, 32, 64 or 128 columns
+// expect ROWS: PerBlock: a block must have 1 row or be square
+// expect SCALE: PerBlock: scales must be float, or E8M0 for blocks of 1 row
 #include <octavo/octavo.hpp>
 
 using namespace octavo;

@@ -28,20 +28,20 @@ std::string refusal(int gpu, const char* name, int capability) {
 TEST(Capability, GpusThatAreTooOldOrTooNewAreRefusedInOneLine) {
   EXPECT_EQ(refusal(0, "NVIDIA H200", 90), "served");
   EXPECT_EQ(refusal(3, "NVIDIA L40S", 89),
-            "GPU 3 (NVIDIA L40S) has compute capability 8.9, but Octavo's kernels are made for 9.0 "
-            "alone (H100, H200): it is too old; choose another GPU, or the Cpu device");
+            "GPU 3 (NVIDIA L40S) has compute capability 8.9, but Octavo's kernels support only 9.0 "
+            "(H100, H200): this GPU is too old; choose another GPU, or the Cpu device");
   EXPECT_EQ(refusal(0, "NVIDIA B200", 100),
-            "GPU 0 (NVIDIA B200) has compute capability 10.0, but Octavo's kernels are made for "
-            "9.0 alone (H100, H200): it is too new; choose another GPU, or the Cpu device");
+            "GPU 0 (NVIDIA B200) has compute capability 10.0, but Octavo's kernels support only "
+            "9.0 (H100, H200): this GPU is too new; choose another GPU, or the Cpu device");
   EXPECT_NE(refusal(0, "NVIDIA GeForce RTX 5090", 120).find("capability 12.0"), std::string::npos);
 }
 
 TEST(Capability, WhatIsNotServedHasAReason) {
   EXPECT_EQ(why_not_served(90), "");
   EXPECT_EQ(why_not_served(89),
-            "Octavo's kernels are made for 9.0 alone (H100, H200): it is too old");
+            "Octavo's kernels support only 9.0 (H100, H200): this GPU is too old");
   EXPECT_EQ(why_not_served(100),
-            "Octavo's kernels are made for 9.0 alone (H100, H200): it is too new");
+            "Octavo's kernels support only 9.0 (H100, H200): this GPU is too new");
 }
 
 }  // namespace capability_test

@@ -149,7 +149,7 @@ TEST(JsonReader, AgreesWithTheOracleOnDamagedTexts) {
   EXPECT_GT(refused, 5000);
 }
 
-constexpr const char* damaged = "; it is damaged, or not JSON: get it again";
+constexpr const char* damaged = "; it is damaged, or not JSON: use another copy";
 
 /// The error of reading a text with `way`.
 template <class Way>
@@ -221,7 +221,7 @@ TEST(JsonReader, ShowsTheBeginOfLongValues) {
 
 TEST(JsonReader, RefusesTheSameKeyTwice) {
   EXPECT_NE(error_of(R"({"a":1,"b":2,"\u0061":3})")
-                .find("at byte 13: the key a appears twice; correct it, or take another file"),
+                .find("at byte 13: the key a appears twice; correct it, or use another file"),
             std::string::npos);
   EXPECT_TRUE(accepts(R"([{"a":1},{"a":1}])"));
 }

@@ -43,7 +43,7 @@ PYTHON
 shape=(--batch 2 --seq-len 64 --threads 1)
 
 run "text" 0 --precision fp32 --data held_out.txt "${shape[@]}" --json text.json
-grep -qF "perplexity | loss (nats a token) |" out || fail "no loss in the table"
+grep -qF "perplexity | loss (nats per token) |" out || fail "no loss in the table"
 grep -qF "tokenizer | bytes" out || fail "the tokenizer is not said"
 [ "$(grep -cE "^ *task \| +metric \| value" out)" -eq 1 ] || fail "not one table"
 grep -qxF "memory | $(python3 -c 'import json; print("%.2f" % (json.load(open("text.json"))["peak_bytes"] / 2**20))') MiB" out ||
@@ -218,7 +218,7 @@ assert (chats["loss"], chats["tokens"]) == (loss["loss"], loss["tokens"]), (chat
 assert (chats["chats"], chats["cut_chats"], chats["dropped_chats"]) == (12, 1, 0), chats
 assert chats["files"] == ["held_out_chats.jsonl"] and chats["loss"] < 5.5'
   grep -qxF "chats | 1 longer than --seq-len, CUT" out || fail "the cut chat is not said"
-  grep -qE "^ *chats \| +loss \(nats a token\) \| [0-9]" out || fail "no loss in the table"
+  grep -qE "^ *chats \| +loss \(nats per token\) \| [0-9]" out || fail "no loss in the table"
   same_loss fp8-delayed
   same_loss fp8-tensorwise --most-chats 1 # each batch has its own scales, so packing matters
   same_loss fp32 --long-chats drop

@@ -194,7 +194,7 @@ assert open("adapters/adapter_model.safetensors", "rb").read() == \
 begun, merged = steps("with-adapters")[0], steps("with-merged")[0]
 assert begun < 0.95 * whole[0] and math.isclose(begun, merged, rel_tol=1e-5), (begun, merged, whole[0])
 PYTHON
-refused "adapters of another rank" "its adapters are of rank 4, alpha 8" "${adapted[@]}" --lora 8 \
+refused "adapters of another rank" "its adapters have rank 4, alpha 8" "${adapted[@]}" --lora 8 \
   --load-adapters adapters
 err_is_one_line_with "; they fit with --lora 4"
 refused "adapters of other layers" "; they fit with --lora-alpha 8 --lora-targets q_proj,v_proj,down_proj" \
@@ -210,7 +210,7 @@ err_is_one_line_with "the adapters are of rank 4, alpha 8, q_proj, v_proj, down_
 refused "a layer that there is not" "'qkv' is not a linear layer" "${base[@]}" "${data[@]}" --lora 4 \
   --lora-targets qkv
 refused "an alpha without adapters" "also pass the adapter rank" "${base[@]}" "${data[@]}" --lora-alpha 8
-refused "a folder that is there" "adapters: is there already" "${adapted[@]}" --lora 4 --save-adapters adapters
+refused "a folder that is there" "adapters: already exists" "${adapted[@]}" --lora 4 --save-adapters adapters
 refused "adapters that go on without" "has adapters, which this run lacks; pass --lora" --model hf:model \
   --precision fp32 "${shape[@]}" "${data[@]}" --chat-template own.json --steps 12 \
   --resume adapted/checkpoints/step-00000006

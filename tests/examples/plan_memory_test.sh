@@ -81,7 +81,7 @@ rows=$((2 * 8192 * (2 * 4096 + 6144 + 4096 + 4096 + 3 * 14336)))
 is "activations" "$(bytes activations) > 32 * rows && $(bytes activations) < 40 * rows"
 is "sum" "$(bytes peak) == $(bytes weights) + $(bytes gradients) + $(bytes optimizer) +
   $(bytes activations) + $(bytes workspace)"
-grep -qF "8192 tokens a step" out || fail "no tokens a step"
+grep -qF "8192 tokens per step" out || fail "no tokens per step"
 grep -qE "a GPU with 80 GiB: does not fit" out || fail "it cannot fit 80 GiB"
 bf16_weights=$(bytes weights)
 bf16_activations=$(bytes activations)
@@ -144,7 +144,7 @@ is "gradients" "$(bytes gradients) == $(bytes weights)"
 two_micro_batches=$(bytes activations)
 run "four micro-batches" 0 --precision bf16 --micro-batches 4
 is "activations" "$(bytes activations) == two_micro_batches + 2 * 2 * 4 * 8192"
-grep -qF "32768 tokens a step" out || fail "no tokens a step"
+grep -qF "32768 tokens per step" out || fail "no tokens per step"
 
 run "logits of all tokens at once" 0 --precision bf16 --head-chunk 8192
 is "activations" "$(bytes activations) > bf16_activations"
@@ -246,7 +246,7 @@ grep -q "gathered in FP8" out && fail "nothing travels"
 run "weights in FP8 that make it fit" 0 --model llama3_70b --world 8 --zero 3 --moments 8bit --master-weights bf16 \
   --recompute block --weight-copies remade --card-memory 80
 grep -qE "^  would fit with --gather fp8: " out || fail "it would"
-grep -qE "predicted for an H200: [0-9]+ tokens/s a GPU$" out || fail "no prediction"
+grep -qE "predicted for an H200: [0-9]+ tokens/s per GPU$" out || fail "no prediction"
 
 # What a GPU has, the plan, what is left of it and CUDA's part of it; several ranks leave more to CUDA.
 of_cuda=()
@@ -272,7 +272,7 @@ near() { is "$1" "$2 >= $3 && $2 < $3 + 2000000"; }
 for zero in 1 2 3; do
   run "one of 4 ranks, ZeRO-$zero" 0 "${ranks[@]}" --world 4 --zero "$zero"
   grep -qF "each of 4 ranks, ZeRO-$zero" out || fail "no ranks"
-  grep -qF "65536 tokens a step" out || fail "no tokens of all ranks"
+  grep -qF "65536 tokens per step" out || fail "no tokens of all ranks"
   near "optimizer" "$(bytes optimizer)" "whole_optimizer / 4"
   case $zero in
     # A rank's sums beside the gradients of all, or those of micro-batches only.
@@ -303,13 +303,13 @@ run "one rank of 70B" 0 --model llama3_70b --precision fp8-delayed "${wide[@]}" 
 whole_optimizer=$(bytes optimizer) whole_weights=$(bytes weights)
 run "one of 8 that share its layers" 0 "${shared[@]}"
 grep -qF "each of 8 ranks, of which 8 share each layer, ZeRO-1" out || fail "no ranks"
-grep -qF ", 16384 tokens a step" out || fail "not the tokens of one group"
+grep -qF ", 16384 tokens per step" out || fail "not the tokens of one group"
 beside=$((2 * 8192 * (161 * 7 / 8 + 2 * 128)))
 is "weights" "$(bytes weights) > whole_weights / 8 && $(bytes weights) < whole_weights / 8 + beside"
 is "optimizer" "$(bytes optimizer) > whole_optimizer / 8 && $(bytes optimizer) < whole_optimizer / 8 + 6 * beside"
 shared_weights=$(bytes weights)
 run "one of 2 groups of 8" 0 "${shared[@]}" --world 16 --zero 3
-grep -qF ", 32768 tokens a step" out || fail "not the tokens of two groups"
+grep -qF ", 32768 tokens per step" out || fail "not the tokens of two groups"
 is "weights" "$(bytes weights) < shared_weights * 6 / 10"
 is "optimizer" "$(bytes optimizer) < whole_optimizer / 16 + 6 * beside"
 run "every choice of layers that are shared" 0 --all --model llama3_70b --tensor-parallel 8
@@ -362,7 +362,7 @@ refused "adapters that travel in FP8" "--lora with --gather fp8: frozen weights 
 
 # --- what a step should take -----------------------------------------------------------------
 # predicted: milliseconds of the last run's step
-predicted() { sed -nE 's/^PREDICTION for .*: ([0-9]+) ms a step, .*/\1/p' out; }
+predicted() { sed -nE 's/^PREDICTION for .*: ([0-9]+) ms per step, .*/\1/p' out; }
 # of_optimizer: of these, the optimizer's
 of_optimizer() { sed -nE 's/^  products .* optimizer ([0-9]+), .*/\1/p' out; }
 # of_passes: that of norms, activations and casts
@@ -379,7 +379,7 @@ while IFS='|' read -r _ who precision _ _ ms _; do
   run "the time of $precision" 0 --model llama3_8b --precision "$precision" --micro-batches 4 \
     --with-cudnn --master-weights bf16 --moments bf16
   awk -v is="$(predicted)" -v was="$ms" 'BEGIN {exit !(is > 4 * was * 0.96 && is < 4 * was * 1.04)}' ||
-    fail "$(predicted) ms a step, but 4 x $ms were measured"
+    fail "$(predicted) ms per step, but 4 x $ms were measured"
   compared=$((compared + 1))
 done < <(sed -n '/^## Training steps: llama3_8b/,/^Loss of every step/p' "$results" | grep '^| octavo')
 is "precisions that were measured" "compared >= 4"
@@ -400,10 +400,10 @@ compare_steps() {
       --reduce "$reduce"
     awk -v is="$(predicted)" -v was="$((cards * 8192 * micro_batches * 1000))" -v rate="$tokens" \
       'BEGIN {was /= rate; exit !(is > was * 0.96 && is < was * 1.04)}' ||
-      fail "$(predicted) ms a step, but $tokens tokens/s of all were measured"
+      fail "$(predicted) ms per step, but $tokens tokens/s of all were measured"
     [ -z "$ratio" ] || awk -v is="$(predicted)" -v alone="$alone" -v was="$ratio" \
       'BEGIN {is = alone / is; exit !(is > was - 0.011 && is < was + 0.011)}' ||
-      fail "$(predicted) ms a step, $alone alone, but a ratio of $ratio was measured"
+      fail "$(predicted) ms per step, $alone alone, but a ratio of $ratio was measured"
     awk -v is="$(bytes peak)" -v was="$peak" 'BEGIN {is /= 2^30; exit !(is > was - 0.1 && is < was + 0.1)}' ||
       fail "$(bytes peak) bytes, but $peak GiB were measured"
     compared=$((compared + 1))
@@ -424,7 +424,7 @@ while IFS='|' read -r _ world row; do
   for zero in 1 2 3; do
     run "the scaling of $world at ZeRO-$zero" 0 --model llama3_8b --precision fp8-delayed --micro-batches 4 --with-cudnn \
       --master-weights bf16 --moments bf16 --world "${world//[ ,]/}" --zero "$zero"
-    grep -qF " ${figures[2 * zero - 1]} tokens/s a GPU" out || fail "not ${figures[2 * zero - 1]} tokens/s"
+    grep -qF " ${figures[2 * zero - 1]} tokens/s per GPU" out || fail "not ${figures[2 * zero - 1]} tokens/s"
     awk -v is="$(bytes peak)" -v said="${figures[2 * zero - 2]}" 'BEGIN {exit sprintf("%.1f", is / 2^30) != said}' ||
       fail "not ${figures[2 * zero - 2]} GiB"
     compared=$((compared + 1))
@@ -505,7 +505,7 @@ while read -r policy exchanges; do
   is "rows in microseconds" "1000 * parts[4] - want < 501 && want - 1000 * parts[4] < 501"
   sum=0
   for part in "${parts[@]}"; do sum=$((sum + part)); done
-  rate=$(sed -nE 's/^PREDICTION for .* ms a step, ([0-9]+) tokens\/s a GPU$/\1/p' out)
+  rate=$(sed -nE 's/^PREDICTION for .* ms per step, ([0-9]+) tokens\/s per GPU$/\1/p' out)
   rest=$((3 * 8192 - rate * $(predicted) * 8 / 1000))  # of the tokens that 8 share
   is "tokens" "rest < 250 && rest > -250"
   is "sum of the parts" "sum - $(predicted) < 4 && $(predicted) - sum < 4"
@@ -542,14 +542,14 @@ awk -F'|' '/^fp8-delayed /{if (++lines > 1 && $15 + 0 >= first + 0) bad = 1
   if (lines == 1) first = $15} END {exit bad || lines != 5}' out ||
   fail "not five policies, or one with a peak that is not below that of none"
 run "all of a length that FP8 fills up" 0 --all --model llama_tiny --batch 3 --seq-len 5
-grep -q '^fp8-tensorwise .*| sequences of 5 tokens run as 16' out && ! grep -q '^bf16 .*tokens run as' out ||
+grep -q '^fp8-tensorwise .*| sequences of 5 tokens are padded to 16' out && ! grep -q '^bf16 .*tokens are padded to' out ||
   fail "it is not said that FP8 fills sequences up"
 run "a length that FP8 fills up" 0 --model llama_tiny --precision fp8-delayed --batch 3 --seq-len 5
-grep -qF 'sequences of 5 tokens run as 16' out || fail "it is not said"
+grep -qF 'sequences of 5 tokens are padded to 16' out || fail "it is not said"
 line_of_activations() { grep '^activations' out; }
 filled=$(line_of_activations)
 run "the same, filled up by hand" 0 --model llama_tiny --precision fp8-delayed --batch 3 --seq-len 16
-[ "$(line_of_activations)" = "$filled" ] && ! grep -qF 'tokens run as' out || fail "another plan"
+[ "$(line_of_activations)" = "$filled" ] && ! grep -qF 'tokens are padded to' out || fail "another plan"
 filled=()
 for length in 8070 8128; do
   run "the time of $length tokens, which run as 8128" 0 --model llama3_8b --precision fp8-delayed --batch 1 --seq-len "$length"

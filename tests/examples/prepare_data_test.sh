@@ -28,7 +28,7 @@ no_rest
 
 cp bytes.bin kept
 run "a file that is there" 1 a.txt --out bytes.bin
-err_is_one_line_with "bytes.bin: is there already"
+err_is_one_line_with "bytes.bin: already exists"
 cmp -s bytes.bin kept || fail "it was changed"
 
 run "no such text" 1 absent.txt --out x.bin

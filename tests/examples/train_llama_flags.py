@@ -485,7 +485,7 @@ for resume in (checkpoints.flags["out"], checkpoints.flags["out"] + "/checkpoint
 for arguments, said in ((["--export-hf", "hf/new"], "--resume with its path"),
                         (["--export-hf", "hf/new", "--resume", "none"], "there is no such folder"),
                         (["--export-hf", "hf/exported", "--resume", checkpoints.flags["out"]],
-                         "is there already")):
+                         "already exists")):
     done = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=60,
                           check=False)
     check(done.returncode == 2 and said in done.stderr and not os.path.exists("hf/new"), done)

@@ -101,7 +101,7 @@ grep -q "^ranks | 1:" out && fail "they are said to be one"
 # --- the timeline ----------------------------------------------------------------------------
 on_ranks "a timeline of two ranks" 0 2 "${base[@]}" --precision fp8-delayed --steps 4 --sample 0 \
   --timeline trace.json --timeline-steps 2 --out timeline --check-replicas 2
-grep -qE "^exposed communication [0-9.]+ ms of [0-9.]+ ms a step \(rank [01], .* steps 2 to 3\)" out ||
+grep -qE "^exposed communication [0-9.]+ ms of [0-9.]+ ms per step \(rank [01], .* steps 2 to 3\)" out ||
   fail "exposed communication is not printed"
 python3 - <<'PYTHON' 2>>err || fail "the timeline is not that of the run"
 import json
@@ -182,7 +182,7 @@ code=0
 RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 timeout 60 "$program" "${base[@]}" --steps 1 --no-out \
   >out 2>err || code=$?
 [ "$code" -eq 2 ] || fail "exit code $code"
-grep -qF "torchrun starts no ranks of MPI" err || fail "it is not said what to do"
+grep -qF "torchrun cannot start MPI ranks" err || fail "it is not said what to do"
 
 # --- faults and signals ----------------------------------------------------------------------
 # began: waits until the run in `out` has printed a step

@@ -240,8 +240,8 @@ run "the saved configuration" 0 --config run/config.toml --out again
 metrics again/metrics.jsonl "$same_but_times"
 
 run "sequences that FP8 fills up" 0 --data text.txt --batch 3 --seq-len 21 --steps 2 --out filled
-grep -qF "batch | sequences of 21 tokens run as 32" out || fail "it is not said"
-grep -qF "tokens run as" <(grep -v '^batch | ' out) && fail "it is said twice"
+grep -qF "batch | sequences of 21 tokens are padded to 32" out || fail "it is not said"
+grep -qF "tokens are padded to" <(grep -v '^batch | ' out) && fail "it is said twice"
 metrics filled/metrics.jsonl '
 assert (lines[0]["sequence_length"], lines[0]["run_length"]) == (21, 32), lines[0]
 assert all(0 < line["loss"] < 10 for line in lines if line["event"] == "step"), lines
@@ -319,7 +319,7 @@ mkdir locked
 case="a folder that another run has"
 flock locked/.lock timeout 10 "$program" "${tiny[@]}" --out locked >out 2>err
 [ $? -eq 2 ] || fail "the exit code is not 2"
-err_is_one_line_with "locked: another run is writing there; wait for its end, or choose another"
+err_is_one_line_with "locked: another run is writing there; wait until it ends, or choose another"
 [ "$(ls locked)" = "" ] || fail "something was written"
 
 # --- what is kept of the weights -------------------------------------------------------------
@@ -720,9 +720,9 @@ refused "a folder of another shape" "-DOCTAVO_MODELS=my_model:$PWD/shape -DOCTAV
 sed -e 's/llama"/mistral"/' shape/config.json >full/config.json
 refused "a folder of another family" "model_type is mistral" --data text.txt --model hf:full
 refused "a folder that there is not" "--model hf:none: there is no such folder; pass hf: and the folder" --data text.txt --model hf:none
-refused "a folder that is not empty" "--save-hf: full: is there already" "${small[@]}" --save-hf full
+refused "a folder that is not empty" "--save-hf: full: already exists" "${small[@]}" --save-hf full
 printf 'save-hf = "full"\n' >full.toml
-refused "one that a file names" 'full.toml:1: --save-hf: full: is there already; name a folder that is not, or is empty; --save-hf "" on the command line' \
+refused "one that a file names" 'full.toml:1: --save-hf: full: already exists; name a new or an empty folder; --save-hf "" on the command line' \
   "${small[@]}" --config full.toml
 run "none in its place" 0 "${small[@]}" --config full.toml --save-hf "" --no-out
 refused "a timeline where nothing can be written" "/proc/trace.json: cannot be written: " "${small[@]}" \
@@ -1277,7 +1277,7 @@ lines = [json.loads(line) for line in open("crowded/metrics.jsonl")]
 told, = [line for line in lines if line["event"] == "timeline"]
 assert 0 < told["steps"] == len(steps) == lines[-1]["steps"] - 1, (told, len(steps), lines[-1])
 PYTHON
-grep -qF " ms a step (rank 0, the most of all; steps 2 to " out || fail "the timeline is not told of"
+grep -qF " ms per step (rank 0, the maximum of all; steps 2 to " out || fail "the timeline is not told of"
 err_is_one_line_with " documents, including those that begin with a sequence, and --most-documents is 4; resume with --config"
 read -ra advice < <(sed -E 's/.*; resume with (.*) or more$/\1/' err)
 [ "${advice[0]} ${advice[1]} ${advice[2]} ${advice[3]}" = "--config crowded/config.toml --resume crowded" ] ||
@@ -1451,7 +1451,7 @@ full_events /dev/full --warmup 9
 case="a file of TensorBoard's that cannot be written"
 full_events err --warmup 1
 err_is_one_line_with "warning: full_events/events.out.tfevents."
-err_is_one_line_with "No space left on device; what was there before is kept; make room on the disk or write elsewhere. The run continues, but writes no more TensorBoard events"
+err_is_one_line_with "No space left on device; earlier content is kept; free disk space, or write elsewhere. The run continues, but writes no more TensorBoard events"
 metrics full_events/metrics.jsonl 'assert len(of("step")) == 4 and lines[-1]["end"] == "done"'
 
 case="a full disk"

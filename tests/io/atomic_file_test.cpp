@@ -199,7 +199,7 @@ TEST_F(AtomicFile, AFolderThatCannotBeSynchronisedIsAnError) {
     error = failed.what();
   }
   fails_on_folders = false;
-  EXPECT_TRUE(contains(error, "cannot be brought to the disk: Input/output error")) << error;
+  EXPECT_TRUE(contains(error, "cannot be flushed to the disk: Input/output error")) << error;
 }
 
 TEST_F(AtomicFile, ALinkToNoFileIsRefused) {

@@ -170,7 +170,7 @@ TEST_F(HuggingFaceConfig, RefusesWhatNoModelServes) {
   refused({{"hidden_size", {{"a", 1}}}},
           "hidden_size must be a whole number of at least 0, but is an object; ");
   refused({{"rms_norm_eps", 0}},
-          "rms_norm_eps must be a number above 0 that an FP32 holds, but is 0");
+          "rms_norm_eps must be a positive number in the range of FP32, but is 0");
   refused({{"tie_word_embeddings", 1}}, "tie_word_embeddings must be true or false, but is 1; ");
   refused({{"model_type", true}}, "model_type must be a string, but is true; ");
   expect_refused(changed("llama.5", {{"rope_parameters", {{"rope_theta", nullptr}}}}),

@@ -514,7 +514,7 @@ TEST_F(HuggingFaceFolder, WhatCannotBeWrittenIsSaidBefore) {
     const bool is_file_above = path != "/proc/octavo/a";
     EXPECT_EQ(said_of(path), path.string() + ": cannot be written: " +
                                  (is_file_above ? "Not a directory" : "No such file or directory") +
-                                 "; check the path, its permissions and the room on the disk");
+                                 "; check the path, its permissions and the free disk space");
   }
   EXPECT_NO_THROW(HuggingFaceWriter::require_free(folder_ / "a" / "b"));
   EXPECT_EQ(entries(), 1) << "a trial was left";

@@ -148,7 +148,7 @@ TEST_F(MetricsFile, AFileSizeLimitKeepsTheCompleteLines) {
   const std::string error = fill(file, 1000);
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
   std::signal(SIGXFSZ, handler);
-  EXPECT_TRUE(contains(error, "cannot be written: File too large; what was there before is kept"))
+  EXPECT_TRUE(contains(error, "cannot be written: File too large; earlier content is kept"))
       << error;
   EXPECT_EQ(lines_, 9);
   EXPECT_EQ(content(folder_ / "metrics.jsonl"), expected());

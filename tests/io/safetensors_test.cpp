@@ -88,7 +88,7 @@ TEST_F(Safetensors, KnowsAllDtypesOfTheFormat) {
                    "tensor t has");
   }
   expect_refused(safetensors_bytes({{"t", "F128", {1}, std::string(16, 'x')}}),
-                 "tensor t has the dtype F128, which there is not");
+                 "tensor t has the dtype F128, which does not exist");
   expect_refused(safetensors_bytes({{"t", "F4", {3}, "xx"}}), "12 bits");
 }
 
@@ -96,10 +96,10 @@ TEST_F(Safetensors, RefusesLengthsThatTheFileHasNot) {
   for (std::size_t size = 0; size < 8; ++size) {
     expect_refused(std::string(size, '\0'), "fewer than the 8");
   }
-  expect_refused(eight_bytes(~std::uint64_t{0}) + "{}", "18446744073709551615 bytes, of at most");
-  expect_refused(eight_bytes(100'000'001) + "{}", "of at most 100000000");
-  expect_refused(eight_bytes(100'000'000) + "{}", "100000000 bytes, but 2 follow");
-  expect_refused(eight_bytes(3) + "{}", "3 bytes, but 2 follow");
+  expect_refused(eight_bytes(~std::uint64_t{0}) + "{}", "bytes, but has 18446744073709551615");
+  expect_refused(eight_bytes(100'000'001) + "{}", "must have at most 100000000 bytes");
+  expect_refused(eight_bytes(100'000'000) + "{}", "100000000 bytes, but only 2 remain");
+  expect_refused(eight_bytes(3) + "{}", "3 bytes, but only 2 remain");
   expect_refused(eight_bytes(0), "at byte 8: the text ends early");
   EXPECT_EQ(error_of(eight_bytes(2) + "{}"), "none");
 }
@@ -111,7 +111,7 @@ TEST_F(Safetensors, RefusesHeadersThatAreNoJson) {
   expect_refused(safetensors_bytes("{} x"), "continues after its value");
   expect_refused(safetensors_bytes("{\"a\":" + std::string(100'000, '[')), "nested more than 32");
   expect_refused(safetensors_bytes(R"({"__metadata__":{"a":1}})"),
-                 "in __metadata__.a: a string is expected, but got 1; take another file");
+                 "in __metadata__.a: a string is expected, but got 1; use another file");
   expect_refused(safetensors_bytes(R"({"__metadata__":{"a":{}}})"), "a string is expected");
 }
 

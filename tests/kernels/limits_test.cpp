@@ -25,10 +25,12 @@ TEST(CudaLimits, NameTheSizeAndTheLargestThatIsServed) {
   using Fp8 = Fp8Recipe<Delayed>;
   EXPECT_EQ(refusal<Fp8>(8388480, 16777216), "");
   EXPECT_EQ(refusal<Fp8>(1, 16777217),
-            "quantize: rows have 16777217 columns, but on Cuda at most 16777216; split the rows");
+            "quantize: rows must have at most 16777216 columns on Cuda, but have 16777217; split "
+            "the rows");
   EXPECT_EQ(refusal<Bf16>(1, 16777217), refusal<Fp8>(1, 16777217));
   EXPECT_EQ(refusal<Fp8>(8388481, 128),
-            "quantize: 8388481 rows cannot be cast at once, on Cuda at most 8388480; process fewer "
+            "quantize: at most 8388480 rows can be cast at once on Cuda, but there are 8388481; "
+            "process fewer "
             "tokens at once");
   EXPECT_EQ(refusal<Bf16>(8388481, 128), "") << "only casts work in a grid of tiles";
 }

@@ -259,7 +259,7 @@ TEST_F(Adapters, SettingsThatAreNotServedAreRefusedByName) {
   }
   settings_ = served;
   settings_["lora_alpha"] = 12;
-  expect_refused("its adapters are of rank 4, alpha 12");
+  expect_refused("its adapters have rank 4, alpha 12");
   settings_ = served;
   settings_["init_lora_weights"] = "gaussian";
   settings_["lora_dropout"] = 0.05;

@@ -572,7 +572,7 @@ TEST_F(Checkpoint, OneThatIsNotWholeIsReplacedByOneThatIs) {
   // A whole one stays.
   checkpoints.save(7);
   checkpoints.finish();
-  EXPECT_TRUE(contains(records.back().error, "is there already")) << records.back().error;
+  EXPECT_TRUE(contains(records.back().error, "already exists")) << records.back().error;
 }
 
 TEST_F(Checkpoint, AnotherRunsIsRefusedByName) {
@@ -768,7 +768,7 @@ TEST_F(Checkpoint, ADiskThatIsTooSmallIsSaidBefore) {
   checkpoints.save(1, {entry});
   ASSERT_EQ(records.size(), 1u);
   EXPECT_TRUE(contains(records[0].error, ": a checkpoint takes 1.0 MiB, but ")) << records[0].error;
-  EXPECT_TRUE(contains(records[0].error, " KiB are free on the disk; make room"))
+  EXPECT_TRUE(contains(records[0].error, " KiB are free on the disk; free disk space"))
       << records[0].error;
   EXPECT_TRUE(list_checkpoints(folder_).empty());
 }

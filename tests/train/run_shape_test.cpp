@@ -95,10 +95,9 @@ TEST(RunShape, LeavesWhatIsNoLength) {
 
 TEST(RunShape, IsSaid) {
   EXPECT_EQ(run_shape_note(48, {1, 48}), "");
-  EXPECT_EQ(
-      run_shape_note(40, {1, 48}),
-      "sequences of 40 tokens run as 48, with rows without targets, which GEMMs in FP8, ranks "
-      "that share the layers, or fast GEMMs need");
+  EXPECT_EQ(run_shape_note(40, {1, 48}),
+            "sequences of 40 tokens are padded to 48, as FP8 GEMMs, tensor parallelism or fast "
+            "GEMMs require");
 }
 
 /// Says of itself that its sequences are to be shorter.

@@ -155,7 +155,7 @@ TEST(StateErrors, WhatDoesNotFitIsNamedAndNothingIsWritten) {
   cut.at("model.embedding.weight").bytes.resize(1000);
   EXPECT_EQ(refusal(cut, bf16),
             "model.embedding.weight has 1000 bytes in the saved state, but 32768 are needed; it is "
-            "damaged, take another");
+            "damaged, use another");
 }
 
 // Whatever is wrong, and however late it is found.

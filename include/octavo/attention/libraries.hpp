@@ -8,7 +8,7 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// Returns what results depend on in addition to the program and its inputs, such as "NVIDIA H200
+/// Returns the hardware and the library versions on which results depend, such as "NVIDIA H200
 /// of 132 multiprocessors, CUDA 13.0, a driver for 13.0, cuBLASLt 13.1.0, cuDNN 9.19.0". Empty on
 /// `Cpu`, which uses no library.
 template <Device D>

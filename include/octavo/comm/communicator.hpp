@@ -51,7 +51,7 @@ class Communicator {
   [[nodiscard]] virtual std::string transport() const { return {}; }
 
   /// Gathers the parts of all ranks, in rank order.
-  /// @param part   of this rank; may be its place in `whole`
+  /// @param part   of this rank; may alias its place in `whole`
   /// @param whole  [size() · part's bytes]
   virtual void all_gather(TensorView<const std::byte, 1, D> part, TensorView<std::byte, 1, D> whole,
                           const char* what, const Context<D>& context) = 0;

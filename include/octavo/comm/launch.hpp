@@ -16,7 +16,7 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// Where the rank of a process comes from.
+/// The source of a process's rank.
 enum class Launcher { none, flags, torchrun, open_mpi, slurm, pmi };
 
 [[nodiscard]] constexpr const char* name_of(Launcher launcher) {
@@ -120,8 +120,8 @@ class LaunchReader {
     const char* end = value->data() + value->size();
     const auto [stop, error] = std::from_chars(value->data(), end, result);
     require<ConfigError>(error == std::errc() && stop == end && result >= least, variable, " is '",
-                         *value, "'; a whole number from ", least,
-                         " on is needed: start with a launcher that sets it, or unset it");
+                         *value, "'; it must be a whole number of at least ", least,
+                         ": start with a launcher that sets it, or unset it");
     return result;
   }
 
@@ -149,13 +149,13 @@ class LaunchReader {
     if (!rank && !size && !local_rank && !local_size) return std::nullopt;
     require<ConfigError>(rank && size && (local_rank || of.local_rank == nullptr) &&
                              (local_size || of.local_size == nullptr),
-                         "the variables of ", name_of(of.launcher), " are set in part: ", said(of),
+                         "the variables of ", name_of(of.launcher), " are incomplete: ", said(of),
                          "; start with a launcher that sets all of them, or unset them");
     require<ConfigError>(
         *rank < *size && local_rank.value_or(0) <= *rank && local_size.value_or(1) <= *size &&
             local_rank.value_or(0) < local_size.value_or(*size),
         "the variables of ", name_of(of.launcher), " contradict each other: ", said(of),
-        "; a rank is below its size, and a host has no more ranks than the world");
+        "; a rank must be below the size, and a host cannot have more ranks than the world");
     return Launch{.launcher = of.launcher,
                   .rank = *rank,
                   .size = *size,
@@ -200,8 +200,8 @@ class LaunchReader {
                 said("--local-rank", flags.local_rank), ", ",
                 said("--local-world-size", flags.local_world_size));
     if (!flags.rank && !flags.world_size && !flags.local_rank && !flags.local_world_size) return {};
-    require<ConfigError>(flags.rank && flags.world_size, "the rank is given in part: ", all,
-                         "; give --rank and --world-size both, or let a launcher say them");
+    require<ConfigError>(flags.rank && flags.world_size, "the rank flags are incomplete: ", all,
+                         "; pass both --rank and --world-size, or use a launcher");
     const int rank = *flags.rank;
     const int size = *flags.world_size;
     const int local_rank = flags.local_rank.value_or(0);
@@ -209,8 +209,8 @@ class LaunchReader {
     require<ConfigError>(0 <= rank && rank < size && 0 <= local_rank && local_rank <= rank &&
                              local_rank < local_size && local_size <= size,
                          "the flags contradict each other: ", all,
-                         "; a rank is from 0 on and below its size, and a host has no more ranks "
-                         "than the world");
+                         "; a rank must be at least 0 and below the size, and a host cannot have "
+                         "more ranks than the world");
     return {.launcher = Launcher::flags,
             .rank = rank,
             .size = size,
@@ -235,10 +235,10 @@ class LaunchReader {
   void set_meeting_place(const LaunchFlags& flags, Launch& launch) const {
     constexpr int most = 65535;
     const std::optional<int> master_port = number("MASTER_PORT", 1);
-    require<ConfigError>(master_port.value_or(1) <= most, "MASTER_PORT is ",
-                         master_port.value_or(1), "; a port is at most ", most);
-    require<ConfigError>(!flags.port || (0 < *flags.port && *flags.port <= most), "--port is ",
-                         flags.port.value_or(0), "; a port is from 1 to ", most);
+    require<ConfigError>(master_port.value_or(1) <= most, "MASTER_PORT must be at most ", most,
+                         ", but is ", master_port.value_or(1));
+    require<ConfigError>(!flags.port || (0 < *flags.port && *flags.port <= most),
+                         "--port must be from 1 to ", most, ", but is ", flags.port.value_or(0));
     if (flags.port) {
       launch.port = *flags.port;
     } else if (master_port) {

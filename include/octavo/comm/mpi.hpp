@@ -22,8 +22,8 @@ namespace octavo OCTAVO_ABI {
 
 namespace detail {
 
-/// Ends the process with a message if it lives longer than a time-out: for MPI calls that wait for
-/// other ranks without a deadline.
+/// Ends the process with a message if this object lives longer than a time-out: for MPI calls that
+/// wait for other ranks without a deadline.
 class MpiAlarm {
  public:
   MpiAlarm(std::chrono::milliseconds time, const char* message) {
@@ -77,12 +77,14 @@ class Mpi {
   /// @throws ConfigError  if MPI reports another rank or size
   /// @throws CommError    if MPI cannot be initialised
   Mpi(const Launch& launch, std::chrono::milliseconds time_out) {
-    require<ConfigError>(time_out.count() > 0, "the time-out between ranks is ", time_out.count(),
-                         " ms; give more than 0");
+    require<ConfigError>(time_out.count() > 0,
+                         "the time-out between ranks must be positive, but is ", time_out.count(),
+                         " ms");
     world_.time_out = time_out;
     int was_begun = 0;
     detail::check_mpi(MPI_Initialized(&was_begun), "MPI_Initialized");
-    require<UsageError>(was_begun == 0, "MPI was begun before Mpi is made; leave that to Mpi");
+    require<UsageError>(was_begun == 0,
+                        "MPI is already initialised; let octavo::Mpi initialise it");
     begin();
     require_agrees(launch);
   }
@@ -139,12 +141,12 @@ class Mpi {
     if (launch.rank == world_.rank && launch.size == world_.size) return;
     finalize();
     throw ConfigError(message(
-        "MPI says rank ", world_.rank, " of ", world_.size, ", ", name_of(launch.launcher),
-        " says rank ", launch.rank, " of ", launch.size,
+        "MPI reports rank ", world_.rank, " of ", world_.size, ", but ", name_of(launch.launcher),
+        " reports rank ", launch.rank, " of ", launch.size,
         launch.launcher == Launcher::torchrun
-            ? "; torchrun starts no ranks of MPI, which those on the Cpu device are: start with "
-              "mpirun, or use the Cuda device"
-            : "; start with mpirun, or with srun --mpi=pmix where Slurm and MPI both know PMIx"));
+            ? "; torchrun cannot start MPI ranks, which the Cpu device needs: start with mpirun, "
+              "or use the Cuda device"
+            : "; start with mpirun, or with srun --mpi=pmix if Slurm and MPI both support PMIx"));
   }
 
   /// Waits until all ranks do.

@@ -36,8 +36,8 @@ class MpiComm final : public Communicator<Cpu> {
   explicit MpiComm(Mpi& mpi, std::size_t largest_message = std::size_t{1} << 30)
       : mpi_(mpi), route_(mpi.world_) {
     require<ConfigError>(0 < largest_message && largest_message <= std::size_t{1} << 30,
-                         "messages of ", largest_message, " bytes: give 1 to ",
-                         std::size_t{1} << 30);
+                         "the largest message must have 1 to ", std::size_t{1} << 30,
+                         " bytes, but has ", largest_message);
     route_.largest_message = largest_message;
     for (int member = 0; member < route_.size; ++member) members_.push_back(member);
     rank_ = route_.rank;
@@ -65,7 +65,7 @@ class MpiComm final : public Communicator<Cpu> {
     require<ShapeError>(bytes * static_cast<std::size_t>(size()) == parts.bytes() &&
                             received.bytes() == parts.bytes(),
                         "all_to_all '", what, "': ", parts.bytes(), " bytes to send and ",
-                        received.bytes(), " to receive; both have to be ", size(),
+                        received.bytes(), " to receive; both must be ", size(),
                         " parts of one size");
     exchange(
         "all-to-all", what, bytes, [&](int peer) { return at(parts.data(), peer, bytes); },
@@ -113,7 +113,8 @@ class MpiComm final : public Communicator<Cpu> {
   void gather(const char* kind, const char* what, const std::byte* part, std::size_t bytes,
               std::byte* whole, std::size_t whole_bytes) {
     require<ShapeError>(whole_bytes == bytes * static_cast<std::size_t>(size()), kind, " '", what,
-                        "': ", size(), " parts of ", bytes, " bytes do not make ", whole_bytes);
+                        "': ", size(), " parts of ", bytes, " bytes do not add up to ",
+                        whole_bytes);
     std::byte* own = at(whole, rank(), bytes);
     if (bytes != 0 && own != part) std::memcpy(own, part, bytes);
     exchange(
@@ -144,8 +145,7 @@ class MpiComm final : public Communicator<Cpu> {
   template <class Operation>
   void guarded(const Operation& operation) {
     require<CommError>(!mpi_.has_failed_,
-                       "an operation between the ranks failed before; the "
-                       "program has to end");
+                       "an operation between the ranks failed before; end the program");
     try {
       operation();
     } catch (...) {
@@ -163,8 +163,9 @@ class MpiComm final : public Communicator<Cpu> {
     const Clock::time_point deadline = Clock::now() + route_.time_out;
     for (int is_done = 0; is_done == 0;) {
       detail::check_mpi(MPI_Test(&request, &is_done, MPI_STATUS_IGNORE), "MPI_Comm_idup");
-      require<CommError>(is_done != 0 || Clock::now() < deadline, "MPI_Comm_idup has not ended in ",
-                         detail::seconds_text(route_.time_out), "; a rank does not answer");
+      require<CommError>(is_done != 0 || Clock::now() < deadline,
+                         "MPI_Comm_idup has not returned in ",
+                         detail::seconds_text(route_.time_out), "; a rank does not respond");
       std::this_thread::yield();
     }
   }

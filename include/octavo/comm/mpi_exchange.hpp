@@ -71,7 +71,7 @@ class MpiExchange {
   }
 
   /// Waits until all is sent and received.
-  /// @throws CommError  naming the ranks that did not take part in time, or took part otherwise
+  /// @throws CommError  naming the ranks that did not take part in time, or took part differently
   void wait() {
     using Clock = std::chrono::steady_clock;
     using namespace std::chrono_literals;
@@ -147,7 +147,7 @@ class MpiExchange {
     int bytes = 0;
     check_mpi(MPI_Get_count(&status, MPI_BYTE, &bytes), "MPI_Get_count");
     require<CommError>(bytes == wanted, "rank ", receive.peer, " sent ", bytes, " bytes in ",
-                       operation_, ", and rank ", route_.rank, " waits for ", wanted,
+                       operation_, ", but rank ", route_.rank, " waits for ", wanted,
                        "; all ranks must make the same calls");
     check_mpi(MPI_Imrecv(receive.place, wanted, MPI_BYTE, &matched, &receive.request),
               "MPI_Imrecv");

@@ -28,8 +28,8 @@ namespace octavo OCTAVO_ABI::detail {
 /// @param absent  rank 0's report on them; empty: all take part; none: rank 0 does not respond
 [[nodiscard]] inline std::string absent_text(const std::optional<std::string>& absent) {
   if (!absent.has_value())
-    return "rank 0, which hears of all, does not answer; see whether that process still runs";
-  return absent->empty() ? "all of them are also in it; see what their GPUs do" : *absent;
+    return "rank 0, which monitors all ranks, does not respond; check that it still runs";
+  return absent->empty() ? "all of them have reached it; check their GPUs" : *absent;
 }
 
 }  // namespace octavo OCTAVO_ABI::detail

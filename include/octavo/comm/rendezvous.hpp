@@ -35,7 +35,7 @@ namespace octavo OCTAVO_ABI {
 /// Connects each rank with rank 0, for small exchanges and to detect lost ranks. Rank 0 listens at
 /// `Launch::port`. A separate thread of each rank sends a heartbeat with its last operation, ten
 /// times per time-out, or once a second. A rank is lost if its connection closes or if it is silent
-/// for a time-out, as a stopped process is. All others are informed, and all their later calls
+/// for a time-out, like a stopped process. All others are informed, and all their later calls
 /// throw.
 ///
 /// A rank sends rank 0 the run's secret (`Launch::secret`), and is refused without it. The secret
@@ -51,11 +51,12 @@ class Rendezvous {
   ///                      process has this rank
   Rendezvous(const Launch& launch, std::chrono::milliseconds time_out)
       : launch_(launch), time_out_(time_out) {
-    require<ConfigError>(time_out.count() > 0, "the time-out between ranks is ", time_out.count(),
-                         " ms; give more than 0");
+    require<ConfigError>(time_out.count() > 0,
+                         "the time-out between ranks must be positive, but is ", time_out.count(),
+                         " ms");
     require<ConfigError>(!launch.master_address.empty(), name_of(launch.launcher),
-                         " does not say the host of rank 0; set MASTER_ADDR for all ranks, such as "
-                         "by mpirun -x MASTER_ADDR=HOST");
+                         " does not set the host of rank 0; set MASTER_ADDR for all ranks, for "
+                         "example with mpirun -x MASTER_ADDR=HOST");
     if (launch.rank == 0) server_.emplace(launch, time_out);
     connect();
     thread_ = detail::start_quiet_thread([this] { watch(); });
@@ -68,9 +69,9 @@ class Rendezvous {
   }
   Rendezvous(const Rendezvous&) = delete;
   Rendezvous& operator=(const Rendezvous&) = delete;
-  /// Tells the others that this rank ends or, during an exception, that it gives up. Rank 0 waits
-  /// until all others end, at most a time-out. If there is still a `User`, which would wait for
-  /// ranks that it cannot hear of, the process aborts with a message.
+  /// Notifies the others that this rank ends or, during an exception, that it gives up. Rank 0
+  /// waits until all others end, at most a time-out. If there is still a `User`, which would wait
+  /// for ranks that it cannot hear of, the process aborts with a message.
   ~Rendezvous() {
     if (users_ != 0) leave("its rendezvous ended before a communicator that uses it");
     leave(std::uncaught_exceptions() == 0 ? "" : "an exception ends the program");
@@ -107,7 +108,7 @@ class Rendezvous {
   }
 
   /// Asks rank 0 which ranks are silent or not in this rank's operation, according to their
-  /// heartbeats: such as "rank 2 has not come to it, and was last in the all-gather 'weights'".
+  /// heartbeats: such as "rank 2 has not reached it, and was last in the all-gather 'weights'".
   /// Useful after waiting for longer than a heartbeat. If there are none, asks again for three
   /// heartbeats: a rank that was stopped before the call is silent by then. A `fault` ends it.
   /// @return  the last answer; empty if all ranks are in the operation and not silent; none if rank
@@ -133,7 +134,7 @@ class Rendezvous {
                        const char* what) {
     require<ShapeError>(whole.size() == part.size() * static_cast<std::size_t>(size()),
                         "all-gather '", what, "': ", size(), " parts of ", part.size(),
-                        " bytes do not make ", whole.size());
+                        " bytes do not add up to ", whole.size());
     constexpr std::size_t most_part = detail::most_part_bytes / 2;  // the operation comes with it
     require<ShapeError>(part.size() <= most_part && whole.size() <= detail::most_whole_bytes,
                         "all-gather '", what, "': ", size(), " parts of ", part.size(),
@@ -170,7 +171,8 @@ class Rendezvous {
     require<CommError>(fault_found.empty(), fault_found);
   }
 
-  /// Tells the others that this rank gives up, and why. Their calls throw with that reason.
+  /// Notifies the others that this rank gives up, with the reason. Their calls throw with that
+  /// reason.
   void give_up(std::string_view reason) noexcept { leave(reason.empty() ? "no reason" : reason); }
 
  private:
@@ -185,10 +187,10 @@ class Rendezvous {
         stream_ = detail::FrameStream(std::move(socket));
         break;
       }
-      require<CommError>(Clock::now() < deadline, "rank 0 does not answer at ",
+      require<CommError>(Clock::now() < deadline, "rank 0 does not respond at ",
                          launch_.master_address, ":", launch_.port, " for ",
                          detail::seconds_text(time_out_), " (", std::strerror(errno),
-                         "); see whether it was started, and MASTER_ADDR");
+                         "); check that it was started, and MASTER_ADDR");
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
     const detail::Hello hello{launch_.rank, launch_.size};
@@ -226,14 +228,15 @@ class Rendezvous {
       constexpr std::size_t most = detail::most_whole_bytes;
       const bool gives = stream_.fill(most);
       while (const std::optional<detail::Frame> frame = stream_.take(most)) take_frame(*frame);
-      if (!takes || !gives) fail("rank 0 has closed its connection, as a process does that ends");
+      if (!takes || !gives)
+        fail("rank 0 has closed its connection; its process has probably ended");
       if (now - heard_ > time_out_)
         fail(message("rank 0 has been silent for ", detail::seconds_text(time_out_),
-                     ", as a stopped process is"));
+                     ", like a stopped process"));
       return takes && gives;
     } catch (const CommError&) {
       fail(message("the process at ", launch_.master_address, ":", launch_.port,
-                   " is not rank 0; give all ranks another MASTER_PORT"));
+                   " is not rank 0; set another MASTER_PORT for all ranks"));
       return false;
     }
   }

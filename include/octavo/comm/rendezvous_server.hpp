@@ -55,7 +55,7 @@ std::thread start_quiet_thread(Body body) {
   }
 }
 
-/// What a rank sends first, followed by the run's secret.
+/// The first message of a rank, followed by the run's secret.
 struct Hello {
   std::int32_t rank;
   std::int32_t size;
@@ -75,7 +75,7 @@ inline bool is_same_secret(std::string_view given, std::string_view own) {
 class RendezvousServer {
  public:
   /// @param launch  of rank 0
-  /// @throws CommError  if the port is taken
+  /// @throws CommError  if the port is in use
   RendezvousServer(const Launch& launch, std::chrono::milliseconds time_out)
       : listener_(listen_at(launch.master_address, launch.port, launch.local_size == launch.size)),
         port_(launch.port),
@@ -198,14 +198,14 @@ class RendezvousServer {
 
   [[nodiscard]] std::string why_refused(const Hello& hello, std::string_view secret) const {
     if (!is_same_secret(secret, secret_)) {
-      return message("rank ", hello.rank, " comes to port ", port_,
-                     " with another secret than rank 0's, or one of the two has none; set ",
+      return message("rank ", hello.rank, " connects to port ", port_,
+                     " with a secret that differs from rank 0's, or one of the two has none; set ",
                      secret_variable, " to the same value for all ranks, and MASTER_PORT to a ",
                      "different port for each run");
     }
     const int ranks = static_cast<int>(seats_.size());
     if (hello.size != ranks || hello.rank < 0 || hello.rank >= ranks)
-      return message("rank ", hello.rank, " of ", hello.size, " comes to port ", port_,
+      return message("rank ", hello.rank, " of ", hello.size, " connects to port ", port_,
                      " of a run of ", ranks, " ranks; use a different MASTER_PORT for each run");
     const Seat& seat = seats_[static_cast<std::size_t>(hello.rank)];
     if (seat.state != Seat::State::empty)
@@ -237,9 +237,9 @@ class RendezvousServer {
         take_frame(rank, seat, *frame);
       }
       if (!stands && seat.state == Seat::State::taken)
-        lose(rank, "has closed its connection, as a process does that ends");
+        lose(rank, "has closed its connection; its process has probably ended");
     } catch (const CommError& error) {
-      lose(rank, message("sent what cannot be read: ", error.what()));
+      lose(rank, message("sent invalid data: ", error.what()));
     }
   }
 
@@ -281,7 +281,7 @@ class RendezvousServer {
       const bool is_silent = silence > 2 * heartbeat_interval(time_out_);
       const bool has_ended = seat.state == Seat::State::left;
       if (!has_ended && !is_silent && seat.operation == operation) continue;
-      std::string how = "not come to it";
+      std::string how = "not reached it";
       if (is_silent) how = message("been silent for ", seconds_text(silence), silent_as);
       if (has_ended) how = "ended";
       text += message(text.empty() ? "" : "; ", "rank ", rank, " has ", how, ", and was last in ",
@@ -306,8 +306,9 @@ class RendezvousServer {
     std::string whole;
     for (std::size_t i = 0; i < seats_.size(); ++i) {
       if (gathering_.parts[i]->size() != part.size()) {
-        declare(message("rank ", i, " gives ", gathering_.parts[i]->size(), " bytes to ", operation,
-                        " and rank ", rank, " ", part.size(), "; all must give as many"));
+        declare(message("rank ", i, " passes ", gathering_.parts[i]->size(), " bytes to ",
+                        operation, ", but rank ", rank, " passes ", part.size(),
+                        "; all must pass the same number"));
         return;
       }
       whole += *gathering_.parts[i];
@@ -325,9 +326,9 @@ class RendezvousServer {
     }
     if (!has_begun_ && now - start > time_out_) {
       const std::vector<int> absent = missing();
-      declare(message(rank_names(absent), " ", has_or_have(absent), " not come to port ", port_,
-                      " of rank 0's host within ", seconds_text(time_out_),
-                      "; see whether all were started, and can reach that host"));
+      declare(message(rank_names(absent), " ", has_or_have(absent), " not connected to port ",
+                      port_, " of rank 0's host within ", seconds_text(time_out_),
+                      "; check that all were started and can reach that host"));
     }
     for (std::size_t rank = 0; rank < gathering_.parts.size(); ++rank) {
       if (gathering_.parts[rank] || seats_[rank].state != Seat::State::left) continue;
@@ -351,7 +352,7 @@ class RendezvousServer {
     declare(message("rank ", rank, " ", how, "; its last operation was ", seat.operation));
   }
 
-  /// Tells all ranks the first fault; later ones are its consequences.
+  /// Reports the first fault to all ranks; later ones are its consequences.
   void declare(const std::string& fault) {
     if (!fault_.empty()) return;
     fault_ = fault;
@@ -379,7 +380,7 @@ class RendezvousServer {
   }
 
   static constexpr std::size_t most_visitors = 256;
-  static constexpr const char* silent_as = ", as a stopped process is";
+  static constexpr const char* silent_as = ", like a stopped process";
 
   Descriptor listener_;
   int port_;

@@ -147,8 +147,7 @@ inline Descriptor listen_at(const std::string& host, int port, bool all_ranks_ar
                      "rank 0 cannot listen at "
                      "port ",
                      port, ": ", std::strerror(errno),
-                     "; another run may be using it: "
-                     "give all ranks another MASTER_PORT");
+                     "; another run may be using it: set another MASTER_PORT for all ranks");
   return socket;
 }
 
@@ -229,13 +228,13 @@ class FrameStream {
     if (!input_.empty()) {
       const std::size_t known = std::min(input_.size(), sizeof magic);
       require<CommError>(std::memcmp(input_.data(), &magic, known) == 0,
-                         "this is not a frame of a rank");
+                         "this is not a frame from a rank");
     }
     if (input_.size() < sizeof header) return std::nullopt;
     std::memcpy(&header, input_.data(), sizeof header);
     require<CommError>(
         header.length <= most && header.kind <= static_cast<std::uint32_t>(FrameKind::farewell),
-        "this is not a frame of a rank");
+        "this is not a frame from a rank");
     if (input_.size() - sizeof header < header.length) return std::nullopt;
     Frame frame{static_cast<FrameKind>(header.kind), input_.substr(sizeof header, header.length)};
     input_.erase(0, sizeof header + header.length);

@@ -16,7 +16,7 @@ namespace octavo OCTAVO_ABI {
 template <int Degree>
 struct TensorParallel {
   static_assert(Degree > 0,
-                "TensorParallel: give the number of ranks that share each layer, 1 for none");
+                "TensorParallel: the number of ranks that share each layer must be at least 1");
   static constexpr int degree = Degree;
 };
 

@@ -17,11 +17,11 @@ inline constexpr int served_cuda_capability = 90;
 constexpr bool capability_served(int capability) { return capability == served_cuda_capability; }
 
 /// Returns why the kernels do not run on GPUs of this compute capability, such as "Octavo's kernels
-/// are made for 9.0 alone (H100, H200): it is too old"; empty if they do.
+/// support only 9.0 (H100, H200): this GPU is too old"; empty if they do.
 inline std::string why_not_served(int capability) {
   if (capability_served(capability)) return {};
-  return message("Octavo's kernels are made for ", served_cuda_capability / 10, ".",
-                 served_cuda_capability % 10, " alone (H100, H200): it is too ",
+  return message("Octavo's kernels support only ", served_cuda_capability / 10, ".",
+                 served_cuda_capability % 10, " (H100, H200): this GPU is too ",
                  capability < served_cuda_capability ? "old" : "new");
 }
 

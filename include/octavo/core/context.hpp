@@ -37,7 +37,7 @@ struct CudnnAnswer {
 };
 
 /// Plans of the `Cuda` device depend on no property of a GPU, so that any machine can compute them.
-/// If a GPU is available, its libraries can be asked for figures that are otherwise computed.
+/// If a GPU is available, its libraries can report figures that are otherwise computed.
 template <>
 struct DeviceLimits<Cuda> {
   /// Whether attention in BF16 may run through cuDNN; by default, if this program is compiled with

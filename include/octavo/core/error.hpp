@@ -108,7 +108,8 @@ class CublasError : public Error {
   using Error::Error;
 };
 
-/// Ranks that train one model do not respond to each other, or differ in what must be equal.
+/// Ranks that train one model do not respond to each other, or differ in settings that must be
+/// equal.
 class CommError : public Error {
  public:
   using Error::Error;

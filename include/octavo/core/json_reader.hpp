@@ -1,5 +1,5 @@
 /// @file
-/// Reading JSON that others wrote, strictly.
+/// Strict reading of JSON from other programs.
 #pragma once
 
 #include <octavo/core/error.hpp>
@@ -38,11 +38,11 @@ class JsonReader {
   static constexpr int deepest = 32;
 
   /// @param text    must outlive the reader
-  /// @param place   where the text is from, such as a file's path
+  /// @param place   source of the text, such as a file's path
   /// @param offset  of its first byte there
   /// @param advice  what to do about a JSON value that is not of the expected kind
   JsonReader(std::string_view text, std::string place, std::size_t offset = 0,
-             std::string_view advice = "correct it, or take another file")
+             std::string_view advice = "correct it, or use another file")
       : text_(text), place_(std::move(place)), offset_(offset), advice_(advice) {}
 
   /// Returns the kind of the next value.
@@ -201,7 +201,7 @@ class JsonReader {
 
   [[noreturn]] void fail_syntax(std::size_t at, const std::string& what) const {
     throw IoError(message(place_, ": at byte ", offset_ + at, ": ", what,
-                          "; it is damaged, or not JSON: get it again"));
+                          "; it is damaged, or not JSON: use another copy"));
   }
   [[noreturn]] void fail_content(std::size_t at, const std::string& what) const {
     const std::string path = this->path();

@@ -23,16 +23,16 @@ class Lane<Cpu> {
   /// time.
   void bind_workspace(std::span<std::byte> workspace) { context_.bind_workspace(workspace); }
 
-  /// Orders all later work of the lane after all work that the main context has been given so far.
+  /// Orders all later work of the lane after all work enqueued on the main context so far.
   void fork() const {}
-  /// Orders all later work of the main context after all work that the lane has been given so far.
+  /// Orders all later work of the main context after all work enqueued on the lane so far.
   void join() const {}
 
   /// A place in the lane's work. Movable.
   class Mark {};
   /// Sets the mark after all work that has been enqueued on the lane so far.
   void mark(Mark&) const {}
-  /// Sets the mark after all work that the main context has been given so far. Must not be called
+  /// Sets the mark after all work enqueued on the main context so far. Must not be called
   /// during a recording.
   void mark_main(Mark&) const {}
   /// Returns whether the device has reached the mark, which was set outside a recording.

@@ -30,7 +30,7 @@ class Replay<Cpu> {
   void run(const Context<Cpu>&, const Body& body) {
     run_once(body);
   }
-  /// Runs a body directly, such as one that does more than the others; the next call of `run`
+  /// Runs a body directly, for example one with additional work; the next call of `run`
   /// continues as before.
   template <class Body>
   void run_once(const Body& body) {

@@ -68,7 +68,7 @@ inline void wait_for_change(const std::atomic<std::uint32_t>& value, std::uint32
   value.wait(old, std::memory_order_acquire);
 }
 
-/// How many forks lie between the process that created the library's first pool and this process.
+/// The number of forks between the process that created the library's first pool and this process.
 inline std::atomic<unsigned>& fork_count() {
   static std::atomic<unsigned> count{0};
   static const int is_registered =

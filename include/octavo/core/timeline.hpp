@@ -57,7 +57,7 @@ class TimelineClock : DeviceNotIncluded<D> {
   struct Mark {};
 };
 
-/// The `Cpu` device has finished all work that it was given.
+/// The `Cpu` device has finished all enqueued work.
 template <>
 class TimelineClock<Cpu> {
  public:

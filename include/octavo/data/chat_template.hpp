@@ -47,8 +47,8 @@ struct ChatTemplate {
   /// The system message of a chat that does not begin with one.
   std::optional<std::string> default_system{};
   bool trims_content = false;  ///< removes white space around contents
-  /// Names of special tokens of the tokenizer. The strings above encode them as these tokens, but
-  /// contents encode them as text.
+  /// Names of special tokens of the tokenizer. In the strings above they are encoded as these
+  /// tokens, in contents as text.
   std::vector<std::string> special_tokens{};
 };
 

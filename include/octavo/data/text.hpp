@@ -30,7 +30,7 @@ struct TextFile {
   /// why it would be skipped in a folder. Empty if there is none.
   std::string remark;
   bool is_json_lines = false;  ///< the texts of the file's lines were read
-  std::string format{};        ///< format of a token file, such as "llm.c, 2 bytes a token"
+  std::string format{};        ///< format of a token file, such as "llm.c, 2 bytes per token"
 };
 
 /// Text and its sources.

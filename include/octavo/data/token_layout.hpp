@@ -249,7 +249,7 @@ inline TokenLayout raw_layout(const OpenFile& file) {
 /// - Megatron-LM: tokens in NAME.bin, and an index in NAME.idx that begins with MMIDIDX; either
 /// name
 ///   opens both. Integer types only; sequences must be consecutive, without a gap.
-/// - llm.c: a header of 1024 bytes that begins with 20240520 (GPT-2, 16 bits a token) or 20240801
+/// - llm.c: a header of 1024 bytes that begins with 20240520 (GPT-2, 16 bits per token) or 20240801
 ///   (Llama 3, 32 bits).
 /// - nanoGPT: 16 bits per token and no header, so the name must end in .bin. Files that look like
 ///   Megatron's tokens without an index, or that have another header, are errors.

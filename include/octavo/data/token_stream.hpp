@@ -101,7 +101,7 @@ class TokenStream {
   /// reading them.
   /// @param inputs   [count, sequence_length]
   /// @param targets  [count, sequence_length]
-  /// @throws ShapeError  if a span has another size, or a batch no such sequences
+  /// @throws ShapeError  if a span has another size, or a batch lacks these sequences
   /// @throws IoError     if tokens cannot be read or are outside of the vocabulary
   void next(std::span<std::int32_t> inputs, std::span<std::int32_t> targets, Index first,
             Index count) {

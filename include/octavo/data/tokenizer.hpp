@@ -42,7 +42,7 @@ class Tokenizer {
       std::span<const std::string_view> texts, const Context<Cpu>& context,
       std::span<const std::string> allowed = {}) const = 0;
 
-  /// Decodes tokens to bytes; special tokens give their names.
+  /// Decodes tokens to bytes; special tokens decode to their names.
   /// @throws ConfigError  if a token is outside the vocabulary
   [[nodiscard]] virtual std::string decode(std::span<const std::int32_t> tokens) const = 0;
 

@@ -33,13 +33,14 @@ class InferenceModel {
   /// @throws ConfigError  if `shape.longest` is 0, or more than the model's positions
   InferenceModel(Arena<D>& arena, InferenceShape shape, const DeviceLimits<D>& limits)
       : shape_(shape) {
-    require<ConfigError>(shape.longest > 0, "the longest text has ", shape.longest,
-                         " tokens; give at least 1");
-    require<ConfigError>(shape.longest <= Family::longest_sequence, "the longest text has ",
+    require<ConfigError>(shape.longest > 0,
+                         "the maximum text length must be at least 1 token, but is ",
+                         shape.longest);
+    require<ConfigError>(shape.longest <= Family::longest_sequence, "the maximum text length is ",
                          shape.longest, " tokens, but ", config.name.text(), " has positions for ",
-                         Family::longest_sequence, "; give at most as many");
-    require<ConfigError>(shape.piece > 0, "a piece of a prompt has ", shape.piece,
-                         " tokens; give at least 1");
+                         Family::longest_sequence, "; reduce the length");
+    require<ConfigError>(shape.piece > 0,
+                         "a piece of a prompt must have at least 1 token, but has ", shape.piece);
     shape_.piece = std::min(shape.piece, shape.longest);
     take_parameters(arena, limits);
     arena.overlay([&] { stage_.take(arena); }, [&] { take_activations(arena); });

@@ -22,7 +22,7 @@ namespace octavo OCTAVO_ABI {
 
 /// Options of sampling. Each limit applies to the tokens that the one before it leaves.
 struct SamplingOptions {
-  double temperature = 0.8;  ///< logits are divided by it; 0 always takes the likeliest
+  double temperature = 0.8;  ///< logits are divided by it; 0 chooses the most likely token
   Index top_k = 0;           ///< number of likeliest tokens to sample from; 0: no limit
   /// Samples from the fewest likeliest tokens that together have at least this probability.
   double top_p = 1;
@@ -120,7 +120,7 @@ class Sampler {
     const bool are_numbers = smallest >= order_of(-infinity) && largest < order_of(infinity);
     require<ConfigError>(are_numbers && largest > order_of(-infinity),
                          "the model's logits are not finite: its weights are damaged, or too large "
-                         "for their format; take others");
+                         "for their format; use other weights");
     while (order_of(logits[found]) != largest) ++found;
     return found;
   }

@@ -44,9 +44,9 @@ template <class Family, class Precision, Device D>
   return arena.plan();
 }
 
-/// An inference session: the weights of one model and a text with its KV cache. A token takes the
-/// time of reading the weights and the cache once. The constructor allocates all memory. On `Cuda`,
-/// the step by one token is recorded and launched as a graph.
+/// An inference session: the weights of one model and a text with its KV cache. The time per token
+/// is that of reading the weights and the cache once. The constructor allocates all memory. On
+/// `Cuda`, the step by one token is recorded and launched as a graph.
 /// @tparam Family     such as `LlamaFamily<llama3_8b>`; see `PresetFamily`
 /// @tparam Precision  as of a `Decoder`; `Inference` defines its meaning here
 template <class Family, class Precision, Device D>
@@ -84,8 +84,8 @@ class InferenceSession final : public Inferring {
 
   void append(std::span<const std::int32_t> tokens, std::span<float> logits) override {
     require<UsageError>(has_weights_, "the inference of ", facts_.name,
-                        " has no weights yet; load some, such as by load_hugging_face, or make "
-                        "random ones by initialize_sync");
+                        " has no weights yet; load weights, for example with load_hugging_face, or "
+                        "create random ones with initialize_sync");
     detail::check_appended(*this, tokens, logits.size());
     parts_.model.bind(context_);
     const auto piece = static_cast<std::size_t>(parts_.model.shape().piece);
@@ -169,7 +169,7 @@ class InferenceSession final : public Inferring {
     });
     require<ConfigError>(wrong == values.end(), name, " is given ",
                          wrong == values.end() ? 0.0f : static_cast<float>(*wrong), " at element ",
-                         begin + (wrong - values.begin()), "; give numbers that are finite in ",
+                         begin + (wrong - values.begin()), "; pass numbers that are finite in ",
                          FormatTraits<T>::name, ", the weight's format");
   }
 

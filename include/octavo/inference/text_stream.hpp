@@ -66,8 +66,8 @@ class TextStream {
     return false;
   }
 
-  /// Takes the first waiting bytes, except an incomplete character at the end.
-  /// @param all  takes incomplete characters as well: no more bytes follow
+  /// Removes and returns the first waiting bytes, except an incomplete character at the end.
+  /// @param all  also removes incomplete characters, because no more bytes follow
   std::string take(std::size_t count, bool all) {
     constexpr const char* replacement = "\xef\xbf\xbd";
     std::string text;

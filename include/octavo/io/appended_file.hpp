@@ -57,8 +57,8 @@ class AppendedFile {
     }
     const bool whole = result.written == 0 || ::ftruncate(descriptor_, complete_) == 0;
     throw IoError(message(path_.string(), ": cannot be written: ", std::strerror(result.error),
-                          whole ? "; what was there before is kept" : "; its end is incomplete",
-                          "; make room on the disk or write elsewhere"));
+                          whole ? "; earlier content is kept" : "; its end is incomplete",
+                          "; free disk space, or write elsewhere"));
   }
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }

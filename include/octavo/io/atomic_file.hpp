@@ -28,7 +28,7 @@ namespace detail {
 
 [[noreturn]] inline void writing_failed(const std::filesystem::path& path, int error) {
   throw IoError(message(path.string(), ": cannot be written: ", std::strerror(error),
-                        "; check the path, its permissions and the room on the disk"));
+                        "; check the path, its permissions and the free disk space"));
 }
 
 }  // namespace detail

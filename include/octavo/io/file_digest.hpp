@@ -59,8 +59,8 @@ struct FilePart {
 
 }  // namespace detail
 
-/// Returns the `crc32c` of bytes that follow others.
-/// @param before   checksum of the others; 0 if there are none
+/// Extends a `crc32c` by further bytes.
+/// @param before   checksum of the preceding bytes; 0 if there are none
 /// @param context  whose threads process parts of the bytes
 [[nodiscard]] inline std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t before,
                                           const Context<Cpu>& context) {

@@ -25,7 +25,7 @@ namespace detail {
 /// @throws IoError  naming the path, the failed operation and errno
 [[noreturn]] inline void folder_failed(const std::filesystem::path& path, const char* what) {
   throw IoError(message(path.string(), ": cannot be ", what, ": ", std::strerror(errno),
-                        "; check the path, its permissions and the room on the disk"));
+                        "; check the path, its permissions and the free disk space"));
 }
 
 }  // namespace detail
@@ -39,7 +39,7 @@ inline void synchronise_names(const std::filesystem::path& folder) {
   const int error = errno;
   const bool is_closed = ::close(descriptor) == 0;
   if (!is_synchronised) errno = error;
-  if (!is_synchronised || !is_closed) detail::folder_failed(folder, "brought to the disk");
+  if (!is_synchronised || !is_closed) detail::folder_failed(folder, "flushed to the disk");
 }
 
 /// Creates a folder that does not exist yet, in an existing folder.
@@ -93,7 +93,8 @@ inline bool is_mount_point(const std::filesystem::path& path) {
 /// @throws IoError  if the system does not report them
 [[nodiscard]] inline std::uint64_t free_disk_bytes(const std::filesystem::path& folder) {
   struct statvfs disk {};
-  if (::statvfs(folder.c_str(), &disk) != 0) detail::folder_failed(folder, "asked for its room");
+  if (::statvfs(folder.c_str(), &disk) != 0)
+    detail::folder_failed(folder, "checked for free disk space");
   return std::uint64_t{disk.f_bavail} * std::uint64_t{disk.f_frsize};
 }
 
@@ -116,7 +117,7 @@ inline int open_lock_file(const std::filesystem::path& path) {
   return readable;
 }
 
-/// Takes an exclusive lock on an open file. On failure errno is EWOULDBLOCK if another process
+/// Acquires an exclusive lock on an open file. On failure errno is EWOULDBLOCK if another process
 /// holds it, and EACCES if the file must be writable for that.
 inline bool try_lock(int descriptor) {
   if (::flock(descriptor, LOCK_EX | LOCK_NB) == 0) return true;
@@ -126,10 +127,10 @@ inline bool try_lock(int descriptor) {
 
 }  // namespace detail
 
-/// Holds a folder for this process alone. The system releases it when the process ends.
+/// Locks a folder for this process. The system releases it when the process ends.
 class FolderLock {
  public:
-  /// @throws ConfigError   if another process holds the folder
+  /// @throws ConfigError   if another process has locked the folder
   /// @throws NoLocksError  if the file system does not support locks
   /// @throws IoError       if the folder is not writable
   explicit FolderLock(const std::filesystem::path& folder) {
@@ -142,7 +143,7 @@ class FolderLock {
     errno = error;
     if (error == EACCES) detail::folder_failed(path, "written");
     require<ConfigError>(error != EWOULDBLOCK, folder.string(),
-                         ": another run is writing there; wait for its end, or choose another "
+                         ": another run is writing there; wait until it ends, or choose another "
                          "folder");
     throw NoLocksError(message(path.string(), ": cannot be locked: ", std::strerror(error),
                                "; choose a folder on another disk"));

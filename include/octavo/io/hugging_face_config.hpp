@@ -50,7 +50,7 @@ class JsonFields {
     const auto value = static_cast<float>(field->number);
     require_value(key, *field,
                   field->kind == JsonReader::Kind::number && value > 0 && std::isfinite(value),
-                  "a number above 0 that an FP32 holds");
+                  "a positive number in the range of FP32");
     return value;
   }
   /// Returns a number from `least` to `most`; none if the key is missing.
@@ -98,7 +98,7 @@ class JsonFields {
       if (value == each) return;
     }
     throw ConfigError(message(place_, ": ", key, " is ", value, ", which Octavo's ",
-                              "models do not support; they have ", served.front()));
+                              "models do not support; they support ", served.front()));
   }
   /// Requires every element of an array of strings to be this one.
   void require_all(const std::string& key, std::string_view wanted) const {
@@ -107,7 +107,7 @@ class JsonFields {
     require_value(key, *field, field->kind == JsonReader::Kind::array, "an array");
     for (const Field& element : field->elements) {
       require<ConfigError>(element.text == wanted, place_, ": ", key, " has ", element.text,
-                           ", which Octavo's models do not support; they have ", wanted);
+                           ", which Octavo's models do not support; they support ", wanted);
     }
   }
 
@@ -220,7 +220,7 @@ inline RopeScaling rope_scaling_of(const JsonFields& fields, const std::string& 
     return scaling;
   }
   require<ConfigError>(kind == "llama3", fields.place(), ": ", prefix, "rope_type is ", kind,
-                       ", which Octavo's models do not support; they have default and llama3");
+                       ", which Octavo's models do not support; they support default and llama3");
   scaling.kind = RopeKind::llama3;
   scaling.factor = fields.positive(prefix + "factor");
   scaling.low_frequency_factor = fields.positive(prefix + "low_freq_factor");

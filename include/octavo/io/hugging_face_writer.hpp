@@ -78,10 +78,10 @@ class HuggingFaceWriter {
     const bool is_free = !is_there || (std::filesystem::is_directory(folder, error) &&
                                        std::filesystem::is_empty(folder, error));
     require<IoError>(is_free && !error, folder.string(),
-                     ": is there already; name a folder that is not, or is empty");
+                     ": already exists; name a new or an empty folder");
     const std::filesystem::path target = target_of(folder);
     require<IoError>(!is_there || !detail::is_mount_point(target), folder.string(),
-                     ": is where a disk is mounted, and cannot be replaced; name a folder in it");
+                     ": is a mount point and cannot be replaced; name a folder in it");
     std::filesystem::path above = target.parent_path();
     while (!std::filesystem::exists(above, error) && above != above.parent_path()) {
       above = above.parent_path();

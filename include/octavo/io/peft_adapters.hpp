@@ -65,19 +65,19 @@ class PeftAdapters {
         known.insert(tensor.name);
         const auto found = entries_.find(tensor.name);
         require<ConfigError>(found != entries_.end(), place, ": has no tensor ", tensor.name,
-                             ", which adapter_config.json asks for");
+                             ", which adapter_config.json requires");
         const SafetensorsEntry& entry = *found->second;
         require<ConfigError>(entry.shape == tensor.shape(), place, ": tensor ", tensor.name, " is ",
                              detail::shape_of(entry.shape), ", but an adapter of rank ",
                              config_.lora.rank, " of this model has ",
                              detail::shape_of(tensor.shape()));
         require<ConfigError>(is_float_dtype(entry.dtype), place, ": tensor ", tensor.name,
-                             " is in ", entry.dtype, "; give it in BF16, F16 or F32");
+                             " is in ", entry.dtype, "; convert it to BF16, F16 or F32");
       }
     }
     for (const auto& [name, entry] : entries_) {
       require<ConfigError>(known.contains(name), place, ": has the tensor ", name,
-                           ", of which adapter_config.json says nothing");
+                           ", which adapter_config.json does not list");
     }
   }
 
@@ -89,7 +89,7 @@ class PeftAdapters {
   /// @throws ConfigError  for a parameter that does not belong to an adapter
   void read(const std::string& parameter, Index begin, std::span<float> values) const {
     const auto found = tensors_.find(parameter);
-    require<ConfigError>(found != tensors_.end(), file_.path().string(), ": has nothing of ",
+    require<ConfigError>(found != tensors_.end(), file_.path().string(), ": has no tensor of ",
                          parameter);
     std::vector<std::byte> bytes;
     for (const HuggingFaceTensor& tensor : found->second) {

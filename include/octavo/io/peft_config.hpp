@@ -94,8 +94,8 @@ inline std::vector<std::string> read_target_modules(JsonReader& json) {
   const auto require_word = [&](const std::string& key, std::string_view wanted) {
     const std::string word = json.string();
     if (word != wanted) {
-      refuse(key,
-             message("is ", word, ", which Octavo's adapters do not serve; they have ", wanted));
+      refuse(key, message("is ", word, ", which Octavo's adapters do not support; they support ",
+                          wanted));
     }
   };
   json.object([&](const std::string& key) {
@@ -118,18 +118,18 @@ inline std::vector<std::string> read_target_modules(JsonReader& json) {
       const std::string start = json.string();
       if (std::ranges::count(detail::idle_peft_starts, start) == 0) {
         refuse(key, "is " + start +
-                        ", which also changes the model's weights; save the adapters "
-                        "so that they are for the weights as they were");
+                        ", which also changes the model's weights; save the adapters for the "
+                        "unchanged weights");
       }
     } else if (std::ranges::count(detail::idle_peft_keys, key) != 0) {
       json.skip();
     } else if (!detail::reads_nothing(json)) {
-      refuse(key, "is set, which Octavo's adapters do not serve");
+      refuse(key, "is set, which Octavo's adapters do not support");
     }
   });
   json.end();
   for (const char* key : {"peft_type", "r", "lora_alpha", "target_modules"}) {
-    if (!seen.contains(key)) refuse(key, "is missing; add it, or take another folder of adapters");
+    if (!seen.contains(key)) refuse(key, "is missing; add it, or use another folder of adapters");
   }
   try {
     set_lora_targets(config.lora, targets);

@@ -77,7 +77,7 @@ inline std::uint64_t safetensors_bytes(const std::string& place, const Safetenso
     throw IoError(message(place, ": tensor ", entry.name, " has ", what));
   };
   std::uint64_t bits = safetensors_bits(entry.dtype);
-  if (bits == 0) fail("the dtype " + entry.dtype + ", which there is not");
+  if (bits == 0) fail("the dtype " + entry.dtype + ", which does not exist");
   for (const Index extent : entry.shape) {
     const auto factor = static_cast<std::uint64_t>(extent);
     if (factor != 0 && bits > std::numeric_limits<std::uint64_t>::max() / factor) {
@@ -130,8 +130,8 @@ class SafetensorsFile {
   /// @throws IoError  naming file and tensor, if the file has become shorter or cannot be read
   void read(const SafetensorsEntry& entry, std::uint64_t begin, std::span<std::byte> bytes) const {
     require<UsageError>(begin <= entry.bytes() && bytes.size() <= entry.bytes() - begin,
-                        path_.string(), ": ", bytes.size(), " bytes from ", begin, " on of ",
-                        entry.name, " are asked for, which has ", entry.bytes());
+                        path_.string(), ": cannot read ", bytes.size(), " bytes at byte ", begin,
+                        " of ", entry.name, ", which has ", entry.bytes());
     read_at(entry.begin + begin, bytes, entry.name);
   }
   /// Same, with several threads.
@@ -146,7 +146,7 @@ class SafetensorsFile {
  private:
   [[noreturn]] void fail(const std::string& what) const {
     throw IoError(message(path_.string(), ": is not a complete safetensors file: ", what,
-                          "; it is damaged or incomplete: get it again"));
+                          "; it is damaged or truncated: download it again"));
   }
   [[noreturn]] void unreadable() const {
     throw IoError(message(path_.string(), ": cannot be read: ", std::strerror(errno)));
@@ -170,16 +170,16 @@ class SafetensorsFile {
     read_at(0, prefix, "the header's length");
     const std::uint64_t length = detail::little_endian(prefix);
     if (length > detail::longest_safetensors_header) {
-      fail(message("its header is said to have ", length, " bytes, of at most ",
-                   detail::longest_safetensors_header));
+      fail(message("the header must have at most ", detail::longest_safetensors_header,
+                   " bytes, but has ", length));
     }
     if (length > size - 8) {
-      fail(message("its header is said to have ", length, " bytes, but ", size - 8,
-                   " follow its length"));
+      fail(
+          message("the header has ", length, " bytes, but only ", size - 8, " remain in the file"));
     }
     std::string text(length, '\0');
     read_at(8, std::as_writable_bytes(std::span(text)), "the header");
-    JsonReader json(text, path_.string(), 8, "take another file");
+    JsonReader json(text, path_.string(), 8, "use another file");
     json.object([&](const std::string& key) {
       if (key == "__metadata__") {
         json.object([&](const std::string& name) { metadata_[name] = json.string(); });
@@ -205,7 +205,7 @@ class SafetensorsFile {
       } else if (key == "data_offsets") {
         json.array([&] { offsets.push_back(json.natural()); });
       } else {
-        json.fail(message("tensor ", name, " has ", key, ", which the format does not know"));
+        json.fail(message("tensor ", name, " has ", key, ", which the format does not define"));
       }
     });
     if (known != 3) json.fail("tensor " + name + " lacks its dtype, shape or data_offsets");
@@ -240,7 +240,7 @@ class SafetensorsFile {
       entry.end += begin;
     }
     if (expected != size - begin) {
-      fail(message("its tensors have ", expected, " bytes, but ", size - begin,
+      fail(message("the tensors have ", expected, " bytes, but ", size - begin,
                    " follow the header"));
     }
   }

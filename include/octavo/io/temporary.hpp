@@ -95,7 +95,7 @@ inline void remove_leftovers(const std::filesystem::path& folder) {
 
 /// Creates something with a new temporary name, and locks it.
 /// @param end     of the name
-/// @param create  makes it, and returns a descriptor, or −1 with errno
+/// @param create  creates it, and returns a descriptor, or −1 with errno
 template <class Create>
 Temporary create_temporary(const std::filesystem::path& folder, const std::string& end,
                            const Create& create) {

@@ -60,7 +60,7 @@ class TokenFileWriter {
   }
 
   /// Appends a document.
-  /// @throws ConfigError  if a token is outside of the vocabulary, or the file (of llm.c) or a
+  /// @throws ConfigError  if a token is outside the vocabulary, or the file (of llm.c) or a
   ///                      document (of Megatron) would have 2^31 tokens or more
   void add(std::span<const std::int32_t> document) {
     count_ += static_cast<Index>(document.size());
@@ -70,12 +70,12 @@ class TokenFileWriter {
             std::numeric_limits<std::int32_t>::max(),
         path_.string(), is_megatron ? ": a document" : ": the file of llm.c", " would have ",
         is_megatron ? static_cast<Index>(document.size()) : count_,
-        " tokens, of at most 2^31 - 1; ",
-        is_megatron ? "cut the document" : "write several files, or those of Megatron");
+        " tokens, but at most 2^31 - 1 are possible; ",
+        is_megatron ? "split the document" : "write several files, or use Megatron's format");
     if (is_megatron) lengths_.push_back(static_cast<std::int32_t>(document.size()));
     for (const std::int32_t token : document) {
       require<ConfigError>(token >= 0 && token < vocabulary_, path_.string(), ": the token ", token,
-                           " is outside of the vocabulary of ", vocabulary_);
+                           " is outside the vocabulary of ", vocabulary_);
       // The first bytes of little-endian numbers are the lowest.
       std::array<char, sizeof token> bytes;
       std::memcpy(bytes.data(), &token, sizeof token);
@@ -127,7 +127,7 @@ class TokenFileWriter {
   static void require_absent(const std::filesystem::path& path) {
     std::error_code ignored;
     require<IoError>(!std::filesystem::exists(path, ignored), path.string(),
-                     ": is there already; remove it, or name another file");
+                     ": already exists; remove it, or name another file");
   }
 
   void flush() {

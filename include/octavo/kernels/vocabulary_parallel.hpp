@@ -81,7 +81,7 @@ void parallel_cross_entropy(TensorView<const LogitSum, 2, D> sums, TensorView<T,
 namespace detail {
 
 /// Returns the maximum logit of one token over all ranks, on every device.
-/// @param of_ranks  the first rank's; the others' follow at a distance of `stride`
+/// @param of_ranks  values of the first rank; those of the others follow at multiples of `stride`
 OCTAVO_HOST_DEVICE inline float largest_logit(const LogitSum* of_ranks, Index ranks, Index stride) {
   float largest = of_ranks[0].largest;
   for (Index rank = 1; rank < ranks; ++rank) {

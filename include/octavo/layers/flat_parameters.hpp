@@ -231,8 +231,8 @@ class FlatParameters {
     return {borrows ? lent->data() : arena.template take<T>(kind, size), {size}};
   }
 
-  /// Whether each rank sends fewer bytes with FP8 values than with weights. All ranks send as many
-  /// other elements as the rank that has the most.
+  /// Whether each rank sends fewer bytes with FP8 values than with weights. All ranks send the same
+  /// number of other elements, the largest that any rank has.
   static bool fp8_values_are_fewer_bytes(const List& parameters, Index size, Index multiple) {
     const Index shard = size / (multiple / alignment);
     bool has_some = false;

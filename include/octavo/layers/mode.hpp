@@ -9,7 +9,7 @@ namespace octavo OCTAVO_ABI {
 /// Modes of a forward pass. As a type, evaluation cannot change an amax history or save data for a
 /// backward, and only generation reads a text's earlier tokens.
 struct Mode {
-  /// Saves what the backward needs; records amax and statistics.
+  /// Saves activations for the backward; records amax and statistics.
   struct train {
     static constexpr bool saves = true;
     static constexpr bool records = true;
@@ -21,8 +21,8 @@ struct Mode {
     static constexpr bool records = false;
     static constexpr bool finds_scales = true;
   };
-  /// Recomputes, inside the backward, what the forward did not keep. Does not record again, and
-  /// casts with the forward's scales.
+  /// Recomputes, inside the backward, activations that the forward did not keep. Does not record
+  /// again, and casts with the forward's scales.
   struct recompute {
     static constexpr bool saves = true;
     static constexpr bool records = false;
@@ -50,9 +50,9 @@ enum class Recompute {
 /// The recomputation that a part of a block performs, by policy and position.
 ///
 /// Under `Recompute::block`, a block first runs every branch except the last again as a whole, in
-/// `Mode::recompute`, because the next branch reads its output. That saves what their backwards
-/// need. The last branch's output is not needed again, so its part's own backward recomputes what
-/// is missing.
+/// `Mode::recompute`, because the next branch reads its output. This also saves the activations for
+/// their backwards. The output of the last branch is not needed again, so its backward recomputes
+/// only the missing activations.
 struct Recomputation {
   Recompute policy = Recompute::none;
   bool is_last = true;  ///< the last of the block's branches

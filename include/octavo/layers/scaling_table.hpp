@@ -149,7 +149,8 @@ class ScalingTable {
   /// histories. Each rank computes those of its shards (`found_amax`); ranks take the maximum and
   /// compute the scales from it: `set_found_scales`.
   [[nodiscard]] TensorView<std::uint32_t, 1, D> found_amaxes() const { return found_; }
-  /// Returns that of operand `number`, [1]; of size 0 if its scale comes from a history.
+  /// Returns the current amax of operand `number`, [1]; of size 0 if its scale comes from a
+  /// history.
   [[nodiscard]] TensorView<std::uint32_t, 1, D> found_amax(std::size_t number) const {
     const Index place = places_[number] - kind_begins_[kinds];
     return place < 0 ? TensorView<std::uint32_t, 1, D>() : found_.rows(place, 1);

@@ -13,7 +13,7 @@ namespace octavo OCTAVO_ABI {
 
 /// How long quantised copies of weights are kept. Both choices give the same bits.
 enum class WeightCopies {
-  kept,    ///< both layouts of all weights, computed once a step
+  kept,    ///< both layouts of all weights, computed once per step
   remade,  ///< computed for each GEMM, in memory that all weights share
 };
 

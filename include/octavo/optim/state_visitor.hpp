@@ -61,7 +61,7 @@ class StateVisitor {
   void operator()(const std::string& name, TensorView<T, Rank, Where> view) {
     add_view(name, view, 0, {view.shape().begin(), view.shape().end()});
   }
-  /// This rank's part of a tensor: the elements from `begin` on of one of shape `whole`.
+  /// Visits this rank's part of a tensor of shape `whole`: its elements from `begin` on.
   template <class T, Device Where, class Shape>
   void operator()(const std::string& name, TensorView<T, 1, Where> part, Index begin,
                   const Shape& whole) {

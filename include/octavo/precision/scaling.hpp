@@ -63,10 +63,10 @@ struct PerBlock {
       Columns == 16 || Columns == 32 || Columns == 64 || Columns == 128;
 
  public:
-  static_assert(has_width, "PerBlock: a block has 16, 32, 64 or 128 columns");
-  static_assert(Rows == 1 || Rows == Columns, "PerBlock: a block has 1 row, or is square");
+  static_assert(has_width, "PerBlock: a block must have 16, 32, 64 or 128 columns");
+  static_assert(Rows == 1 || Rows == Columns, "PerBlock: a block must have 1 row or be square");
   static_assert(std::is_same_v<ScaleType, float> || (std::is_same_v<ScaleType, E8M0> && Rows == 1),
-                "PerBlock: scales are float, or E8M0 for blocks of 1 row");
+                "PerBlock: scales must be float, or E8M0 for blocks of 1 row");
   /// GPUs on which cuBLASLt multiplies FP8 with such scales: 1×32 E8M0 scales require tensor cores
   /// for MX blocks, FP32 scales of 128 columns require Hopper, and no GPU supports others.
   static constexpr Capabilities served_by =

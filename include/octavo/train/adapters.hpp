@@ -44,7 +44,7 @@ inline void load_adapters(TrainingSession& session, const ModelDescription& mode
   const LoraOptions& there = adapters.config().lora;
   if (there != lora) {
     throw StateMismatchError(
-        message(folder.string(), ": its adapters are of ", there.text(), ", but the session's of ",
+        message(folder.string(), ": its adapters have ", there.text(), ", but the session's have ",
                 lora.text(), "; create the session with the same"),
         "session.lora", there.text());
   }

@@ -18,7 +18,7 @@ namespace octavo OCTAVO_ABI {
 
 namespace detail {
 
-/// @throws ConfigError  if weights should travel in FP8, but none can
+/// @throws ConfigError  if weights should be sent in FP8, but none can
 inline void require_casts(bool has_some) {
   require<ConfigError>(
       has_some,

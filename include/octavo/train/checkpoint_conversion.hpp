@@ -217,7 +217,7 @@ class CheckpointConversion {
       const StateEntry* of_groups =
           pieces_.find(parameter_state_prefixes[static_cast<std::size_t>(scale)] + state.parameter);
       require<IoError>(of_groups != nullptr, "the checkpoint has ", source.name,
-                       " without its scales; it is damaged, take another checkpoint");
+                       " without its scales; it is damaged, use another checkpoint");
       const std::vector<std::byte> scales = read(
           *of_groups, part, begin / moment_group,
           static_cast<std::size_t>(ceil_divide(static_cast<Index>(values.size()), moment_group)),

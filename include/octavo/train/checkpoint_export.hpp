@@ -68,13 +68,13 @@ class ExportedWeights {
       if (format_.empty()) format_ = part.format;
       require<ConfigError>(part.format == format_ && (format_ == "bf16" || format_ == "fp32"),
                            folder_.string(), ": ", parameter, " is in ", part.format,
-                           "; weights are exported that are all in bf16, or all in fp32");
+                           "; only weights that are all in bf16, or all in fp32, can be exported");
       // Before any allocation of that size.
       require<ConfigError>(static_cast<std::uint64_t>(elements_of(part.shape)) <= bytes_,
-                           folder_.string(), ": ", parameter, " has not all of its elements");
+                           folder_.string(), ": ", parameter, " is incomplete");
       require<ConfigError>(part.part.degree == static_cast<int>(parts.size()), folder_.string(),
                            ": has ", parts.size(), " of the ", part.part.degree, " parts of ",
-                           parameter, "; take another checkpoint");
+                           parameter, "; use another checkpoint");
       pieces_.require_has(part);
       found += elements_of(part.shape);
     }

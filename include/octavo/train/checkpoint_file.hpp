@@ -89,7 +89,7 @@ inline StateEntry described_entry(const std::string& name, const std::string& de
       entry.begin = json.natural();
     } else if (key == "part") {
       const std::vector<Index> part = numbers();
-      if (part.size() != 6) json.fail("a part of other than 6 numbers");
+      if (part.size() != 6) json.fail("a part must have 6 numbers");
       entry.part = {static_cast<int>(part[0]),
                     static_cast<int>(part[1]),
                     {part[2], part[3], part[4]},
@@ -119,7 +119,7 @@ class StateCopy {
     size_ = size;
     is_beside_ = true;
   }
-  /// Returns whether there is such memory.
+  /// Returns whether there is memory for saving asynchronously.
   [[nodiscard]] bool is_beside() const { return is_beside_; }
 
   /// Copies entries that cannot be read during steps, and waits for them.
@@ -139,8 +139,9 @@ class StateCopy {
       entry.read_sync(at.bytes.data());
       place += entry.bytes;
     }
-    require<UsageError>(places_.size() == entries_.size(),
-                        "two parts of the state have one name; name each parameter and layer once");
+    require<UsageError>(
+        places_.size() == entries_.size(),
+        "two parts of the state have the same name; name each parameter and layer once");
   }
 
   /// Copies the rest, on a separate thread; see `StateEntry::read_beside`.
@@ -149,7 +150,7 @@ class StateCopy {
     for (const StateEntry& entry : entries_) {
       if (!entry.read_beside) continue;
       require<UsageError>(entry.bytes <= size_ - place, "the state has more bytes than the ", size_,
-                          " that it had at first; save the same");
+                          " that it had in the first save; save the same entries");
       places_.at(entry.name).bytes = {memory_.get() + place, entry.bytes};
       entry.read_beside(memory_.get() + place);
       place += entry.bytes;

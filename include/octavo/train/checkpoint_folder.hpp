@@ -39,7 +39,7 @@ struct CheckpointsToKeep {
 
 namespace detail {
 
-/// Returns such as "step-00000100".
+/// Returns a name such as "step-00000100".
 inline std::string checkpoint_name(Index step) {
   const std::string digits = std::to_string(step);
   return "step-" + std::string(digits.size() < 8 ? 8 - digits.size() : 0, '0') + digits;

@@ -52,7 +52,7 @@ inline bool require_fits(const CheckpointManifest& manifest, const std::filesyst
     }
     return converts;
   }
-  const char* advice = ", or have it converted";
+  const char* advice = ", or convert it";
   same("recipe", "recipe", manifest.recipe, session.precision(), advice);
   same("optimizer", "optimizer", manifest.optimizer, session.optimizer(), advice);
   return false;
@@ -108,11 +108,11 @@ inline std::vector<std::string> counted(const std::vector<std::string>& texts) {
 
 /// Resumes a session from a checkpoint, with the bits of the saved state, whatever the numbers of
 /// ranks, stages of ZeRO and tensor-parallel degrees of the two. With the same number of ranks,
-/// micro-batches and stage of ZeRO, steps on `Cpu` also have the same bits. On `Cuda` they have
-/// them in deterministic contexts, on the same kind of card with the same CUDA, cuBLASLt and cuDNN
-/// (the manifest's `libraries`), if the context receives the algorithms of the manifest
-/// (`take_gemm_plans`), and no others, before the next step. Every file is read and its checksum
-/// verified before the session is changed. All ranks call it together.
+/// micro-batches and stage of ZeRO, steps on `Cpu` also have the same bits. On `Cuda` this requires
+/// a deterministic context, the same kind of card with the same CUDA, cuBLASLt and cuDNN (the
+/// manifest's `libraries`), and that the context receives the algorithms of the manifest, and no
+/// others, before the next step (`take_gemm_plans`). Every file is read and its checksum verified
+/// before the session is changed. All ranks call it together.
 ///
 /// A checkpoint of another recipe or optimizer can be converted: each weight is kept or, if the
 /// formats differ and an FP32 master exists, rounded from the master; masters are kept or, if there
@@ -169,7 +169,7 @@ inline CheckpointManifest load_checkpoint(const std::filesystem::path& path,
     if (std::ranges::any_of(known, knows)) continue;
     require<ConfigError>(conversion && detail::CheckpointConversion::drops(names[i]),
                          folder.string(), ": has ", names[i],
-                         ", which is nothing of this run; it is of another program");
+                         ", which this run does not have; it belongs to another program");
     changes += detail::CheckpointConversion::dropped_text(names[i]);
   }
   const auto texts = detail::all_or_none(session, "load of a checkpoint", [&] {

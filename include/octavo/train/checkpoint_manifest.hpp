@@ -84,9 +84,9 @@ inline std::string checksum_text(std::uint32_t checksum) {
 inline void verify_file(const std::filesystem::path& path, const FileDigest& written,
                         const Context<Cpu>& context, ReadFrom source, const std::string& advice) {
   const FileDigest found = digest_of_file(path, context, source);
-  require<IoError>(found == written, path.string(), ": has ", found.bytes, " bytes of checksum ",
-                   checksum_text(found.checksum), ", but was written with ", written.bytes, " of ",
-                   checksum_text(written.checksum), "; ", advice);
+  require<IoError>(found == written, path.string(), ": has ", found.bytes, " bytes with checksum ",
+                   checksum_text(found.checksum), ", but was written with ", written.bytes,
+                   " bytes with ", checksum_text(written.checksum), "; ", advice);
 }
 
 /// Returns the end of a manifest: the checksum of the text before it.
@@ -197,8 +197,7 @@ inline CheckpointManifest read_manifest(const std::filesystem::path& folder) {
   require<IoError>(all.size() >= end && all.substr(all.size() - end) ==
                                             manifest_end(all.substr(0, all.size() - end)),
                    path.string(),
-                   ": its checksum is another: it is damaged; take another "
-                   "checkpoint");
+                   ": its checksum does not match: it is damaged; use another checkpoint");
   CheckpointManifest manifest;
   JsonReader json(all, path.string(), 0, "take another checkpoint");
   const std::map<std::string_view, std::string*> texts{
@@ -239,9 +238,9 @@ inline CheckpointManifest read_manifest(const std::filesystem::path& folder) {
     }
   });
   json.end();
-  require<IoError>(format == checkpoint_format, path.string(), ": is of format ", format,
-                   " instead of format ", checkpoint_format,
-                   "; take the version of Octavo that wrote it, ", manifest.version);
+  require<IoError>(format == checkpoint_format, path.string(), ": has format ", format,
+                   " instead of ", checkpoint_format, "; use the version of Octavo that wrote it, ",
+                   manifest.version);
   return manifest;
 }
 

@@ -155,7 +155,7 @@ class CheckpointPieces {
     std::size_t bytes = 0;
     for (const Copy& copy : result) bytes += copy.bytes;
     require<ConfigError>(bytes == wanted.bytes, wanted.name, ": of its ", wanted.bytes,
-                         " bytes the checkpoint has ", bytes, "; take another checkpoint");
+                         " bytes the checkpoint has ", bytes, "; use another checkpoint");
     return result;
   }
 
@@ -201,7 +201,7 @@ class CheckpointPieces {
       require<IoError>(
           element == wanted_element && entry.bytes == element * static_cast<std::uint64_t>(count),
           wanted.name, ": its elements have ", element, " bytes in the checkpoint, but ",
-          wanted_element, " here; it is damaged, take another checkpoint");
+          wanted_element, " here; it is damaged, use another checkpoint");
       const auto bytes_of = [element](Index elements) {
         return static_cast<std::size_t>(element * static_cast<std::uint64_t>(elements));
       };
@@ -211,7 +211,7 @@ class CheckpointPieces {
     }
     require<ConfigError>(at == end || wanted.bytes == 0, wanted.name, ": of its elements ", begin,
                          " to ", end, " the checkpoint has none from ", at,
-                         " on; a file is missing in it: take another checkpoint");
+                         " on; a file is missing in it: use another checkpoint");
   }
 
   /// Finds elements by their offset in the whole parameter, if the tensor-parallel degree differs.
@@ -258,9 +258,9 @@ class CheckpointPieces {
         const auto behind = std::ranges::upper_bound(stripes, place, {}, &Stripe::whole_begin);
         const Stripe stripe = behind == stripes.begin() ? Stripe{} : *std::prev(behind);
         const Index stripe_end = stripe.whole_begin + stripe.count;
-        require<ConfigError>(place < stripe_end, "of ", wanted.name,
-                             " the checkpoint lacks what one of the ranks had that shared it; a "
-                             "file is missing in it: take another checkpoint");
+        require<ConfigError>(
+            place < stripe_end, "the checkpoint lacks the shard of ", wanted.name,
+            " of one of the ranks; a file is missing in it: use another checkpoint");
         const Index last = std::min({end, stripe_end - to_whole, live_end - to_whole});
         const Index from = place - stripe.whole_begin + stripe.begin;
         add_copies(wanted, *stripe.part, from, from + last - at, to, result);
@@ -278,7 +278,7 @@ class CheckpointPieces {
     const std::string moment = moment_of_scale(entry.name);
     const StateEntry* of_shape = moment.empty() ? &entry : find(moment);
     require<IoError>(of_shape != nullptr, "the checkpoint has ", entry.name,
-                     " without what they scale; it is damaged, take another checkpoint");
+                     " without the values that they scale; it is damaged, use another checkpoint");
     StateEntry whole = *of_shape;
     whole.shape = whole.whole;
     Array<Index, 2> shape = matrix_of(whole);
@@ -293,11 +293,11 @@ class CheckpointPieces {
                           const Array<Index, 2>& shape, std::vector<Stripe>& stripes) {
     const Index one = elements_of_one(name);
     part.for_each_stripe(shape, [&](Index begin, Index whole_begin, Index count) {
-      require<ConfigError>(begin % one == 0 && whole_begin % one == 0 && count % one == 0, name,
-                           ": a rank has ", count,
-                           " neighbours of the parameter, no multiple of the ", one,
-                           " that share a scale; resume with as many ranks that share each "
-                           "layer as the run had, or with other moments");
+      require<ConfigError>(
+          begin % one == 0 && whole_begin % one == 0 && count % one == 0, name, ": a rank has ",
+          count, " adjacent elements of the parameter, which is not a multiple of the ", one,
+          " that share a scale; resume with the run's number of ranks that share each layer, or "
+          "with other moments");
       stripes.push_back({whole_begin / one, begin / one, count / one, &part});
     });
   }

@@ -34,14 +34,14 @@ class CheckpointWeights {
                            entry_text(part), " in the checkpoint; weights are FP32 or BF16");
       require<ConfigError>(part.part.degree == static_cast<int>(parts.size()),
                            "the checkpoint has ", parts.size(), " of the ", part.part.degree,
-                           " parts of ", weight.name, "; take another checkpoint");
+                           " parts of ", weight.name, "; use another checkpoint");
       pieces_.require_has(part);
       elements += elements_of(part.shape);
     }
     // The checkpoint may also have the padding of the last rows.
     require<ConfigError>(elements >= weight.rows * weight.columns, weight.name, " has ",
                          weight.rows, " x ", weight.columns, " elements, but the checkpoint ",
-                         elements, " of them; it is of another model");
+                         elements, " of them; it belongs to another model");
   }
 
   /// Reads FP32 masters if the run had them, else the weights. Several threads may call it at the
@@ -74,7 +74,7 @@ class CheckpointWeights {
       if (parts.empty()) parts = pieces_.parts(prefix + name);
     }
     require<ConfigError>(!parts.empty(), "the checkpoint has no ", name,
-                         "; it is of another model");
+                         "; it belongs to another model");
     return parts;
   }
 

@@ -115,8 +115,8 @@ class CheckpointWriter {
       attempt([this] {
         const std::filesystem::path folder = file_.parent_path();
         require<IoError>(std::filesystem::exists(folder), folder.string(),
-                         ": rank 0 has made it, but it is not there for this rank; keep the run on "
-                         "a disk that all hosts see");
+                         ": this rank cannot see the folder that rank 0 has created; use a file "
+                         "system that all hosts share");
         if (!has_entries()) return;
         digest_ = write_state_file(file_, copy_);
         verify_file(file_, digest_, Context<Cpu>(threads_beside_steps()), ReadFrom::disk,

@@ -66,9 +66,9 @@ class Checkpoints {
   /// @throws IoError      on rank 0, if the folder is not writable; ConfigError on the others
   Checkpoints(CheckpointOptions options, TrainingSession& session, Tell tell)
       : options_(std::move(options)), session_(session), tell_(std::move(tell)), writer_(session) {
-    require<ConfigError>(options_.every >= 0 && options_.keep.every >= 0, "checkpoints every ",
-                         options_.every, " steps, and kept every ", options_.keep.every,
-                         "; give numbers of steps from 0 on");
+    require<ConfigError>(options_.every >= 0 && options_.keep.every >= 0,
+                         "every and keep.every must be at least 0, but are ", options_.every,
+                         " and ", options_.keep.every);
     require<ConfigError>(options_.keep.last >= 2, "keep.last is ", options_.keep.last,
                          "; set at least 2, because a disk may fail while a checkpoint is read");
     const auto texts = detail::all_or_none(session_, "folder of checkpoints", [&] {
@@ -182,7 +182,7 @@ class Checkpoints {
     const std::filesystem::path folder = std::filesystem::absolute(options_.folder);
     std::error_code error;
     std::filesystem::create_directories(folder, error);
-    require<IoError>(!error, folder.string(), ": cannot be made: ", error.message(),
+    require<IoError>(!error, folder.string(), ": cannot be created: ", error.message(),
                      "; choose another folder for the run");
     lock_ = std::make_unique<FolderLock>(folder);
     synchronise_names(folder.parent_path());
@@ -212,7 +212,7 @@ class Checkpoints {
     if (share_ == nullptr) share_ = std::make_unique<detail::CheckpointShare>(all, session_);
     require<UsageError>(all.size() == share_->writes.size(), "the state has ", all.size(),
                         " entries, but had ", share_->writes.size(),
-                        " when it was saved first; save the same");
+                        " in the first save; save the same entries");
     std::vector<StateEntry> own;
     for (std::size_t i = 0; i < all.size(); ++i) {
       if (share_->writes[i]) own.push_back(std::move(all[i]));
@@ -227,11 +227,12 @@ class Checkpoints {
     const auto [takes, is_free] = size_texts(share_->bytes, room);
     require<IoError>(room > share_->bytes, options_.folder.string(), ": a checkpoint takes ", takes,
                      ", but ", is_free,
-                     " are free on the disk; make room there: older ones go when it is whole");
+                     " are free on the disk; free disk space: older checkpoints are removed only "
+                     "after it is complete");
     if (std::filesystem::exists(record_.path)) {
       require<IoError>(!detail::look_at_checkpoint(record_.path).manifest.has_value(),
                        record_.path.string(),
-                       ": is there already; resume from the newest checkpoint, or choose another "
+                       ": already exists; resume from the newest checkpoint, or choose another "
                        "folder for the run");
       remove_committed_folder(record_.path,
                               options_.folder / detail::temporary_name(record_.step, "old"));

@@ -141,7 +141,7 @@ struct DataParallel {
     static constexpr bool casts_weights = Gather::is_cast;
 
     /// @throws UsageError   if the model's flat buffers cannot be cut into equal shards
-    /// @throws ConfigError  if weights should travel in FP8, but none of the model's can
+    /// @throws ConfigError  if weights should be sent in FP8, but none of the model's can
     Memory(Arena<D>& arena, const ModelRuns<W, G, D>& runs, const Sharding& sharding)
         : detail::SharedRuns<W, G, typename Reduce::template Sum<G>, D>(
               arena, runs, sharding, Reduce::is_packed, casts_weights) {}

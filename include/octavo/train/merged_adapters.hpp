@@ -34,7 +34,7 @@ class MergedAdapters {
   }
 
   /// Adds the contribution of adapters to elements of a parameter.
-  /// @param begin  of the first value in the parameter
+  /// @param begin  index of the first value in the parameter
   void merge(const std::string& parameter, Index begin, std::span<float> values) const {
     const auto found = layers_.find(parameter);
     if (found == layers_.end()) return;
@@ -54,7 +54,7 @@ class MergedAdapters {
   }
 
  private:
-  /// Adds the contribution of adapters to neighbours in a row of the weight.
+  /// Adds the contribution of adapters to adjacent elements in a row of the weight.
   void add_row(const AdaptedTensor& adapted, Index row, Index column,
                std::span<float> values) const {
     const Index rank = adapted.a.rows;

@@ -79,7 +79,7 @@ void require_equal_replicas(std::span<const std::type_identity_t<Value>> hashes,
 template <Device D>
 class ReplicaCheck {
  public:
-  /// Takes memory, unless `every` is 0.
+  /// Allocates memory, unless `every` is 0.
   /// @param scaling  the model's
   /// @param every  interval of comparisons in steps; 0: never
   template <class W, class G>

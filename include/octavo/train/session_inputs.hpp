@@ -103,7 +103,7 @@ class SessionInputs {
  public:
   /// @param sequence_length  of the batches that are passed. If sequences run longer, they are
   ///                         padded with their own first tokens, without targets
-  /// @param others  bytes that others copy with a step's inputs
+  /// @param others  bytes that other objects copy with a step's inputs
   SessionInputs(const SessionBuffers<D>& buffers, Index sequence_length, std::size_t others,
                 const Context<D>& context)
       : buffers_(buffers),
@@ -155,7 +155,7 @@ class SessionInputs {
   }
 
   /// Copies the losses of the rows that were passed, without padding.
-  /// @param losses  as many as a micro-batch has when it is passed
+  /// @param losses  one for each row of a micro-batch without padding
   void copy_losses_sync(std::span<float> losses, const Context<D>& context) const {
     for (Index i = 0; i < shape_.sequences; ++i) {
       const Index count = sequence_length_;

@@ -97,7 +97,7 @@ class SessionOfModel : public SessionCore<typename Model::DeviceType> {
   using Core = SessionCore<D>;
   using Parts = SessionParts<T, G, D>;
   using Kind = SessionKindOf<Model>;
-  /// Creates the parts whose memory `kind` has taken.
+  /// Creates the parts whose memory `kind` has allocated.
   using MakeParts = std::unique_ptr<Parts> (*)(Arena<D>&, const ModelRuns<T, G, D>&,
                                                const SessionOptions&);
 

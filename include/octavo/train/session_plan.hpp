@@ -83,10 +83,10 @@ struct SessionKind {
   struct OfRanks {
     bool casts_weights;  ///< whether they send each other weights in FP8
     Index degree;        ///< number of ranks that share the model's layers
-    /// Takes its memory, and returns this rank's shards.
+    /// Allocates its memory, and returns this rank's shards.
     Shards (*take)(Arena<D>&, const ModelRuns<W, G, D>&, const Sharding&, Index degree);
   };
-  /// Takes an optimizer's memory.
+  /// Allocates an optimizer's memory.
   using OfOptimizer = void (*)(Arena<D>&, const Shards&, const SessionOptions&);
 
   /// @param degree  number of ranks that share the model's layers
@@ -124,8 +124,8 @@ struct SessionKind {
     return {of_ranks<Ranks>(), of_optimizer<Optimizer>()};
   }
 
-  /// Takes the memory of a session except its model's from the arena, as `detail::SessionOfModel`
-  /// does.
+  /// Allocates the memory of a session, except its model's, from the arena, as
+  /// `detail::SessionOfModel` does.
   void take_memory(Arena<D>& arena, const ModelRuns<W, G, D>& runs, const ScalingTable<D>& scaling,
                    const SessionOptions& options) const {
     optimizer(arena, detail::trained(ranks.take(arena, runs, options.sharding, ranks.degree)),

@@ -66,13 +66,13 @@ namespace detail {
 inline void check_spike_options(const SpikeOptions& options, bool is_saved) {
   if (options.action == OnSpike::off) return;
   require<ConfigError>(options.threshold > 0 && std::isfinite(options.threshold),
-                       "the threshold of spikes must be above 0, but is ", options.threshold,
-                       "; set another");
+                       "the threshold of spikes must be positive, but is ", options.threshold);
   require<ConfigError>(options.window >= 2 && options.window <= RunTotals::most_recent,
-                       "the window of spikes is ", options.window, " steps; set 2 to ",
-                       RunTotals::most_recent);
-  require<ConfigError>(options.max_rollbacks >= 1, "rollbacks after spikes are ",
-                       options.max_rollbacks, " at most; set at least 1");
+                       "the window of spikes must have 2 to ", RunTotals::most_recent,
+                       " steps, but has ", options.window);
+  require<ConfigError>(options.max_rollbacks >= 1,
+                       "the maximum number of rollbacks must be at least 1, but is ",
+                       options.max_rollbacks);
   require<ConfigError>(options.action != OnSpike::rollback || is_saved,
                        "a rollback after a spike needs a checkpoint, but the run saves none; pass "
                        "--checkpoint-every, or another --on-spike");

@@ -76,14 +76,14 @@ inline void load_state_sync(const SavedState& saved, std::span<const StateEntry>
                          " is the part from element ", copy.begin, " on of ",
                          text(copy.format, copy.whole), " in the saved state, but from ",
                          entry.begin, " on of ", text(entry.format, entry.whole),
-                         " here; it is of another rank, or of another number of ranks");
+                         " here; it belongs to another rank, or to another number of ranks");
     require<ConfigError>(copy.part == entry.part, entry.name, " is part ", copy.part.place, " of ",
                          copy.part.degree, " in the saved state, but part ", entry.part.place,
                          " of ", entry.part.degree,
-                         " here; it is of another rank, or of another TensorParallel");
+                         " here; it belongs to another rank, or to another TensorParallel");
     require<ConfigError>(copy.bytes.size() == entry.bytes, entry.name, " has ", copy.bytes.size(),
                          " bytes in the saved state, but ", entry.bytes,
-                         " are needed; it is damaged, take another");
+                         " are needed; it is damaged, use another");
   }
   if (saved.size() != entries.size()) {
     SavedState rest = saved;

@@ -127,7 +127,7 @@ template <class Batches>
     const StepRecord record = take();
     require<ConfigError>(
         !record.result.is_above_limits || options.spikes.action == OnSpike::skip, "step ",
-        record.step, " is a spike, at which the run stopped or went back, so step ", step,
+        record.step, " is a spike, at which the run stopped or rolled back, so step ", step,
         " did not follow from it; replay that step, or start from a checkpoint after it");
     tell(record);
   }

@@ -193,8 +193,8 @@ class TrainingRun {
     return options_.spikes.action == OnSpike::stop || options_.spikes.action == OnSpike::rollback;
   }
 
-  /// Brings the run to the point where it continues. The session is as before the step, because it
-  /// skipped it.
+  /// Moves the run to the point from which it continues. The session is as before the step, because
+  /// it skipped it.
   SpikeRecord answer_spike(const StepRecord& record, const SpikeLimits& limits) {
     SpikeRecord spike{.step = record.step,
                       .loss = record.result.loss,
@@ -217,12 +217,12 @@ class TrainingRun {
   /// the spike.
   void roll_back(SpikeRecord& spike) {
     if (spike.rollbacks == options_.spikes.max_rollbacks) {
-      spike.reason = message("the run has already gone back ", spike.rollbacks, " times");
+      spike.reason = message("the run has already rolled back ", spike.rollbacks, " times");
       return;
     }
     const std::filesystem::path path = checkpoints_->newest_sync();
     if (path.empty()) {
-      spike.reason = "there is no checkpoint to go back to yet";
+      spike.reason = "there is no checkpoint to roll back to yet";
       return;
     }
     std::vector<StateEntry> more = run_state(batches_, totals_);
@@ -294,12 +294,12 @@ template <class Batches>
 [[nodiscard]] RunSummary train(TrainingSession& session, Batches& batches,
                                const RunOptions& options, RunObserver& observer, RunTotals& totals,
                                Checkpoints* checkpoints) {
-  require<ConfigError>(options.schedule.steps > 0, "the run has ", options.schedule.steps,
-                       " steps; set at least 1");
-  require<ConfigError>(options.operands_every > 0, "operands_every is ", options.operands_every,
-                       "; set at least 1 step");
-  require<ConfigError>(options.max_skipped > 0, "max_skipped is ", options.max_skipped,
-                       "; set at least 1 step");
+  require<ConfigError>(options.schedule.steps > 0,
+                       "the number of steps must be at least 1, but is ", options.schedule.steps);
+  require<ConfigError>(options.operands_every > 0,
+                       "operands_every must be at least 1 step, but is ", options.operands_every);
+  require<ConfigError>(options.max_skipped > 0, "max_skipped must be at least 1 step, but is ",
+                       options.max_skipped);
   require<ConfigError>(options.evaluate_every >= 0, "evaluate_every is ", options.evaluate_every,
                        "; set a number of steps, or 0 for the end only");
   require<ConfigError>(options.hash_every >= 0, "hash_every is ", options.hash_every,

@@ -49,14 +49,14 @@ namespace detail {
 /// @throws ConfigError  if a session cannot be created with these options
 inline void check_options(const SessionOptions& options) {
   const auto check = [](const char* name, auto value, bool good, const char* advice) {
-    require<ConfigError>(good, name, " is ", value, "; give ", advice);
+    require<ConfigError>(good, name, " is ", value, "; set ", advice);
   };
   check("micro-batches", options.micro_batches, options.micro_batches > 0, "at least 1");
   check("check-replicas", options.check_replicas, options.check_replicas >= 0,
         "a number of steps, or 0 for never");
   check("check-replicas", options.check_replicas,
         options.check_replicas == 0 || !options.sharding.shards_weights(),
-        "0, or ZeRO-1 or ZeRO-2: with ZeRO-3 no two ranks hold the same weights");
+        "0, or choose ZeRO-1 or ZeRO-2: with ZeRO-3, no weights are replicated");
   check("offload chunk", options.offload.chunk,
         options.offload.chunk > 0 && options.offload.chunk % Offload::multiple == 0,
         message("a multiple of ", Offload::multiple, " elements").c_str());
@@ -64,7 +64,7 @@ inline void check_options(const SessionOptions& options) {
         "a number of tokens, or 0");
   check("max_gradient_norm", options.max_gradient_norm,
         options.max_gradient_norm >= 0 && std::isfinite(options.max_gradient_norm),
-        "a number above 0, or 0 for no bound");
+        "a positive number, or 0 to disable clipping");
 }
 
 }  // namespace detail
@@ -73,9 +73,8 @@ inline void check_options(const SessionOptions& options) {
 /// @param run  see `TrainingSession::run_shape`
 inline std::string run_shape_note(Index sequence_length, BatchShape run) {
   if (run.tokens == sequence_length) return {};
-  return message("sequences of ", sequence_length, " tokens run as ", run.tokens,
-                 ", with rows without targets, which GEMMs in FP8, ranks that share the layers, or "
-                 "fast GEMMs need");
+  return message("sequences of ", sequence_length, " tokens are padded to ", run.tokens,
+                 ", as FP8 GEMMs, tensor parallelism or fast GEMMs require");
 }
 
 /// The result of a training step.
@@ -266,7 +265,7 @@ class TrainingSession {
 
   /// Passes all weights to `sink` as they are stored, a piece at a time. All ranks call it,
   /// assemble each piece from their parts, and wait for it.
-  /// @param sink  empty: this rank only helps the others
+  /// @param sink  empty: this rank only takes part in the exchanges
   virtual void read_weights_sync(const WeightSink& sink) = 0;
 };
 

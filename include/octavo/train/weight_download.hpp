@@ -20,15 +20,15 @@ template <class T, Device D>
 class WeightDownload {
  public:
   /// All arguments must outlive this.
-  /// @param sink  empty: this rank only helps the others
+  /// @param sink  empty: this rank only takes part in the exchanges
   WeightDownload(StepCollectives<D>& ranks, Communicator<D>& communicator, const WeightSink& sink,
                  const Context<D>& context)
       : ranks_(ranks), communicator_(communicator), sink_(sink), context_(context) {}
 
-  /// Passes neighbouring elements of this rank's part of a parameter, and of the parts of the other
+  /// Passes adjacent elements of this rank's part of a parameter, and of the parts of the other
   /// ranks.
   /// @param parameter  such as a `Parameter`; describes its shape and its part
-  /// @param begin      of the first in the part
+  /// @param begin      index of the first element in the part
   void give_sync(const WeightInfo& weight, const auto& parameter, Index begin,
                  TensorView<const T, 1, D> elements) {
     const int degree = parameter.part.degree;
@@ -51,7 +51,7 @@ class WeightDownload {
   /// Passes the weights of a flat buffer of which each rank has a shard.
   /// @param shard   this rank's
   /// @param shards  number of shards
-  /// @param weight  of the flat buffer's first parameter; those of the others follow
+  /// @param weight  description of the flat buffer's first parameter; those of the others follow it
   template <class Run>
   void give_shards_sync(const Run& in, TensorView<const T, 1, D> shard, Index shards,
                         const WeightInfo* weight) {
@@ -77,7 +77,7 @@ class WeightDownload {
 
  private:
   /// Gathers the first of these elements over ranks, once they are available.
-  /// @param gather  returns the bytes of `ranks` ranks for those of one
+  /// @param gather  accepts the bytes of this rank, and returns those of `ranks` ranks
   template <class Gather>
   TensorView<const T, 1, D> gather_sync(TensorView<const T, 1, D> own, Index ranks,
                                         const Gather& gather) {

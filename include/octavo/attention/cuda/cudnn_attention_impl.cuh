@@ -50,7 +50,7 @@ enum TensorNumber : std::int64_t {
 };
 using Pointers = std::unordered_map<std::int64_t, void*>;
 
-/// What a plan computes.
+/// The operation that a plan computes.
 enum class Work { forward, backward, deterministic_backward };
 
 inline Work backward_work(bool deterministic) {
@@ -334,7 +334,7 @@ struct CudnnAttention::Plans {
 
 namespace cudnn_plans {
 
-/// cuDNN takes all pointers as `void*`; inputs are only read.
+/// cuDNN accepts all pointers as `void*`; inputs are only read.
 inline void* address(const void* pointer) { return const_cast<void*>(pointer); }  // NOLINT
 
 /// Sets the pointers of queries, keys and values in fused rows.

@@ -47,7 +47,7 @@ inline void require_own_attention(const AttentionShape& shape, bool is_bf16) {
                        ", but attention in bf16 on Cuda needs a multiple of 8, at most ",
                        own_attention_dim, "; choose another model");
   require<ConfigError>(shape.tokens <= own_attention_tokens(dim), "a sequence has ", shape.tokens,
-                       " tokens, but attention in bf16 on Cuda takes at most ",
+                       " tokens, but attention in bf16 on Cuda supports at most ",
                        own_attention_tokens(dim), "; choose a shorter one");
 }
 

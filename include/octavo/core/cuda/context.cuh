@@ -84,8 +84,8 @@ class Context<Cuda> : detail::FindsBodies {
   /// The GPU's compute capability, times ten.
   [[nodiscard]] int capability() const { return capability_; }
 
-  /// Returns the stream to launch on. Makes its GPU the thread's current one, without which a
-  /// launch on it fails; so call it for each launch.
+  /// Returns the stream to launch on. Makes its GPU the thread's current one. Call it before each
+  /// launch, which fails otherwise.
   [[nodiscard]] cudaStream_t stream() const {
     make_current();
     return stream_;

@@ -85,8 +85,8 @@ void transpose_fp8_values_body(
   const Index rows = fp8_values.outer();
   const Index columns = fp8_values.inner();
   require_columns(name, columns);
-  require<ShapeError>(rows <= most_cast_rows, name, ": ", rows,
-                      " rows cannot be transposed at once, on Cuda at most ", most_cast_rows);
+  require<ShapeError>(rows <= most_cast_rows, name, ": at most ", most_cast_rows,
+                      " rows can be transposed at once on Cuda, but there are ", rows);
   const CastArguments<Format, PerTensor> arguments{{},      target, rows,  columns,
                                                    columns, {},     false, false};
   const dim3 tiles(static_cast<unsigned>(ceil_divide(columns, tile_side)),

@@ -71,9 +71,8 @@ void launch(const char* name, void (*kernel)(Parameters...), Index blocks, int t
             std::size_t shared_bytes, const Context<Cuda>& context, const Arguments&... arguments) {
   if (blocks == 0) return;
   constexpr Index most = std::numeric_limits<int>::max();
-  require<ShapeError>(blocks <= most, name, ": ", blocks,
-                      " blocks of threads are needed, of which ", most,
-                      " can be launched at once; split the tensor");
+  require<ShapeError>(blocks <= most, name, ": ", blocks, " thread blocks are needed, but at most ",
+                      most, " can be launched at once; split the tensor");
   launch(name, kernel, dim3(static_cast<unsigned>(blocks)), threads, shared_bytes, context,
          arguments...);
 }

@@ -28,8 +28,8 @@ inline constexpr Index most_layer_norm_columns = most_shared_bytes / 8;
 
 /// Throws ShapeError for rows that are too long for a kernel.
 inline void require_columns(const char* operation, Index columns, Index most = most_columns) {
-  require<ShapeError>(columns <= most, operation, ": rows have ", columns,
-                      " columns, but on Cuda at most ", most, "; split the rows");
+  require<ShapeError>(columns <= most, operation, ": rows must have at most ", most,
+                      " columns on Cuda, but have ", columns, "; split the rows");
 }
 
 /// Throws ShapeError for a matrix that is too large to be written as an operand of precision `P`.
@@ -37,8 +37,8 @@ template <LinearPrecision P>
 void require_operand_size(const char* operation, Index rows, Index columns) {
   require_columns(operation, columns);
   if constexpr (QuantizedPrecision<P>) {
-    require<ShapeError>(rows <= most_cast_rows, operation, ": ", rows,
-                        " rows cannot be cast at once, on Cuda at most ", most_cast_rows,
+    require<ShapeError>(rows <= most_cast_rows, operation, ": at most ", most_cast_rows,
+                        " rows can be cast at once on Cuda, but there are ", rows,
                         "; process fewer tokens at once");
   }
 }

@@ -192,7 +192,7 @@ OCTAVO_KERNEL void __launch_bounds__(quantize_threads, norm_tiles_at_once)
 struct RmsNormLaunch {
   float epsilon;
   float* inverse_rms;           ///< [rows]
-  std::size_t workspace_bytes;  ///< that the board takes
+  std::size_t workspace_bytes;  ///< size of the board
 
   template <class Cast, class Format, class Granularity>
   void launch_cast(const char* name, const CastArguments<Format, Granularity>& arguments,
@@ -207,8 +207,9 @@ struct RmsNormLaunch {
   }
 };
 
-/// Enqueues the kernel that normalises rows and writes an operand's copies without the values. The
-/// context's workspace contains the exchanged data; a second pass finds all of it available.
+/// Enqueues the kernel that normalises rows and writes an operand's copies without the values.
+/// Blocks exchange data through the context's workspace; in a second pass, all of it is already
+/// available.
 template <QuantizedPrecision P, OperandKind Kind>
 void enqueue_norm_cast(const char* name, TensorView<const Bf16, 2, Cuda> x,
                        TensorView<const Bf16, 1, Cuda> weight, float epsilon,
