@@ -53,7 +53,7 @@ inline std::string memory_table(const octavo::MemoryPlan& memory) {
   text += fmt::format("memory | {:<17} | {:>10.2f} MiB, allocated once\n", "peak",
                       mebibytes(memory.peak));
   if (memory.host > 0) {
-    text += fmt::format("memory | {:<17} | {:>10.2f} MiB in addition\n", "of the host",
+    text += fmt::format("memory | {:<17} | {:>10.2f} MiB in addition\n", "host memory",
                         mebibytes(memory.host));
   }
   return text;
@@ -70,7 +70,7 @@ inline std::string memory_line(const octavo::MemoryPlan& memory) {
   }
   return fmt::format(
       "memory | peak {:.2f} MiB ({}){}\n", mebibytes(memory.peak), kinds,
-      memory.host == 0 ? "" : fmt::format(", of the host {:.2f} MiB", mebibytes(memory.host)));
+      memory.host == 0 ? "" : fmt::format(", host memory {:.2f} MiB", mebibytes(memory.host)));
 }
 
 }  // namespace detail

@@ -434,9 +434,9 @@ TEST_F(Checkpoint, WhatACutOffSaveHasLeftIsSkippedAndThenRemoved) {
     skipped.push_back(one.path.filename().string() + " " + one.problem);
   });
   EXPECT_EQ(found.filename(), "step-00000010");
-  EXPECT_EQ(skipped, (std::vector<std::string>{
-                         "step-00000020 has no manifest.json",
-                         ".step-00000030.tmp-1 what a save that was cut off has left"}));
+  EXPECT_EQ(skipped,
+            (std::vector<std::string>{"step-00000020 has no manifest.json",
+                                      ".step-00000030.tmp-1 left by an interrupted save"}));
   StateStub session;
   Records records;
   const Checkpoints checkpoints({.folder = folder_}, session, to(records));

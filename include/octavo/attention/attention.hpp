@@ -85,7 +85,7 @@ void check_documents(const char* operation, const AttentionShape& shape,
   const Index most = shape.most_documents;
   require<ShapeError>(documents.empty() == (most == 0), operation, ": documents are ",
                       documents.empty() ? "not given" : "given", ", but most_documents is ", most,
-                      "; it is 0 where each sequence is one document");
+                      "; set 0 if each sequence is one document");
   if (most == 0) return;
   check_shape(operation, "begins of documents", documents.begins, {most + 1});
   check_shape(operation, "positions in documents", documents.positions, {shape.rows()});

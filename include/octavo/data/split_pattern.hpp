@@ -164,7 +164,7 @@ class PatternSyntax {
                           categories.find(message(' ', name, ' ')) != std::string_view::npos;
     if (!is_known) fail("only general categories are supported as properties");
     if (caseless_.back() && (name == "Lu" || name == "Ll" || name == "Lt"))
-      fail("a category of one case is not supported where case is ignored");
+      fail("a category of one letter case is not supported in a group that ignores case");
   }
 
   std::string_view pattern_;

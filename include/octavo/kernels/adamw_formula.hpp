@@ -30,10 +30,11 @@ struct AdamWSettings {
 
 namespace detail {
 
-/// Adjacent elements whose bits for one rounding come from one call of `philox`.
+/// Number of adjacent elements whose bits for one rounding come from one call of `philox`.
 inline constexpr int rounding_run = 8;
 
-/// Adjacent elements of a parameter that share the scale of a moment, for formats with scales.
+/// Number of adjacent elements of a parameter that share the scale of a moment, for formats with
+/// scales.
 inline constexpr int moment_group = 128;
 
 /// Whether moments in this format have scales.

@@ -122,7 +122,7 @@ class Arena {
   /// Returns the peak of all allocations so far.
   [[nodiscard]] const MemoryPlan& plan() const { return plan_; }
 
-  /// Returns all of the memory, for use before anything is written to it.
+  /// Returns all of the memory. Use it only before anything is written to the arena.
   [[nodiscard]] std::span<std::byte> memory() const { return {buffer_.data(), buffer_.size()}; }
 
   /// Returns the bytes of device memory actually allocated.

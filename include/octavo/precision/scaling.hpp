@@ -255,7 +255,7 @@ concept Scaling = detail::HasScalingMembers<S> && detail::granularities_match<S>
 
 namespace detail {
 
-/// Whether a type checks its history itself.
+/// Whether a type is a DelayedScaling, whose own assertions check its history.
 template <class S>
 inline constexpr bool is_delayed_scaling = false;
 template <int Length, AmaxReduction Reduction, Margin HeadRoom, ScaleRounding Rounding>

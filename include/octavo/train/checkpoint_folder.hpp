@@ -66,7 +66,7 @@ inline std::optional<Index> step_in(std::string name) {
 inline ListedCheckpoint look_at_checkpoint(const std::filesystem::path& path) {
   ListedCheckpoint found{path, step_in(path.filename().string()).value_or(0)};
   if (path.filename().string().starts_with('.')) {
-    found.problem = "what a save that was cut off has left";
+    found.problem = "left by an interrupted save";
     return found;
   }
   found.is_committed = true;
