@@ -256,7 +256,7 @@ octavo::JsonLine evaluate_text(Setup& setup, bool is_first, std::vector<Metric>&
         static_cast<double>(loss.tokens) / static_cast<double>(setup.text->tokens.size());
     const double bits =
         loss.sum / (std::numbers::ln2 * share * static_cast<double>(*setup.text->bytes));
-    if (has_targets) table.push_back({"perplexity", "bits a byte", bits});
+    if (has_targets) table.push_back({"perplexity", "bits per byte", bits});
     line.add("bits_per_byte", bits);
   }
   line.add("seconds", seconds_since(start));

@@ -27,7 +27,7 @@ inline std::unique_ptr<octavo::Tokenizer> open_tokenizer(const std::string& name
   require_file("--tokenizer " + name, name, "pass bytes, a tokenizer.json or a tokenizer.model");
   std::error_code error;
   octavo::require<octavo::IoError>(std::filesystem::file_size(name, error) != 0, "--tokenizer ",
-                                   name, ": is empty; get the file again");
+                                   name, ": is empty; download the file again");
 #if defined(OCTAVO_PROGRAM_HAS_UTF8PROC)
   const octavo::NormalizeText normalize = octavo::normalize_by_utf8proc;
 #else

@@ -311,12 +311,12 @@ inline std::string note_of_ranks(const octavo::CheckpointManifest& manifest,
   if (before == now) return {};
   const octavo::Index of_each = options.batch * options.sequence_length * options.micro_batches;
   const octavo::Index micro_batches = options.micro_batches * before;
-  return octavo::message(
-      "a step contains the batches of ", now, " instead of ", before, " ranks: ", of_each * now,
-      " tokens, ", of_each * before, " with the same flags on as many ranks as before",
-      micro_batches % now != 0
-          ? ""
-          : octavo::message("; --micro-batches ", micro_batches / now, " gives as many here"));
+  return octavo::message("with these flags, a step has ", of_each * now, " tokens, but ",
+                         of_each * before, " on the checkpoint's number of ranks (", before, ")",
+                         micro_batches % now != 0
+                             ? ""
+                             : octavo::message("; pass --micro-batches ", micro_batches / now,
+                                               " for the same number"));
 }
 
 /// Returns a note if the algorithms of a resumed session, `here`, are not those of the checkpoint,

@@ -213,8 +213,8 @@ inline bool replay(octavo::TrainingSession& session, RunData& data, octavo::RunT
     fmt::print(
         "equal: the step is repeatable, but from step {} on, the run recorded other results. {}\n",
         first_other,
-        kernels.empty() ? "If the run used this program, these flags, as many ranks and the same "
-                          "kernels, the hardware was faulty then"
+        kernels.empty() ? "If the run used this program, these flags, the same number of ranks and "
+                          "the same kernels, the hardware was faulty then"
                         : kernels +
                               " sums in no fixed order, so this proves nothing; runs with "
                               "--deterministic can be compared");

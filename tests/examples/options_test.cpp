@@ -242,14 +242,12 @@ TEST(TrainerResumes, OtherRanksHaveOtherStepsUnlessTheySayOtherwise) {
   };
   EXPECT_EQ(note(4, 1, 4), "");
   EXPECT_EQ(note(4, 2, 2), "");
-  EXPECT_EQ(
-      note(8, 2, 2),
-      "a step contains the batches of 2 instead of 4 ranks: 120 tokens, 240 with the same flags "
-      "on as many ranks as before; --micro-batches 6 gives as many here");
+  EXPECT_EQ(note(8, 2, 2),
+            "with these flags, a step has 120 tokens, but 240 on the checkpoint's number of ranks "
+            "(4); pass --micro-batches 6 for the same number");
   EXPECT_EQ(
       note(1, 1, 2),
-      "a step contains the batches of 2 instead of 1 ranks: 120 tokens, 60 with the same flags "
-      "on as many ranks as before");
+      "with these flags, a step has 120 tokens, but 60 on the checkpoint's number of ranks (1)");
 }
 
 TEST(TrainerResumes, OtherLibrariesAreToldOf) {

@@ -146,7 +146,7 @@ EOF
   cmp decomposed.bin composed.bin || fail "text is not brought into NFC"
   : >empty.json
   run "an empty tokenizer" 1 a.txt --tokenizer empty.json --out x.bin
-  err_is_one_line_with "--tokenizer empty.json: is empty; get the file again"
+  err_is_one_line_with "--tokenizer empty.json: is empty; download the file again"
   run "no such tokenizer" 1 a.txt --tokenizer absent.json --out x.bin
   err_is_one_line_with "--tokenizer absent.json: there is no such file; pass bytes, a tokenizer.json"
   run "a folder as tokenizer" 1 a.txt --tokenizer folder.txt --out x.bin

@@ -321,7 +321,7 @@ on_ranks "weights that travel in FP8 and are saved" 0 4 "${saved[@]}" --tensor-p
 exports_as_saved saved-fp8 weights-of-fp8
 on_ranks "ranks go on that share layers" 0 2 "${saved[@]}" --tensor-parallel 2 --micro-batches 8 \
   --steps 10 --out on-1-shared --resume saved-1/checkpoints/step-00000008
-grep -qF "resumed | a step contains the batches of 1 instead of 4 ranks: 512 tokens, 2048 with the same flags on as many ranks as before; --micro-batches 32 gives as many here" out ||
+grep -qF "resumed | with these flags, a step has 512 tokens, but 2048 on the checkpoint's number of ranks (4); pass --micro-batches 32 for the same number" out ||
   fail "it is not said how many tokens a step has"
 on_ranks "ranks go on that share no layers" 0 2 "${saved[@]}" --micro-batches 2 --steps 10 \
   --out on-2-shared --resume saved-2/checkpoints/step-00000008
