@@ -181,7 +181,7 @@ class TiktokenReader {
   const Index count =
       tokenizer.vocabulary_size() - static_cast<Index>(options.special_tokens.size());
   require<IoError>(count == tokens, path.string(), ": must have ", tokens,
-                   " lines as Llama 3's file, but has ", count,
+                   " lines like Llama 3's file, but has ", count,
                    "; it is truncated, or belongs to another model: name its tokenizer.json");
   return tokenizer;
 }

@@ -28,7 +28,7 @@ struct AdamWRule {
     in("beta2", beta2, beta2 >= 0 && beta2 < 1, "a number from 0 to below 1");
     in("epsilon", epsilon, epsilon > 0 && std::isfinite(epsilon), "a number above 0");
     in("weight_decay", weight_decay, weight_decay >= 0 && std::isfinite(weight_decay),
-       "a number from 0 on");
+       "a number of at least 0");
   }
 
   static AdamWStep at(const AdamWSettings& settings, const StepNumbers& numbers) {

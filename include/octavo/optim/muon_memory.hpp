@@ -66,9 +66,9 @@ struct MuonSettings {
     const float coefficients = newton_schulz.a + newton_schulz.b + newton_schulz.c;
     in("coefficients' sum", coefficients, std::isfinite(coefficients), "finite coefficients");
     in("weight_decay", weight_decay, weight_decay >= 0 && std::isfinite(weight_decay),
-       "a number from 0 on");
+       "a number of at least 0");
     in("adamw_rate", adamw_rate, adamw_rate >= 0 && std::isfinite(adamw_rate),
-       "a number from 0 on");
+       "a number of at least 0");
     AdamWRule::check(adamw);
   }
 };
