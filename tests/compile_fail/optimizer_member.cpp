@@ -43,7 +43,7 @@ struct Own {
     void add_squared_norms(TensorView<StepStatus, 1, D> status,
                            const Context<D>& context) const override;
 #if !defined(OCTAVO_COMPILE_FAIL_ABSTRACT)
-    void step(TensorView<const StepStatus, 1, D> status, ShardGather<D>& ranks,
+    void step(TensorView<const StepStatus, 1, D> status, ShardExchange<D>& ranks,
               Timeline<D>& timeline, const Context<D>& context) const override;
 #endif
     void advance() override;

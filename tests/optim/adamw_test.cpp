@@ -133,7 +133,7 @@ std::map<std::string, std::vector<unsigned char>> kept_by(Index ranks) {
     Optimizer optimizer(arena, {model.shard(rank, ranks)}, {}, 1);
     optimizer.initialize(context);
     Timeline<Cpu> untimed;
-    ShardGather<Cpu> alone;
+    ShardExchange<Cpu> alone;
     Staging<Cpu> staging(sizeof(AdamWStep), context);
     StepStatus status{};
     status.clip_coefficient = 1.0f;

@@ -8,6 +8,8 @@
 #include <barrier>
 #include <cmath>
 #include <cstddef>
+#include <cstring>
+#include <deque>
 #include <map>
 #include <optional>
 #include <string>
@@ -27,40 +29,38 @@ float noise(std::size_t element, int salt) {
   return static_cast<float>(number - 32) / 32.0f;
 }
 
-/// Ranks as threads that gather at most 512 bytes of each at a time.
-class ThreadGather final : public ShardGather<Cpu> {
+/// Ranks as threads.
+class ThreadExchange final : public ShardExchange<Cpu> {
  public:
   struct Shared {
-    explicit Shared(std::ptrdiff_t ranks)
-        : meeting(ranks), parts(static_cast<std::size_t>(ranks)) {}
+    explicit Shared(std::ptrdiff_t ranks) : meeting(ranks), rows(static_cast<std::size_t>(ranks)) {}
     std::barrier<> meeting;
-    std::vector<const std::byte*> parts;
+    std::vector<const std::byte*> rows;
   };
-  ThreadGather(Shared& shared, std::size_t rank) : shared_(shared), rank_(rank) {}
+  ThreadExchange(Shared& shared, std::size_t rank) : shared_(shared), rank_(rank) {}
 
-  [[nodiscard]] TensorView<const std::byte, 1, Cpu> gather_shards(
-      TensorView<const std::byte, 1, Cpu> own, const Context<Cpu>&) override {
-    const std::size_t bytes = std::min<std::size_t>(own.bytes(), 512);
-    shared_.parts[rank_] = own.data();
+  void exchange_shards(TensorView<const std::byte, 2, Cpu> rows,
+                       TensorView<std::byte, 2, Cpu> received, const Context<Cpu>&) override {
+    const auto bytes = static_cast<std::size_t>(rows.extent(1));
+    shared_.rows[rank_] = rows.data();
     shared_.meeting.arrive_and_wait();
-    gathered_.clear();
-    for (const std::byte* part : shared_.parts)
-      gathered_.insert(gathered_.end(), part, part + bytes);
+    for (std::size_t from = 0; from < shared_.rows.size(); ++from) {
+      std::memcpy(received.row(static_cast<Index>(from)), shared_.rows[from] + rank_ * bytes,
+                  bytes);
+    }
     shared_.meeting.arrive_and_wait();
-    return {gathered_.data(), {static_cast<Index>(gathered_.size())}};
   }
 
  private:
   Shared& shared_;
   std::size_t rank_;
-  std::vector<std::byte> gathered_;
 };
 
 /// The shard of one of several ranks.
 struct RanksShare {
   Index rank = 0;
   Index ranks = 1;
-  ShardGather<Cpu>* gather = nullptr;
+  ShardExchange<Cpu>* exchange = nullptr;
 };
 
 /// Flat parameters in FP32: a block's matrices between parameters that AdamW updates.
@@ -95,7 +95,22 @@ struct Block {
   Parameter<float, float, Cpu> embedding, qkv, norm, gate_up, down;
 };
 
-/// A block, its optimizer and their memory.
+/// Several blocks.
+class Model {
+ public:
+  explicit Model(Arena<Cpu>& arena) {
+    for (int i = 0; i < 3; ++i) blocks.emplace_back(arena);
+  }
+  [[nodiscard]] std::vector<FlatShard<float, float, Cpu>> shards(const RanksShare& share) {
+    std::vector<FlatShard<float, float, Cpu>> all;
+    for (Block& block : blocks) all.push_back(block.shards(share)[0]);
+    return all;
+  }
+
+  std::deque<Block> blocks;
+};
+
+/// Blocks, their optimizer and their memory.
 template <class Optimizer>
 class Training {
   using For = typename Optimizer::template For<float, float, Cpu>;
@@ -105,15 +120,17 @@ class Training {
   explicit Training(const Settings& settings, const Offload& offload = {},
                     const RanksShare& share = {})
       : share_(share), offload_(offload), arena_(plan(settings), context) {
-    block.emplace(arena_);
-    clear_weights(RunPart<float, Cpu>{block->run.weights()}, context);
-    fill_zero(block->run.gradients().data(), block->run.gradients().bytes(), context);
-    for (Parameter<float, float, Cpu>* parameter : block->all()) {
-      for (Index i = 0; i < parameter->weight.size(); ++i) {
-        parameter->weight.data()[i] = noise(static_cast<std::size_t>(i), 50) * 0.25f;
+    model.emplace(arena_);
+    for (Block& block : model->blocks) {
+      clear_weights(RunPart<float, Cpu>{block.run.weights()}, context);
+      fill_zero(block.run.gradients().data(), block.run.gradients().bytes(), context);
+      for (Parameter<float, float, Cpu>* parameter : block.all()) {
+        for (Index i = 0; i < parameter->weight.size(); ++i) {
+          parameter->weight.data()[i] = noise(static_cast<std::size_t>(i), 50) * 0.25f;
+        }
       }
     }
-    optimizer.emplace(arena_, block->shards(share), settings, 1, offload);
+    optimizer.emplace(arena_, model->shards(share), settings, 1, offload);
     optimizer->initialize(context);
   }
 
@@ -123,8 +140,8 @@ class Training {
     status.skip = skips ? 1 : 0;
     Staging<Cpu> staging(optimizer->staged_bytes(), context);
     optimizer->prepare(rate, staging, context);
-    optimizer->step({&status, {1}}, share_.gather == nullptr ? alone_ : *share_.gather, untimed_,
-                    context);
+    optimizer->step({&status, {1}}, share_.exchange == nullptr ? alone_ : *share_.exchange,
+                    untimed_, context);
     if (!skips) optimizer->advance();
   }
 
@@ -133,7 +150,7 @@ class Training {
  private:
   MemoryPlan plan(const Settings& settings) {
     Arena<Cpu> measuring;
-    Block measured(measuring);
+    Model measured(measuring);
     const For sized(measuring, measured.shards(share_), settings, 1, offload_);
     return measuring.plan();
   }
@@ -141,11 +158,11 @@ class Training {
   RanksShare share_;
   Offload offload_;
   Arena<Cpu> arena_;
-  ShardGather<Cpu> alone_;
+  ShardExchange<Cpu> alone_;
   Timeline<Cpu> untimed_;
 
  public:
-  std::optional<Block> block;
+  std::optional<Model> model;
   std::optional<For> optimizer;
 };
 
@@ -209,7 +226,7 @@ TEST(Muon, TakesPyTorchsSteps) {
   int compared = 0;
   for (const GoldenRun& run : runs()) {
     Training<Muon<>> training(run.settings);
-    const std::vector<Matrix> matrices = matrices_of(*training.block);
+    const std::vector<Matrix> matrices = matrices_of(training.model->blocks[0]);
     for (std::size_t number = 0; number < matrices.size(); ++number) {
       for (std::size_t i = 0; i < matrices[number].size(); ++i) {
         matrices[number].weights()[i] = noise(i, static_cast<int>(number) + 50) * 0.25f;
@@ -238,23 +255,31 @@ TEST(Muon, TakesPyTorchsSteps) {
   EXPECT_EQ(compared, 2 * 3 * 6);
 }
 
-/// All gradients of a step, of whatever weights.
-void set_all_gradients(Block& block, int step) {
-  for (Parameter<float, float, Cpu>* parameter : block.all()) {
-    for (Index i = 0; i < parameter->gradient.size(); ++i) {
-      parameter->gradient.data()[i] = noise(static_cast<std::size_t>(i), 1 + step);
+/// All gradients of a step, of whatever weights; other ones in each block.
+void set_all_gradients(Model& model, int step) {
+  int salt = 1 + step;
+  for (Block& block : model.blocks) {
+    for (Parameter<float, float, Cpu>* parameter : block.all()) {
+      for (Index i = 0; i < parameter->gradient.size(); ++i) {
+        parameter->gradient.data()[i] = noise(static_cast<std::size_t>(i), salt);
+      }
     }
+    salt += 10;
   }
 }
 
 template <class Optimizer>
 std::vector<float> weights_after(Training<Optimizer>& training, int steps, double rate = 0.01) {
   for (int step = 0; step < steps; ++step) {
-    set_all_gradients(*training.block, step);
+    set_all_gradients(*training.model, step);
     training.step(rate);
   }
-  const TensorView<float, 1, Cpu> weights = training.block->run.weights();
-  return {weights.data(), weights.data() + weights.size()};
+  std::vector<float> all;
+  for (const Block& block : training.model->blocks) {
+    const TensorView<float, 1, Cpu> weights = block.run.weights();
+    all.insert(all.end(), weights.data(), weights.data() + weights.size());
+  }
+  return all;
 }
 
 TEST(Muon, OtherParametersAreAdamWs) {
@@ -263,7 +288,7 @@ TEST(Muon, OtherParametersAreAdamWs) {
   Training<AdamW<>> alone(adamw);
   const std::vector<float> weights = weights_after(muon, 3);
   const std::vector<float> expected = weights_after(alone, 3);
-  for (const auto* parameter : muon.block->all()) {
+  for (const auto* parameter : muon.model->blocks[0].all()) {
     const auto begin = static_cast<std::ptrdiff_t>(parameter->offset);
     const auto end = begin + static_cast<std::ptrdiff_t>(parameter->weight.size());
     EXPECT_EQ(std::equal(weights.begin() + begin, weights.begin() + end, expected.begin() + begin),
@@ -279,21 +304,33 @@ TEST(Muon, RanksHaveTheBitsOfOne) {
   const std::vector<float> expected = weights_after(alone, 3);
   for (const Index ranks : {2, 4, 8}) {
     std::vector<std::vector<float>> found(static_cast<std::size_t>(ranks));
-    ThreadGather::Shared shared(ranks);
+    ThreadExchange::Shared shared(ranks);
     std::vector<std::thread> threads;
     for (Index rank = 0; rank < ranks; ++rank) {
       threads.emplace_back([&, rank] {
-        ThreadGather gather(shared, static_cast<std::size_t>(rank));
-        Training<Muon<>> training(MuonSettings{}, {}, {rank, ranks, &gather});
+        ThreadExchange exchange(shared, static_cast<std::size_t>(rank));
+        Training<Muon<>> training(MuonSettings{}, {}, {rank, ranks, &exchange});
         found[static_cast<std::size_t>(rank)] = weights_after(training, 3);
       });
     }
     for (std::thread& thread : threads) thread.join();
-    const std::size_t size = expected.size() / static_cast<std::size_t>(ranks);
+    const std::size_t of_block = expected.size() / 3;
+    const std::size_t size = of_block / static_cast<std::size_t>(ranks);
     for (std::size_t i = 0; i < expected.size(); ++i) {
-      ASSERT_EQ(found[i / size][i], expected[i]) << "element " << i << " of " << ranks << " ranks";
+      ASSERT_EQ(found[i % of_block / size][i], expected[i]) << "element " << i << ", " << ranks;
     }
   }
+}
+
+TEST(Muon, RanksTakeEquallyMuchMemory) {
+  std::vector<std::size_t> bytes;
+  for (Index rank = 0; rank < 4; ++rank) {
+    Arena<Cpu> measuring;
+    Model measured(measuring);
+    const Muon<>::Memory<float, float, Cpu> sized(measuring, measured.shards({rank, 4}), {}, 1, {});
+    bytes.push_back(measuring.plan().peak);
+  }
+  for (const std::size_t of_rank : bytes) EXPECT_EQ(of_rank, bytes[0]);
 }
 
 TEST(Muon, StateInHostMemoryChangesNoBit) {
@@ -305,7 +342,7 @@ TEST(Muon, StateInHostMemoryChangesNoBit) {
 TEST(Muon, ASkippedStepChangesNothing) {
   Training<Muon<>> never(MuonSettings{});
   Training<Muon<>> once(MuonSettings{});
-  set_all_gradients(*once.block, 9);
+  set_all_gradients(*once.model, 9);
   once.step(0.01, true);
   EXPECT_EQ(weights_after(once, 2), weights_after(never, 2));
 }

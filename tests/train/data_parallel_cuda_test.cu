@@ -29,7 +29,7 @@ struct Setting {
   unsigned steps = 1;
 };
 
-template <class Precision, class Reduce, class Gather, Device D>
+template <class Precision, class Reduce, class Gather, Device D, class Optimizer = AdamW<>>
 std::vector<Outcome> train(const Setting& setting) {
   std::vector<Outcome> outcomes(static_cast<std::size_t>(setting.ranks));
   ::support::on_ranks<D>(setting.ranks, [&](auto& communicator) {
@@ -41,7 +41,7 @@ std::vector<Outcome> train(const Setting& setting) {
     options.micro_batches = setting.micro_batches / setting.ranks;
     options.sharding.zero = setting.zero;
     options.sharding.reduce_each_micro_batch = setting.reduce_each_micro_batch;
-    ModelSession<Llama<::support::small, Precision, D>, AdamW<>, DataParallel<Reduce, Gather>>
+    ModelSession<Llama<::support::small, Precision, D>, Optimizer, DataParallel<Reduce, Gather>>
         session(options, context, communicator);
     if (setting.steps > 1) session.begin_timeline_sync();  // steps of one are not recorded
     const auto rank = static_cast<unsigned>(communicator.rank());
@@ -126,6 +126,18 @@ TEST_P(DataParallelOnCuda, RunsAreRepeatedToTheBit) {
 }
 
 class DataParallelOnOneGpu : public support::OnGpu {};
+
+TEST_F(DataParallelOnOneGpu, StagesOfZeroHaveTheSameBitsWithMuon) {
+  const auto run = [](Zero zero) {
+    return train<Bf16, ReduceIn<>, GatherIn<>, Cuda, Muon<>>(
+        {.ranks = 2, .zero = zero, .micro_batches = 2, .steps = 3});
+  };
+  const auto once = run(Zero::optimizer);
+  for (const Zero zero : {Zero::gradients, Zero::weights}) expect_same_bits(once, run(zero));
+  const auto on_cpu = train<Bf16, ReduceIn<>, GatherIn<>, Cpu, Muon<>>(
+      {.ranks = 2, .micro_batches = 2, .steps = 3});
+  EXPECT_NEAR(once[0].step.loss, on_cpu[0].step.loss, 1e-2 * on_cpu[0].step.loss);
+}
 
 // Where gradients are summed over ranks once a step, and where after each micro-batch.
 TEST_F(DataParallelOnOneGpu, StagesOfZeroHaveTheSameBits) {

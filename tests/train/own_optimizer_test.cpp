@@ -40,7 +40,7 @@ struct Sgd {
                            const Context<D>& context) const override {
       for (const auto& shard : shards_) add_squared_norm(shard.gradients, status, context);
     }
-    void step(TensorView<const StepStatus, 1, D> status, ShardGather<D>&, Timeline<D>&,
+    void step(TensorView<const StepStatus, 1, D> status, ShardExchange<D>&, Timeline<D>&,
               const Context<D>& context) const override {
       if (status.data()->skip != 0) return;
       const float factor = rate_.data()[0] * status.data()->clip_coefficient;

@@ -91,7 +91,7 @@ class OptimizerOfRule : public RuleMemory<Rule, W, G, Moment, D>, public Optimiz
                          const Context<D>& context) const override {
     state_.add_squared_norms(status, context);
   }
-  void step(TensorView<const StepStatus, 1, D> status, [[maybe_unused]] ShardGather<D>& ranks,
+  void step(TensorView<const StepStatus, 1, D> status, [[maybe_unused]] ShardExchange<D>& ranks,
             Timeline<D>& timeline, const Context<D>& context) const override {
     state_.update(timeline, [&](const auto& elements) {
       Rule::update(elements, settings_, TensorView<const Step, 1, D>(step_), status, context);

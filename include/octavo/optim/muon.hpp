@@ -21,13 +21,14 @@ template <class W, class G, class Moment, Device D>
 class MuonOptimizer : public MuonMemory<W, G, Moment, D>, public Optimizer<D> {
   using Memory = MuonMemory<W, G, Moment, D>;
   using Memory::flats_;
-  using Memory::gathered_;
   using Memory::matrices_;
   using Memory::newton_schulz_;
   using Memory::others_;
   using Memory::own_;
+  using Memory::ranks_;
   using Memory::settings_;
   using Memory::steps_;
+  using Memory::whole_;
   using typename Memory::Flat;
 
  public:
@@ -36,7 +37,7 @@ class MuonOptimizer : public MuonMemory<W, G, Moment, D>, public Optimizer<D> {
   void initialize(const Context<D>& context) override {
     others_.initialize(context);
     matrices_.initialize(context);
-    // Elements between matrices are gathered, but never written.
+    // Elements between matrices are sent, but never written.
     fill_zero(own_.data(), own_.bytes(), context);
   }
 
@@ -56,34 +57,14 @@ class MuonOptimizer : public MuonMemory<W, G, Moment, D>, public Optimizer<D> {
     matrices_.add_squared_norms(status, context);
   }
 
-  void step(TensorView<const StepStatus, 1, D> status, ShardGather<D>& ranks, Timeline<D>& timeline,
-            const Context<D>& context) const override {
+  void step(TensorView<const StepStatus, 1, D> status, ShardExchange<D>& ranks,
+            Timeline<D>& timeline, const Context<D>& context) const override {
     others_.update(timeline, [&](const auto& elements) {
       AdamWRule::update(elements, settings_.adamw, step_values(0), status, context);
     });
-    for (const Flat& flat : flats_) {
-      for (const std::size_t shard : flat.shards) {
-        matrices_.update_shard(shard, timeline, [&](const auto& elements) {
-          muon_momentum(of_muon(elements, flat.begin), settings_.of_momentum(), step_values(1),
-                        status, context);
-        });
-      }
-      const TensorView<Bf16, 1, D> whole = gather(flat, ranks, context);
-      for (const MuonMatrix& matrix : flat.matrices) {
-        newton_schulz_.orthogonalize({whole.data() + matrix.offset, {matrix.rows, matrix.columns}},
-                                     settings_.newton_schulz, context);
-      }
-      const Index begin = flat.begin;
-      if (flat.size != flat.whole) {
-        copy_on_device(own_.data(), whole.data() + begin,
-                       static_cast<std::size_t>(flat.size) * sizeof(Bf16), context);
-      }
-      for (const std::size_t shard : flat.shards) {
-        matrices_.update_shard(shard, timeline, [&](const auto& elements) {
-          muon_update(of_muon(elements, begin), settings_.rates(elements.parameter), step_values(1),
-                      status, context);
-        });
-      }
+    for (std::size_t first = 0; first < flats_.size(); first += in_turn(first)) {
+      update_flats(std::span(flats_).subspan(first, in_turn(first)), status, ranks, timeline,
+                   context);
     }
   }
   void advance() override { others_.advance(); }
@@ -103,9 +84,71 @@ class MuonOptimizer : public MuonMemory<W, G, Moment, D>, public Optimizer<D> {
     return TensorView<const AdamWStep, 1, D>(steps_.rows(which, 1));
   }
 
-  /// @param begin  offset of this rank's first element in the flat parameters
+  /// Returns how many flat parameters are updated together, from one of them on: adjacent ones of
+  /// equal size, at most one for each rank.
+  [[nodiscard]] std::size_t in_turn(std::size_t first) const {
+    std::size_t count = 1;
+    while (count < static_cast<std::size_t>(ranks_) && first + count < flats_.size() &&
+           flats_[first + count].whole == flats_[first].whole) {
+      ++count;
+    }
+    return count;
+  }
+
+  /// Updates the matrices of flat parameters, of which each rank orthogonalises one.
+  void update_flats(std::span<const Flat> flats, TensorView<const StepStatus, 1, D> status,
+                    ShardExchange<D>& ranks, Timeline<D>& timeline,
+                    const Context<D>& context) const {
+    const Index size = flats.front().size;
+    const auto each = [&](const auto& update) {
+      for (std::size_t i = 0; i < flats.size(); ++i) {
+        const TensorView<Bf16, 1, D> directions = own_.rows(static_cast<Index>(i) * size, size);
+        for (const std::size_t shard : flats[i].shards) {
+          matrices_.update_shard(shard, timeline, [&](const auto& elements) {
+            update(elements.parameter, of_muon(elements, flats[i].begin, directions));
+          });
+        }
+      }
+    };
+    each([&](const ParameterPlace&, const auto& elements) {
+      muon_momentum(elements, settings_.of_momentum(), step_values(1), status, context);
+    });
+    exchange(own_, whole_, size, ranks, context);
+    if (const auto rank = static_cast<std::size_t>(flats.front().begin / size);
+        rank < flats.size()) {
+      for (const MuonMatrix& matrix : flats[rank].matrices) {
+        newton_schulz_.orthogonalize(
+            {directions_of_one().data() + matrix.offset, {matrix.rows, matrix.columns}},
+            settings_.newton_schulz, context);
+      }
+    }
+    exchange(whole_, own_, size, ranks, context);
+    each([&](const ParameterPlace& parameter, const auto& elements) {
+      muon_update(elements, settings_.rates(parameter), step_values(1), status, context);
+    });
+  }
+
+  /// Returns where the directions of the flat parameters are that this rank orthogonalises.
+  [[nodiscard]] TensorView<Bf16, 1, D> directions_of_one() const {
+    return ranks_ == 1 ? own_ : whole_;
+  }
+
+  /// Sends the shards in rows of `from` to their ranks.
+  /// @param size  elements of a row
+  void exchange(TensorView<Bf16, 1, D> from, TensorView<Bf16, 1, D> to, Index size,
+                ShardExchange<D>& ranks, const Context<D>& context) const {
+    if (ranks_ == 1) return;
+    const typename TensorView<std::byte, 2, D>::Shape shape{
+        ranks_, size * static_cast<Index>(sizeof(Bf16))};
+    ranks.exchange_shards({reinterpret_cast<const std::byte*>(from.data()), shape},
+                          {reinterpret_cast<std::byte*>(to.data()), shape}, context);
+  }
+
+  /// @param begin       offset of this rank's first element in the flat parameters
+  /// @param directions  of this rank's shard
   [[nodiscard]] MuonElements<W, G, Moment, D> of_muon(
-      const UpdatedElements<W, G, Moment, 1, D>& elements, Index begin) const {
+      const UpdatedElements<W, G, Moment, 1, D>& elements, Index begin,
+      TensorView<Bf16, 1, D> directions) const {
     // AdamW's parameters have the streams below.
     constexpr std::uint64_t first_stream = std::uint64_t{1} << 29;
     const Index place = elements.parameter.offset + elements.first_element - begin;
@@ -113,34 +156,9 @@ class MuonOptimizer : public MuonMemory<W, G, Moment, D>, public Optimizer<D> {
             .gradient = elements.gradient,
             .master = elements.state.master,
             .momentum = elements.state.moments[0],
-            .direction = own_.rows(place, elements.weight.size()),
+            .direction = directions.rows(place, elements.weight.size()),
             .random_stream = first_stream + elements.random_stream,
             .first_element = elements.first_element};
-  }
-
-  /// Returns the directions of all flat parameters, those of other ranks' shards included.
-  [[nodiscard]] TensorView<Bf16, 1, D> gather(const Flat& flat, ShardGather<D>& ranks,
-                                              const Context<D>& context) const {
-    if (flat.size == flat.whole) return own_.rows(0, flat.size);
-    constexpr auto bytes_of_one = static_cast<Index>(sizeof(Bf16));
-    const Index count = flat.whole / flat.size;
-    const Index bytes = flat.size * bytes_of_one;
-    auto* const target = reinterpret_cast<std::byte*>(gathered_.data());
-    const auto* const own = reinterpret_cast<const std::byte*>(own_.data());
-    for (Index done = 0; done < bytes;) {
-      const TensorView<const std::byte, 1, D> all =
-          ranks.gather_shards({own + done, {bytes - done}}, context);
-      const Index part = all.size() / count;
-      require<UsageError>(part > 0 && part * count == all.size(), "Muon: ", count,
-                          " ranks have shards, but gather_shards returned ", all.size(),
-                          " bytes; override it in the type of the ranks");
-      for (Index rank = 0; rank < count; ++rank) {
-        copy_on_device(target + rank * bytes + done, all.data() + rank * part,
-                       static_cast<std::size_t>(part), context);
-      }
-      done += part;
-    }
-    return gathered_.rows(0, flat.whole);
   }
 };
 

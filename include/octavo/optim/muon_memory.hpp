@@ -97,26 +97,23 @@ class MuonMemory {
   MuonMemory(Arena<D>& arena, const Shards& shards, const MuonSettings& settings,
              std::uint64_t seed, const Offload& offload, bool has_master)
       : settings_(checked(settings)),
+        ranks_(ranks_of(shards)),
+        own_(take_directions(arena, shards, true)),
+        whole_(take_directions(arena, shards, ranks_ > 1)),
         others_(arena, ranges_of(shards, false), seed, offload, has_master),
         matrices_(arena, ranges_of(shards, true), seed, offload, has_master),
         steps_(arena.template take<AdamWStep>(MemoryKind::optimizer, 2), {2}) {
     list_flats(shards);
-    Index most_own = 0;
-    Index most_gathered = 0;
     Index most_elements = 0;
     Index most_side = 0;
     for (const Flat& flat : flats_) {
-      most_own = std::max(most_own, flat.size);
-      if (flat.size != flat.whole) most_gathered = std::max(most_gathered, flat.whole);
       for (const MuonMatrix& matrix : flat.matrices) {
         most_elements = std::max(most_elements, matrix.rows * matrix.columns);
         most_side = std::max(most_side, std::min(matrix.rows, matrix.columns));
       }
     }
-    constexpr auto kind = MemoryKind::optimizer;
-    own_ = {arena.template take<Bf16>(kind, most_own), {most_own}};
-    gathered_ = {arena.template take<Bf16>(kind, most_gathered), {most_gathered}};
     newton_schulz_ = NewtonSchulz<D>(arena, most_elements, most_side);
+    fill_up(arena, shards, offload, has_master);
   }
 
  protected:
@@ -128,19 +125,75 @@ class MuonMemory {
     std::vector<MuonMatrix> matrices;
   };
 
+  using Others = OptimizerState<W, G, Moment, 2, D>;
+  using Matrices = OptimizerState<W, G, Moment, 1, D>;
+
   MuonSettings settings_;
-  OptimizerState<W, G, Moment, 2, D> others_;
-  OptimizerState<W, G, Moment, 1, D> matrices_;
+  Index ranks_;  ///< number of ranks with shards
+  /// Directions of this rank's shard of as many flat parameters as there are ranks.
+  TensorView<Bf16, 1, D> own_;
+  /// Directions of all shards of the flat parameters that this rank orthogonalises; empty for one
+  /// rank.
+  TensorView<Bf16, 1, D> whole_;
+  Others others_;
+  Matrices matrices_;
   TensorView<AdamWStep, 1, D> steps_;  ///< [2], for AdamW and for Muon
   std::vector<Flat> flats_;
-  TensorView<Bf16, 1, D> own_;       ///< directions of this rank's shard
-  TensorView<Bf16, 1, D> gathered_;  ///< directions of all flat parameters; empty for one rank
   NewtonSchulz<D> newton_schulz_;
 
  private:
   static const MuonSettings& checked(const MuonSettings& settings) {
     settings.check();
     return settings;
+  }
+
+  /// Returns the number of elements of the shard's flat parameters.
+  static Index whole_of(const Shard& shard) { return std::max(shard.whole, shard.weights.size()); }
+  static Index ranks_of(const Shards& shards) {
+    for (const Shard& shard : shards) {
+      if (shard.weights.size() != 0) return whole_of(shard) / shard.weights.size();
+    }
+    return 1;
+  }
+
+  /// Takes directions for the largest flat parameters with matrices, before any memory whose size
+  /// differs between ranks: ranks write to each other's.
+  static TensorView<Bf16, 1, D> take_directions(Arena<D>& arena, const Shards& shards, bool takes) {
+    Index most = 0;
+    for (const Shard& shard : shards) {
+      for_each_range(shard, true, [&](std::size_t, std::size_t) {
+        if (takes) most = std::max(most, whole_of(shard));
+      });
+    }
+    return {arena.template take<Bf16>(MemoryKind::optimizer, most), {most}};
+  }
+
+  /// Takes memory that is not used, so that all ranks take as much as the rank whose states are
+  /// largest: plans are then valid for every rank.
+  void fill_up(Arena<D>& arena, const Shards& shards, const Offload& offload, bool has_master) {
+    const auto bytes_of = [&](Index rank) {
+      Arena<D> measuring;
+      const Shards of_rank = shards_of(shards, rank);
+      const Others others(measuring, ranges_of(of_rank, false), 0, offload, has_master);
+      const Matrices matrices(measuring, ranges_of(of_rank, true), 0, offload, has_master);
+      return static_cast<Index>(measuring.plan().peak);
+    };
+    if (ranks_ == 1) return;
+    Index most = 0;
+    for (Index rank = 0; rank < ranks_; ++rank) most = std::max(most, bytes_of(rank));
+    const Index own = bytes_of(shards.front().begin / shards.front().weights.size());
+    arena.template take<std::byte>(MemoryKind::optimizer, most - own);
+  }
+
+  /// Returns the shards of another rank, without memory.
+  static Shards shards_of(const Shards& shards, Index rank) {
+    Shards result;
+    for (const Shard& shard : shards) {
+      const Index size = shard.weights.size();
+      result.push_back(
+          {{nullptr, {size}}, {nullptr, {size}}, rank * size, shard.parameters, shard.whole});
+    }
+    return result;
   }
 
   /// Calls `body(first, end)` for each range of adjacent parameters of one kind, as their indices.
@@ -184,7 +237,7 @@ class MuonMemory {
     std::size_t number = 0;
     for (const Shard& shard : shards) {
       const Index size = shard.weights.size();
-      Flat flat{shard.begin, size, std::max(shard.whole, size), {}, {}};
+      Flat flat{shard.begin, size, whole_of(shard), {}, {}};
       for_each_range(shard, true, [&](std::size_t first, std::size_t end) {
         flat.shards.push_back(number++);
         for (std::size_t i = first; i < end; ++i) add_matrices(shard.parameters[i], flat);

@@ -6,7 +6,7 @@
 #include <octavo/core/timeline.hpp>
 #include <octavo/kernels/step_status.hpp>
 #include <octavo/memory/buffer.hpp>
-#include <octavo/optim/shard_gather.hpp>
+#include <octavo/optim/shard_exchange.hpp>
 #include <octavo/optim/state_visitor.hpp>
 
 #include <any>
@@ -73,7 +73,7 @@ class Optimizer {
   /// status's `clip_coefficient`. Recorded, so it must not depend on values of the host.
   /// @param ranks     the other ranks, which make the same calls
   /// @param timeline  receives the times of copies
-  virtual void step(TensorView<const StepStatus, 1, D> status, ShardGather<D>& ranks,
+  virtual void step(TensorView<const StepStatus, 1, D> status, ShardExchange<D>& ranks,
                     Timeline<D>& timeline, const Context<D>& context) const = 0;
 
   /// Counts a step that was not skipped.

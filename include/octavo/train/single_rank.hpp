@@ -9,7 +9,7 @@
 #include <octavo/layers/scaling_table.hpp>
 #include <octavo/memory/arena.hpp>
 #include <octavo/models/stage_hooks.hpp>
-#include <octavo/optim/shard_gather.hpp>
+#include <octavo/optim/shard_exchange.hpp>
 #include <octavo/train/batch.hpp>
 
 namespace octavo OCTAVO_ABI {
@@ -25,7 +25,7 @@ namespace octavo OCTAVO_ABI {
 /// `total_targets` and `weights_moved` are called for every step on both devices. Evaluations and
 /// calibrations are enqueued each time.
 template <Device D>
-class StepCollectives : public ShardGather<D> {
+class StepCollectives : public ShardExchange<D> {
  public:
   /// Called once, before any other member. Sets the timeline to which operations between ranks
   /// report.
@@ -55,8 +55,17 @@ class StepCollectives : public ShardGather<D> {
   /// it; it enqueues.
   virtual void gather_weights(const Context<D>&) {}
 
-  /// Gathers bytes from the ranks that share layers and have parts of a parameter, in rank order;
-  /// see `gather_shards`.
+  /// Gathers weights that code outside stages reads, from the ranks that share the optimizer's work
+  /// and have shards of a flat buffer. All of these ranks call it with the same number of bytes. It
+  /// enqueues; the work that it needs must have been ordered by `join`.
+  /// @param own  this rank's bytes
+  /// @return     those of all ranks, in the order of shards, as many of the first bytes as the
+  ///             memory has room for; valid until the next call
+  [[nodiscard]] virtual TensorView<const std::byte, 1, D> gather_shards(
+      TensorView<const std::byte, 1, D> own, const Context<D>&) {
+    return own;
+  }
+  /// Does the same for the ranks that share layers and have parts of a parameter, in rank order.
   [[nodiscard]] virtual TensorView<const std::byte, 1, D> gather_parts(
       TensorView<const std::byte, 1, D> own, const Context<D>&) {
     return own;
