@@ -20,6 +20,7 @@ using support::random_matrix;
 /// The softmax of a row, in double.
 std::vector<double> softmax(const std::vector<double>& logits) {
   std::vector<double> result;
+  result.reserve(logits.size());
   const double most = *std::max_element(logits.begin(), logits.end());
   for (const double logit : logits) result.push_back(std::exp(logit - most));
   const double sum = std::accumulate(result.begin(), result.end(), 0.0);

@@ -183,6 +183,7 @@ void expect_golden(const std::string& file) {
   ASSERT_EQ(header.flag("renormalised"), Experts.renormalised);
   Layer<Shape, Experts, Fp32> layer(header.integer("tokens"));
   std::vector<std::vector<double>> weights;
+  weights.reserve(weight_names.size());
   for (const std::string name : weight_names) weights.push_back(tensors.at("weight:" + name));
   layer.set_weights(weights);
   const std::vector<double> nothing(tensors["x"].size());
