@@ -157,9 +157,9 @@ TEST(MpiFault, ARankCallsAnotherOperation) {
 TEST(MpiFault, ARankSendsLess) {
   const ChildResult result = fail_with("sends-less");
   EXPECT_TRUE(says(result, "rank [02]: rank 1 sent 100000 bytes in " + weights +
-                               ", and rank [02] waits for 300000|rank 1: rank [02] sent 300000 "
+                               ", but rank [02] waits for 300000|rank 1: rank [02] sent 300000 "
                                "bytes in " +
-                               weights + ", and rank 1 waits for 100000"));
+                               weights + ", but rank 1 waits for 100000"));
 }
 
 TEST(MpiFault, MpiSaysAnotherRankThanTheLaunch) {
