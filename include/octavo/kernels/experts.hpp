@@ -74,9 +74,9 @@ void sum_of_experts(TensorView<const T, 2, D> x, const ExpertRows<D>& rows,
   sum_of_experts_body(x, rows, addend, y, context);
 }
 
-/// Computes y = weight · silu(gate) · up, quantised for the precision of `y`. A product with a
-/// down projection is linear, so that the weight may be a factor of its input instead of its
-/// output: the backward then need not know the output.
+/// Computes y = weight · silu(gate) · up, quantised for the precision of `y`. The down projection
+/// is linear, so the weight can be a factor of its input instead of its output. The backward then
+/// does not need the output.
 /// @param gate_up  [rows, 2 · ffn]: the gates of a row, then its ups; 0 in padding and unused rows
 /// @param weights  [tokens, choices]
 /// @param y        [rows, ffn]; 0 in padding and unused rows

@@ -25,7 +25,7 @@ struct MuonElements {
   Index first_element = 0;            ///< index in the parameter of the first element
 };
 
-/// How momentum becomes a direction.
+/// The conversion of momentum to a direction.
 struct MuonMomentum {
   float momentum = 0.95f;
   bool nesterov = true;
@@ -55,7 +55,7 @@ void check_muon(const char* operation, const MuonElements<W, G, Moment, D>& elem
                       rounding_run);
 }
 
-/// Moves the momentum by one gradient, and returns the direction.
+/// Updates the momentum with one gradient, and returns the direction.
 /// @param moment  rounded
 template <class Moment>
 OCTAVO_HOST_DEVICE float muon_direction(float gradient, Moment& moment,

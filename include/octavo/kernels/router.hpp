@@ -21,7 +21,7 @@ void router_logits(TensorView<const T, 2, D> x, TensorView<const T, 2, D> w,
   router_logits_body(x, w, logits, context);
 }
 
-/// What a router computes from its logits.
+/// The results that a router computes from its logits.
 template <Device D>
 struct ExpertChoices {
   TensorView<float, 2, D> probabilities;   ///< [tokens, experts]: softmax of the logits
