@@ -12,6 +12,7 @@
 #include <train_llama/checkpoints.hpp>
 #include <train_llama/events.hpp>
 #include <train_llama/program.hpp>
+#include <train_llama/summary_text.hpp>
 #include <train_llama/timeline.hpp>
 
 #include <fmt/format.h>
@@ -22,6 +23,7 @@
 #include <cstdio>
 #include <exception>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -220,6 +222,8 @@ class Report final : public octavo::RunObserver {
   void evaluation(octavo::Index step, const octavo::LossSum& loss) override {
     clear_progress();
     validation_ = loss;
+    double& least = step == 0 ? loss_before_ : least_loss_;
+    least = std::fmin(least, loss.mean());  // ignores NaN
     print("evaluation at step {} | validation loss {} | {} tokens\n", step,
           loss_text(loss.mean(), loss.tokens == 0), loss.tokens);
     write(octavo::JsonLine{}
@@ -288,6 +292,10 @@ class Report final : public octavo::RunObserver {
               ? ""
               : fmt::format("{} of {} GEMMs in FP8 | ", summary.gemms.fp8, summary.gemms.total),
           summary.skipped, static_cast<double>(peak_bytes) / (1024.0 * 1024.0));
+    if (std::isfinite(loss_before_) && summary.steps > 0 && !(least_loss_ < loss_before_)) {
+      print("no evaluation was better than before the first step, with validation loss {}\n",
+            loss_text(loss_before_, false));
+    }
     print_timeline();
     if (!sample.empty()) {
       print("\n{}\n", programs::visible(sample, programs::LineBreaks::keep));
@@ -309,29 +317,11 @@ class Report final : public octavo::RunObserver {
   }
 
  private:
-  /// Formats a loss.
-  /// @param is_none_if_nan  NaN means that there were no targets
-  static std::string loss_text(double loss, bool is_none_if_nan) {
-    if (std::isfinite(loss)) return fmt::format("{:.4f}", loss);
-    return std::isnan(loss) && is_none_if_nan ? "none (no targets)" : "not finite";
-  }
-
   /// Returns the last component of the folder's path.
   static std::string name_of_run(const std::filesystem::path& folder) {
     if (folder.empty()) return {};
     const std::filesystem::path path = std::filesystem::absolute(folder).lexically_normal();
     return (path.filename().empty() ? path.parent_path() : path).filename().string();
-  }
-
-  /// Returns how many steps this process took, and how fast, such as "4 steps in 0.3 s, 72 by now |
-  /// ".
-  static std::string steps_text(const octavo::RunSummary& summary) {
-    if (summary.taken == 0) return fmt::format("no step, {} by now | ", summary.steps);
-    return fmt::format(
-        "{} step{} in {:.1f} s{} | {:.0f} tok/s{} | ", summary.taken, summary.taken == 1 ? "" : "s",
-        summary.seconds,
-        summary.taken == summary.steps ? "" : fmt::format(", {} by now", summary.steps),
-        summary.tokens_per_second, summary.taken == 1 ? "" : " after the first");
   }
 
   /// Formats lines as a Markdown code block.
@@ -489,6 +479,9 @@ class Report final : public octavo::RunObserver {
   bool takes_steps_ = false;
   bool has_ended_ = false;
   octavo::LossSum validation_;  ///< the last evaluation
+  /// The loss before the first step, and the lowest after it; infinite if there is none.
+  double loss_before_ = std::numeric_limits<double>::infinity();
+  double least_loss_ = std::numeric_limits<double>::infinity();
   octavo::OperandHealth health_;
   bool is_first_rank_;
   bool terminal_;

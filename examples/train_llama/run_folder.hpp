@@ -55,11 +55,14 @@ inline std::string time_text() {
 
 namespace detail {
 
-/// Whether a metrics.jsonl contains neither a step nor an end.
+/// Whether a metrics.jsonl contains neither a step nor an end, only the run and its evaluation
+/// before the first step.
 inline bool is_of_no_step(const std::filesystem::path& metrics) {
   octavo::FileLines lines(metrics);
   for (std::string line; lines.next(line);) {
-    if (!line.starts_with("{\"event\":\"run\"")) return false;
+    const bool precedes_steps = line.starts_with("{\"event\":\"run\"") ||
+                                line.starts_with("{\"event\":\"evaluation\",\"step\":0,");
+    if (!precedes_steps) return false;
   }
   return true;
 }

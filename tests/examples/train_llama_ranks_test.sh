@@ -72,7 +72,7 @@ assert [ranks(f"fp32-{name}") for name in ("1-1", "4-1", "shared-1", "shared-4-3
 worst = {}
 for precision, allowed in (("fp32", 1e-6), ("fp8-delayed", 2e-3)):
     one = losses(f"{precision}-1-1")
-    assert len(one) == 53, len(one)
+    assert len(one) == 54, len(one)
     assert one[-1] < 0.9 * one[0], one
     folders = glob.glob(f"{precision}-[24]-*") + glob.glob(f"{precision}-shared-*")
     assert len(folders) == (10 if precision == "fp32" else 11), folders

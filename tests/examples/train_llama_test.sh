@@ -166,8 +166,8 @@ wanted = [f"4 steps in {s['seconds']:.1f} s", f"{s['tokens_per_second']:.0f} tok
 assert wanted in printed, wanted
 PYTHON
 metrics run/metrics.jsonl '
-assert [line["event"] for line in lines] == ["run", "step", "step", "evaluation", "step", "step",
-    "evaluation", "summary"], [line["event"] for line in lines]
+assert [line["event"] for line in lines] == ["run", "evaluation", "step", "step", "evaluation", "step",
+    "step", "evaluation", "summary"], [line["event"] for line in lines]
 head, last = lines[0], lines[-1]
 assert (head["model"], head["precision"], head["recipe"]) == ("llama_tiny", "fp8-delayed",
     "fp8 delayed")
@@ -314,7 +314,7 @@ wait $first; codes=$?
 wait $second; codes="$codes $?"
 [ "$codes" = "0 2" ] || [ "$codes" = "2 0" ] || fail "the exit codes are $codes"
 metrics one/metrics.jsonl '
-assert [line["event"] for line in lines] == ["run", "step", "evaluation", "summary"], lines'
+assert [line["event"] for line in lines] == ["run", "evaluation", "step", "evaluation", "summary"], lines'
 mkdir locked
 case="a folder that another run has"
 flock locked/.lock timeout 10 "$program" "${tiny[@]}" --out locked >out 2>err

@@ -1,5 +1,6 @@
 // The state of delayed scales in a session: what a first step starts from, and what each adds.
 #include <octavo/train/state.hpp>
+#include <octavo/train/token_batches.hpp>
 
 #include <gtest/gtest.h>
 
@@ -216,6 +217,38 @@ TEST(Calibration, AStepWithoutALearningRateIsEnough) {
     EXPECT_NE(operand.scale, 1.0f) << operand.name;
     EXPECT_LT(operand.flushed, 0.03) << operand.name;
   }
+}
+
+/// The validation loss of a session, by the batches of a run.
+template <class AnySession>
+double validation_loss(AnySession& session) {
+  std::vector<std::uint8_t> text(3000);
+  for (std::size_t i = 0; i < text.size(); ++i) text[i] = static_cast<std::uint8_t>(i * i % 96);
+  octavo::TokenBatches batches(text, {.batch = options(1).batch, .validation_batches = 2});
+  return batches.evaluate(session).mean();
+}
+
+TEST(Calibration, AnEvaluationBeforeTheFirstStepHasScalesAndLeavesNone) {
+  octavo::Context<octavo::Cpu> context{2};
+  support::SmallSession<Bf16> wide(options(1), context);
+  Session evaluated(options(1), context);
+  Session untouched(options(1), context);
+  for (auto* session : {&evaluated, &untouched}) shrink_gradients(*session);
+  shrink_gradients(wide);
+  const double loss = validation_loss(evaluated);
+  EXPECT_NEAR(loss, validation_loss(wide), 2e-3 * loss);
+  EXPECT_EQ(validation_loss(evaluated), loss) << "the second time";
+  EXPECT_TRUE(evaluated.must_calibrate());
+  visit_slots(evaluated, [](const std::string& name, const ScalingSlot& slot) {
+    EXPECT_NE(slot.scaling->scale, 1.0f) << name;
+  });
+  for (unsigned step = 0; step < 2; ++step) {
+    const TokenBatch batch = support::step_batch(options(1), step);
+    EXPECT_EQ(evaluated.step({batch.tokens, batch.targets}, 1e-3).loss,
+              untouched.step({batch.tokens, batch.targets}, 1e-3).loss);
+  }
+  EXPECT_TRUE(support::weights(evaluated) == support::weights(untouched));
+  EXPECT_EQ(octavo::save_state_sync(evaluated.state()), octavo::save_state_sync(untouched.state()));
 }
 
 // What a step quantised before is not what it multiplies with.

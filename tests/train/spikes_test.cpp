@@ -312,7 +312,7 @@ TEST_F(SpikesWithoutEnd, AreGoneBackFromSoManyTimes) {
   EXPECT_NE(told.spikes[2].reason.find("2 times"), std::string::npos);
   // The last one's batch is still to come.
   EXPECT_EQ(batches_.steps, 7);
-  EXPECT_EQ(told.evaluations, (std::vector<Index>{1, 2, 3, 4, 5, 4}))
+  EXPECT_EQ(told.evaluations, (std::vector<Index>{0, 1, 2, 3, 4, 5, 4}))
       << "steps that were gone back from are none";
 }
 

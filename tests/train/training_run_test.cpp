@@ -80,7 +80,7 @@ TEST(TrainingRun, TellsOfEveryStepAndEvaluation) {
     EXPECT_GT(step.epoch, i == 0 ? 0.0 : record.steps[static_cast<std::size_t>(i) - 1].epoch);
     sum += step.result.loss;
   }
-  EXPECT_EQ(record.evaluations, (std::vector<Index>{3, 6, 8}));
+  EXPECT_EQ(record.evaluations, (std::vector<Index>{0, 3, 6, 8}));
   EXPECT_EQ(record.with_operands, (std::vector<Index>{1, 5, 8}));
   EXPECT_EQ(summary.steps, 8);
   EXPECT_EQ(summary.taken, 8);
@@ -162,7 +162,7 @@ TEST(TrainingRun, ASignalEndsItAfterTheStep) {
   EXPECT_EQ(summary.signal, SIGTERM);
   EXPECT_EQ(summary.end(), "signal 15");
   EXPECT_TRUE(record.steps.back().last);
-  EXPECT_EQ(record.evaluations, std::vector<Index>{3});
+  EXPECT_EQ(record.evaluations, (std::vector<Index>{0, 3}));
 }
 
 TEST(TrainingRun, ASignalOfARunBeforeDoesNotEndIt) {

@@ -30,7 +30,8 @@ struct EvaluationOptions {
 
 namespace detail {
 
-/// Returns the losses of all batches of an evaluation, over all ranks.
+/// Returns the losses of all batches of an evaluation, over all ranks. Before a session's first
+/// step, the first batch of each rank calibrates delayed scales.
 /// @param batches   with `batches()`, their number, and `get(number)`, which returns a batch
 /// without
 ///                  targets after the last
@@ -38,6 +39,7 @@ namespace detail {
 template <class Batches>
 LossSum evaluate_batches(TrainingSession& session, Batches& batches, int rank, int ranks,
                          const std::function<void(Index, Index)>& progress) {
+  if (session.must_calibrate()) session.calibrate(batches.get(rank));
   session.begin_evaluation();
   const Index all = batches.batches();
   LossSum total;

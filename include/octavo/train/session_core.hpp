@@ -103,6 +103,7 @@ class SessionCore : public TrainingSession {
   }
 
   [[nodiscard]] bool must_calibrate() const override { return must_calibrate_ != 0; }
+  void calibrate(const Batch& batch) override;
   [[nodiscard]] const MemoryPlan& memory() const override { return arena_.plan(); }
   [[nodiscard]] std::size_t allocated_bytes() const override { return arena_.allocated(); }
   [[nodiscard]] std::size_t allocated_host_bytes() const override {
@@ -312,7 +313,7 @@ class SessionCore : public TrainingSession {
   /// have their scales, and a gradient passes two casts in a block: hence two passes. They cover
   /// all micro-batches of the step, as the step does, so that scales do not depend on how its
   /// tokens are split. Enqueues; does not synchronise.
-  void calibrate();
+  void fill_histories(Index micro_batches);
 
   /// Moves the histories of delayed scales, equally on all ranks.
   void update_scaling() {

@@ -46,11 +46,12 @@ StepResult SessionCore<D>::step(const Batch& batch, double learning_rate) {
   const bool compares = replicas_->begin_step();
   const bool was_read = std::exchange(was_read_, false);
   try {
-    cast_frozen_if_due();
     if (must_calibrate_ != 0) {
       wait_for_reading();
-      calibrate();
+      reset_scaling_sync();  // an evaluation may have calibrated them
     }
+    cast_frozen_if_due();
+    if (must_calibrate_ != 0) fill_histories(options_.micro_batches);
     scaling().snapshot(context_);
     if (compares || timeline_.is_on() || was_read) {
       replay_->run_once([&] { enqueue_step(compares, was_read); });
@@ -118,11 +119,34 @@ void SessionCore<D>::copy_random_inputs() {
 }
 
 template <Device D>
-void SessionCore<D>::calibrate() {
+void SessionCore<D>::calibrate(const Batch& batch) {
+  check_batch(batch, 1, options_.batch, facts_.vocabulary);
+  if (must_calibrate_ == 0) return;
+  bind();
+  weights_may_have_moved_ = true;  // their casts get other scales
+  collectives().compare(batch);
+  const Index own = count_targets(batch.targets);
+  const Index targets = collectives().total_targets(own);
+  wait_for_reading();
+  try {
+    reset_scaling_sync();
+    cast_frozen_if_due();
+    inputs_->copy_batch(batch, context_);
+    inputs_->copy_gradient_scale(targets, context_);
+    fill_histories(1);
+  } catch (...) {
+    undo_step();
+    throw;
+  }
+  collectives().weights_moved();
+}
+
+template <Device D>
+void SessionCore<D>::fill_histories(Index micro_batches) {
   constexpr int passes = 2;
   for (int pass = 0; pass < passes; ++pass) {
     prepare_weights(Evaluates{false});
-    for (Index m = 0; m < options_.micro_batches; ++m) {
+    for (Index m = 0; m < micro_batches; ++m) {
       train(m, {.first = m == 0, .last = false});
     }
     collectives().join(context_);

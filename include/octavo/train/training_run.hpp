@@ -25,7 +25,7 @@ namespace octavo OCTAVO_ABI {
 /// The course of a run.
 struct RunOptions {
   Schedule schedule{};         ///< of the learning rate; its `steps` are those of the run
-  Index evaluate_every = 0;    ///< steps; 0: at the end only
+  Index evaluate_every = 0;    ///< steps, from before the first one; 0: at the end only
   Index operands_every = 100;  ///< steps between records of all operands
   Index max_skipped = 10;      ///< number of consecutive skipped steps that ends the run
   Index hash_every = 0;        ///< steps between hashes of all weights; 0: none
@@ -72,7 +72,7 @@ class RunObserver {
   ///                  last one, skipped ones, and every `operands_every` steps. If a batch with too
   ///                  many documents ends the run, its last step is known only afterwards
   virtual void step(const StepRecord& record, const std::vector<OperandReport>& operands) = 0;
-  /// @param step  after which the model was evaluated
+  /// @param step  after which the model was evaluated; 0: before the first
   virtual void evaluation(Index step, const LossSum& loss) = 0;
   /// Called after the record of a step that was a spike, with the response to it.
   virtual void spike(const SpikeRecord& record) { (void)record; }
@@ -129,14 +129,14 @@ class TrainingRun {
         checkpoints_(checkpoints) {}
 
   RunSummary run() {
+    if (options_.evaluate_every != 0 && totals_.steps() == 0) (void)evaluate();
     while (totals_.steps() < options_.schedule.steps && !step()) {
     }
     const SpikeLimits none;
     session_.limit_steps(none.loss, none.gradient_norm);
     // The sender of the signal may not wait for an evaluation.
     if (summary_.signal != 0) save_to_the_end(std::nullopt);
-    const LossSum validation = batches_.evaluate(session_);
-    observer_.evaluation(totals_.steps(), validation);
+    const LossSum validation = evaluate();
     if (summary_.signal == 0) save_to_the_end(score(validation));
     summary_.steps = totals_.steps();
     summary_.taken = totals_.timed_steps();
@@ -244,13 +244,18 @@ class TrainingRun {
     return std::isfinite(loss.mean()) ? std::optional(loss.mean()) : std::nullopt;
   }
 
+  /// Evaluates the model after the last step, and reports its loss.
+  LossSum evaluate() {
+    const LossSum loss = batches_.evaluate(session_);
+    observer_.evaluation(totals_.steps(), loss);
+    return loss;
+  }
+
   /// Evaluates and saves between two steps, if due.
   void evaluate_and_save(Index step) {
     std::optional<double> validation_loss;
     if (options_.evaluate_every != 0 && step % options_.evaluate_every == 0) {
-      const LossSum loss = batches_.evaluate(session_);
-      observer_.evaluation(step, loss);
-      validation_loss = score(loss);
+      validation_loss = score(evaluate());
     }
     if (checkpoints_ == nullptr) return;
     checkpoints_->after_step();

@@ -131,7 +131,8 @@ class TrainingSession {
   }
 
   /// Prepares `evaluate` and `next_token_logits` with the current weights and scales. Delayed
-  /// scales are 1 before a session's first step, and after `set_weight` until the next step.
+  /// scales are 1 before a session's first step, and after `set_weight` until the next step, unless
+  /// `calibrate` was called.
   virtual void begin_evaluation() = 0;
 
   /// Computes the losses of one batch, for this rank only. All ranks must call it equally often.
@@ -146,6 +147,13 @@ class TrainingSession {
 
   /// Whether delayed scales have no histories yet, and are 1 until a step calibrates them.
   [[nodiscard]] virtual bool must_calibrate() const { return false; }
+
+  /// Calibrates delayed scales without histories on a batch, for evaluations before the next step.
+  /// That step calibrates them again, and has the same bits as without this call. All ranks must
+  /// call it. Does nothing unless `must_calibrate()`.
+  /// @param batch  of rows tokens
+  /// @throws ShapeError, ConfigError  as in `step`
+  virtual void calibrate(const Batch& batch) { (void)batch; }
 
   /// Computes the logits of the token that follows `tokens`. The model also processes up to 15
   /// padding tokens, which change the result only if current scales cover whole tensors.

@@ -1,0 +1,31 @@
+// Text about losses and steps.
+#pragma once
+
+#include <octavo/train/training_run.hpp>
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <string>
+
+namespace trainer {
+
+/// Formats a loss.
+/// @param is_none_if_nan  NaN means that there were no targets
+inline std::string loss_text(double loss, bool is_none_if_nan) {
+  if (std::isfinite(loss)) return fmt::format("{:.4f}", loss);
+  return std::isnan(loss) && is_none_if_nan ? "none (no targets)" : "not finite";
+}
+
+/// Returns how many steps this process took, and how fast, such as "4 steps in 0.3 s, 72 by now |
+/// ".
+inline std::string steps_text(const octavo::RunSummary& summary) {
+  if (summary.taken == 0) return fmt::format("no step, {} by now | ", summary.steps);
+  return fmt::format(
+      "{} step{} in {:.1f} s{} | {:.0f} tok/s{} | ", summary.taken, summary.taken == 1 ? "" : "s",
+      summary.seconds,
+      summary.taken == summary.steps ? "" : fmt::format(", {} by now", summary.steps),
+      summary.tokens_per_second, summary.taken == 1 ? "" : " after the first");
+}
+
+}  // namespace trainer
