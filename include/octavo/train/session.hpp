@@ -20,7 +20,7 @@ class ModelSession final : public detail::SessionOfModel<Model> {
   /// A session that trains alone.
   ModelSession(const SessionOptions& options, Context<D>& context)
       : Base(options, context, nullptr, Kind::template of<Optimizer, Ranks>(),
-             detail::make_parts<Parts>) {}
+             detail::make_parts<Parts, Optimizer>) {}
 
   /// One of the ranks that train a model. All ranks make the same calls in the same order, with the
   /// same options, which include the number of ranks for which memory was planned; each rank passes
@@ -28,7 +28,7 @@ class ModelSession final : public detail::SessionOfModel<Model> {
   /// @param communicator  must outlive the session
   ModelSession(const SessionOptions& options, Context<D>& context, Communicator<D>& communicator)
       : Base(options, context, &communicator, Kind::template of<Optimizer, Ranks>(),
-             detail::make_parts<Parts>) {}
+             detail::make_parts<Parts, Optimizer>) {}
 
   /// Returns the collective operations of its ranks, for tests and programs that know their type.
   [[nodiscard]] auto& ranks() { return static_cast<Parts&>(this->parts()).ranks; }
@@ -36,8 +36,8 @@ class ModelSession final : public detail::SessionOfModel<Model> {
  private:
   using Base = detail::SessionOfModel<Model>;
   using Kind = SessionKindOf<Model>;
-  using Parts = detail::PartsOfKind<typename Model::T, typename Model::G, D, tensor_degree<Model>,
-                                    Optimizer, Ranks>;
+  using Parts =
+      detail::PartsOfKind<typename Model::T, typename Model::G, D, tensor_degree<Model>, Ranks>;
 };
 
 }  // namespace octavo

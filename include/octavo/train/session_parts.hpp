@@ -38,17 +38,41 @@ class SessionParts {
   [[nodiscard]] virtual Optimizer<D>& optimizer() = 0;
 };
 
+/// An optimizer and its name.
+template <Device D>
+struct NamedOptimizer {
+  std::string name;
+  std::unique_ptr<Optimizer<D>> optimizer;
+};
+
+/// Creates an optimizer of a rank's shards.
+template <class W, class G, Device D>
+using MakeOptimizer = NamedOptimizer<D> (*)(Arena<D>&, const std::vector<FlatShard<W, G, D>>&,
+                                            const SessionOptions&);
+template <class Kind, class W, class G, Device D>
+NamedOptimizer<D> make_optimizer(Arena<D>& arena, const std::vector<FlatShard<W, G, D>>& shards,
+                                 const SessionOptions& options) {
+  using Type = typename Kind::template For<W, G, D>;
+  return {Type::name(),
+          std::make_unique<Type>(arena, shards, options.optimizer.of<typename Kind::Settings>(),
+                                 options.seed, options.offload)};
+}
+
+/// The optimizer is created by a function, so that programs with several optimizers and several
+/// types of ranks compile each of them once, instead of every combination.
 /// @tparam Degree  number of ranks that share the model's layers
-template <class W, class G, Device D, int Degree, class OptimizerKind, class Ranks>
+template <class W, class G, Device D, int Degree, class Ranks>
 class PartsOfKind final : public SessionParts<W, G, D> {
   using RanksPart = RanksWithTensorParallel<Degree, W, G, D, typename Ranks::template For<W, G, D>>;
 
  public:
-  PartsOfKind(Arena<D>& arena, const ModelRuns<W, G, D>& runs, const SessionOptions& options)
+  /// The format of the gradients that the optimizer updates with.
+  using Gradient = typename RanksPart::Gradient;
+
+  PartsOfKind(Arena<D>& arena, const ModelRuns<W, G, D>& runs, const SessionOptions& options,
+              MakeOptimizer<W, Gradient, D> make)
       : ranks(arena, runs, options.sharding),
-        optimizer_(arena, trained(ranks.shards()),
-                   options.optimizer.of<typename OptimizerKind::Settings>(), options.seed,
-                   options.offload) {}
+        optimizer_(make(arena, trained(ranks.shards()), options)) {}
 
   [[nodiscard]] StepCollectives<D>& collectives() override { return ranks; }
   [[nodiscard]] StageHooks<W, G, D>& hooks() override { return ranks; }
@@ -65,20 +89,21 @@ class PartsOfKind final : public SessionParts<W, G, D> {
     if constexpr (Degree != 1) ranks.share(*group);
   }
 
-  [[nodiscard]] std::string optimizer_name() const override { return decltype(optimizer_)::name(); }
-  [[nodiscard]] Optimizer<D>& optimizer() override { return optimizer_; }
+  [[nodiscard]] std::string optimizer_name() const override { return optimizer_.name; }
+  [[nodiscard]] Optimizer<D>& optimizer() override { return *optimizer_.optimizer; }
 
   RanksPart ranks;
 
  private:
-  typename OptimizerKind::template For<W, typename RanksPart::Gradient, D> optimizer_;
+  NamedOptimizer<D> optimizer_;
 };
 
 /// Creates a session's parts of this kind.
-template <class Parts, class W, class G, Device D>
+template <class Parts, class OptimizerKind, class W, class G, Device D>
 std::unique_ptr<SessionParts<W, G, D>> make_parts(Arena<D>& arena, const ModelRuns<W, G, D>& runs,
                                                   const SessionOptions& options) {
-  return std::make_unique<Parts>(arena, runs, options);
+  return std::make_unique<Parts>(arena, runs, options,
+                                 make_optimizer<OptimizerKind, W, typename Parts::Gradient, D>);
 }
 
 }  // namespace octavo OCTAVO_ABI::detail
