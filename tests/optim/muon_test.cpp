@@ -68,20 +68,24 @@ struct Block {
   explicit Block(Arena<Cpu>& arena) {
     embedding.declare("embedding", 8, 16, Initial::ones());
     qkv.declare("qkv", 40, 16, Initial::ones());
-    qkv.matrices = {24, 8, 8};
+    qkv.matrices.rows = {24, 8, 8};
     norm.declare("norm", 1, 16, Initial::ones());
     gate_up.declare("gate_up", 40, 12, Initial::ones());
-    gate_up.matrices = {20, 20, 0};
+    gate_up.matrices.rows = {20, 20, 0};
     down.declare("down", 12, 20, Initial::ones());
-    down.matrices = {12, 0, 0};
+    down.matrices.rows = {12, 0, 0};
+    experts.declare("experts", 80, 12, Initial::ones());
+    experts.matrices = {{28, 12, 0}, 2};
+    expert.declare("expert", 40, 12, Initial::ones());
+    expert.matrices.rows = {28, 12, 0};
     const auto each = [this](const auto& body) {
       for (Parameter<float, float, Cpu>* parameter : all()) body(*parameter);
     };
-    run.take_weights(arena, each);
+    run.take_weights(arena, each, {.multiple = 8 * allocation_alignment});
     run.take_gradients(arena, each);
   }
   [[nodiscard]] std::vector<Parameter<float, float, Cpu>*> all() {
-    return {&embedding, &qkv, &norm, &gate_up, &down};
+    return {&embedding, &qkv, &norm, &gate_up, &down, &experts, &expert};
   }
   [[nodiscard]] std::vector<FlatShard<float, float, Cpu>> shards(const RanksShare& share) {
     const ModelRun<float, float, Cpu> whole{&run, all()};
@@ -91,8 +95,15 @@ struct Block {
              whole.places(), run.size()}};
   }
 
+  /// Makes the other parameter the second expert.
+  void copy_expert() {
+    const Index size = expert.weight.size();
+    std::copy_n(experts.weight.data() + size, size, expert.weight.data());
+    std::copy_n(experts.gradient.data() + size, size, expert.gradient.data());
+  }
+
   FlatParameters<float, float, Cpu> run;
-  Parameter<float, float, Cpu> embedding, qkv, norm, gate_up, down;
+  Parameter<float, float, Cpu> embedding, qkv, norm, gate_up, down, experts, expert;
 };
 
 /// Several blocks.
@@ -292,7 +303,7 @@ TEST(Muon, OtherParametersAreAdamWs) {
     const auto begin = static_cast<std::ptrdiff_t>(parameter->offset);
     const auto end = begin + static_cast<std::ptrdiff_t>(parameter->weight.size());
     EXPECT_EQ(std::equal(weights.begin() + begin, weights.begin() + end, expected.begin() + begin),
-              parameter->matrices[0] == 0)
+              parameter->matrices.empty())
         << parameter->name;
   }
   Training<Muon<>> scaled({.adamw = adamw, .adamw_rate = 0.5f});
@@ -319,6 +330,19 @@ TEST(Muon, RanksHaveTheBitsOfOne) {
     for (std::size_t i = 0; i < expected.size(); ++i) {
       ASSERT_EQ(found[i % of_block / size][i], expected[i]) << "element " << i << ", " << ranks;
     }
+  }
+}
+
+TEST(Muon, EveryExpertHasMatricesOfItsOwn) {
+  Training<Muon<>> training({.rate = MuonRate::original});
+  Block& block = training.model->blocks[0];
+  for (int step = 0; step < 3; ++step) {
+    set_all_gradients(*training.model, step);
+    block.copy_expert();
+    training.step(0.01);
+    const float* second = block.experts.weight.data() + block.expert.weight.size();
+    EXPECT_TRUE(std::equal(second, second + block.expert.weight.size(), block.expert.weight.data()))
+        << "step " << step;
   }
 }
 
@@ -364,9 +388,9 @@ TEST(Muon, RefusesAModelWithoutHiddenMatrices) {
   Block block(arena);
   for (auto* parameter : block.all()) parameter->matrices = {};
   EXPECT_THROW((Muon<>::For<float, float, Cpu>(arena, block.shards({}), {}, 1)), ConfigError);
-  block.qkv.matrices = {24, 8, 0};
+  block.qkv.matrices.rows = {24, 8, 0};
   EXPECT_THROW((Muon<>::For<float, float, Cpu>(arena, block.shards({}), {}, 1)), UsageError);
-  block.qkv.matrices = {24, 8, 8};
+  block.qkv.matrices.rows = {24, 8, 8};
   block.qkv.part.degree = 2;
   EXPECT_THROW((Muon<>::For<float, float, Cpu>(arena, block.shards({}), {}, 1)), ConfigError);
 }

@@ -36,8 +36,10 @@ struct MuonRates {
   Array<Index, 3> ends{};  ///< element of the parameter at which each matrix ends
   Array<float, 3> factors{};
   float weight_decay = 0;
+  Index period = 0;  ///< elements after which the matrices repeat with other factors; 0: never
 
   [[nodiscard]] OCTAVO_HOST_DEVICE float of(Index element) const {
+    if (period != 0) element %= period;
     if (element < ends[0]) return factors[0];
     return element < ends[1] ? factors[1] : factors[2];
   }

@@ -61,6 +61,7 @@ class ExpertsLinear : private detail::StackedLinear<Precision, In, Out, Experts,
     weight_.declare(name + ".weight", Index{Experts} * Out, In, initial);
     weight_.is_overwritten = true;
     use.experts = Experts;
+    weight_.matrices = use.matrices(Out);
     Base::declare(name, registry, use);
     weight_.operand = Base::weight_by_one_scale();
   }

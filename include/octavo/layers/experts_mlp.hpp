@@ -87,8 +87,11 @@ class ExpertsMLP {
     loss_ = registry.expert_loss;
     router_.declare(name + ".router.weight", Experts.experts, Shape.hidden, initial.inner);
     router_.is_overwritten = true;
-    up_.declare(name + ".experts.gate_up", registry, initial.inner,
-                {.recomputed = recomputation.drops(Recompute::ffn), .choices = Experts.choices});
+    up_.declare(
+        name + ".experts.gate_up", registry, initial.inner,
+        {.recomputed = recomputation.drops(Recompute::ffn),
+         .choices = Experts.choices,
+         .parts = {{{LoraTarget::gate_proj, Shape.ffn}, {LoraTarget::up_proj, Shape.ffn}}}});
     down_.declare(name + ".experts.down", registry, initial.outer,
                   {.recomputed = recomputation.runs_forward_again(), .choices = Experts.choices});
   }

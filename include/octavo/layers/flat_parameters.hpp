@@ -5,7 +5,6 @@
 #include <octavo/layers/parameter.hpp>
 
 #include <algorithm>
-#include <array>
 #include <string>
 #include <vector>
 
@@ -282,12 +281,12 @@ class FlatParameters {
 
 /// The place of a parameter in its flat parameters.
 struct ParameterPlace {
-  std::string name{};               ///< such as "blocks.0.qkv.weight"
-  Array<Index, 2> shape{};          ///< rows, columns; vectors have one row
-  Index offset = 0;                 ///< of the first element in the flat parameters
-  bool is_counted = true;           ///< see Parameter
-  std::array<Index, 3> matrices{};  ///< see Parameter
-  bool is_whole = true;             ///< false if ranks share it (tensor parallelism)
+  std::string name{};          ///< such as "blocks.0.qkv.weight"
+  Array<Index, 2> shape{};     ///< rows, columns; vectors have one row
+  Index offset = 0;            ///< of the first element in the flat parameters
+  bool is_counted = true;      ///< see Parameter
+  StackedMatrices matrices{};  ///< see Parameter
+  bool is_whole = true;        ///< false if ranks share it (tensor parallelism)
 
   [[nodiscard]] Index size() const { return shape[0] * shape[1]; }
   [[nodiscard]] bool is_matrix() const { return shape[0] > 1; }

@@ -31,13 +31,14 @@ struct LinearUse {
   int choices = 0;  ///< number of experts that process each token
   std::array<LinearPart, 3> parts{};  ///< of the rows, in order
 
-  /// Returns the rows of each matrix that the weight stacks: see Parameter::matrices.
-  /// @param out  rows of the weight
-  [[nodiscard]] std::array<Index, 3> matrices(Index out) const {
-    std::array<Index, 3> rows{};
-    for (std::size_t i = 0; i < parts.size(); ++i) rows[i] = parts[i].rows;
-    if (rows == std::array<Index, 3>{}) rows[0] = out;
-    return rows;
+  /// Returns the matrices that the weight stacks.
+  /// @param out  output features of the layer, or of one expert
+  [[nodiscard]] StackedMatrices matrices(Index out) const {
+    StackedMatrices result;
+    for (std::size_t i = 0; i < parts.size(); ++i) result.rows[i] = parts[i].rows;
+    if (result.empty()) result.rows[0] = out;
+    if (experts != 0) result.repeats = experts;
+    return result;
   }
 };
 

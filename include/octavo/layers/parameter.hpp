@@ -12,6 +12,16 @@
 
 namespace octavo OCTAVO_ABI {
 
+/// The matrices that are stacked in the weight of a hidden linear layer.
+struct StackedMatrices {
+  /// Rows of each, such as those of queries, keys and values. Some may be 0; all are 0 if the
+  /// parameter is not such a weight.
+  std::array<Index, 3> rows{};
+  Index repeats = 1;  ///< how often these matrices follow each other, such as for each expert
+
+  [[nodiscard]] bool empty() const { return rows == std::array<Index, 3>{}; }
+};
+
 /// A weight and its gradient; vectors have one row. Movable, but not copyable: a copy would lack a
 /// gradient that is allocated later.
 /// @tparam W  format of the weight
@@ -43,9 +53,8 @@ struct Parameter {
   bool is_overwritten = false;
   /// Whether it belongs to an adapter of a frozen layer instead of the model itself.
   bool is_adapter = false;
-  /// Rows of each matrix that is stacked in a linear layer's weight, such as those of queries, keys
-  /// and values; later entries may be 0. All 0 if it is not the weight of a hidden linear layer.
-  std::array<Index, 3> matrices{};
+  /// Its matrices if it is the weight of a hidden linear layer; otherwise empty.
+  StackedMatrices matrices{};
   /// Whether it is frozen, without a gradient; set by its flat parameters.
   bool is_frozen = false;
 

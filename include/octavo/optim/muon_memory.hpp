@@ -43,13 +43,15 @@ struct MuonSettings {
   /// Returns those for the matrices of a parameter.
   [[nodiscard]] MuonRates rates(const ParameterPlace& parameter) const {
     MuonRates result{.weight_decay = weight_decay};
+    const auto& [stacked, repeats] = parameter.matrices;
     Index end = 0;
-    for (std::size_t i = 0; i < parameter.matrices.size(); ++i) {
-      const Index rows = parameter.matrices[i];
+    for (std::size_t i = 0; i < stacked.size(); ++i) {
+      const Index rows = stacked[i];
       end += rows * parameter.shape[1];
       result.ends[i] = end;
       result.factors[i] = rows == 0 ? 0.0f : rate_factor(rows, parameter.shape[1]);
     }
+    if (repeats > 1) result.period = end;
     return result;
   }
 
@@ -81,9 +83,7 @@ struct MuonMatrix {
 };
 
 /// Whether Muon updates a parameter.
-inline bool is_of_muon(const ParameterPlace& parameter) {
-  return parameter.matrices != std::array<Index, 3>{};
-}
+inline bool is_of_muon(const ParameterPlace& parameter) { return !parameter.matrices.empty(); }
 
 /// The memory of Muon; the parameters are those of OptimizerState.
 template <class W, class G, class Moment, Device D>
@@ -254,10 +254,13 @@ class MuonMemory {
                          parameter.name, "; choose AdamW, or no TensorParallel");
     Index offset = parameter.offset;
     Index rows = 0;
-    for (const Index count : parameter.matrices) {
-      if (count != 0) flat.matrices.push_back({offset, count, parameter.shape[1]});
-      offset += count * parameter.shape[1];
-      rows += count;
+    const auto& [stacked, repeats] = parameter.matrices;
+    for (Index repeat = 0; repeat < repeats; ++repeat) {
+      for (const Index count : stacked) {
+        if (count != 0) flat.matrices.push_back({offset, count, parameter.shape[1]});
+        offset += count * parameter.shape[1];
+        rows += count;
+      }
     }
     require<UsageError>(rows == parameter.shape[0], "the matrices of ", parameter.name, " have ",
                         rows, " rows, but the parameter has ", parameter.shape[0],
