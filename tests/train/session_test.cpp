@@ -189,7 +189,7 @@ TEST(Session, GradientsAreClippedToTheLargestNorm) {
     SessionOptions options = support::small_options();
     options.max_gradient_norm = max_norm;
     options.optimizer =
-        AdamWSettings{.beta1 = 0.0f, .beta2 = 0.0f, .epsilon = 1e4f, .weight_decay = 0.0f};
+        octavo::AdamWSettings{.beta1 = 0.0f, .beta2 = 0.0f, .epsilon = 1e4f, .weight_decay = 0.0f};
     octavo::Context<octavo::Cpu> context{2};
     SmallSession<Fp32> session(options, context);
     std::vector<double> values;
