@@ -166,7 +166,7 @@ class TokenStream {
  private:
   struct Share {
     Tokens tokens;
-    std::int64_t parts;  ///< of a window, that are its weight
+    std::int64_t parts;  ///< its weight, in parts of a window
     Index offset = 0;    ///< of this epoch's first window
     Index windows = 0;   ///< of this epoch
   };
