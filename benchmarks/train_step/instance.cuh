@@ -17,30 +17,36 @@ namespace benchmarks {
 /// A session and the context that it works on: BF16 weights, gradients and moments.
 template <class Model, class Ranks>
 struct SessionOwner {
-  using Session = octavo::ModelSession<
-      Model, octavo::AdamW<octavo::MasterWeights<octavo::Bf16>, octavo::Moments<octavo::Bf16>>,
-      Ranks>;
-
   explicit SessionOwner(const Request& request)
       : context(octavo::gpu_of_local_rank(request.local_rank, octavo::visible_gpus())) {
     context.set_deterministic(request.deterministic);
     take_gemm_plans(request.gemm_plans, context);
-    if (request.rendezvous == nullptr) {
-      session = std::make_unique<Session>(request.options, context);
-      return;
-    }
 #ifdef OCTAVO_BENCHMARK_HAS_NCCL
     using octavo::NcclComm;
-    ranks = std::make_unique<NcclComm>(
-        *request.rendezvous, context,
-        request.only_nccl ? NcclComm::Ways::nccl_only : NcclComm::Ways::all);
-    session = std::make_unique<Session>(request.options, context, *ranks);
+    if (request.rendezvous != nullptr) {
+      ranks = std::make_unique<NcclComm>(
+          *request.rendezvous, context,
+          request.only_nccl ? NcclComm::Ways::nccl_only : NcclComm::Ways::all);
+    }
 #endif
+    using namespace octavo;
+    if (request.is_muon) {
+      session = make<Muon<MasterWeights<Bf16>, Moments<Bf16>>>(request);
+    } else {
+      session = make<AdamW<MasterWeights<Bf16>, Moments<Bf16>>>(request);
+    }
+  }
+
+  template <class Optimizer>
+  std::unique_ptr<octavo::TrainingSession> make(const Request& request) {
+    using Session = octavo::ModelSession<Model, Optimizer, Ranks>;
+    if (ranks == nullptr) return std::make_unique<Session>(request.options, context);
+    return std::make_unique<Session>(request.options, context, *ranks);
   }
 
   octavo::Context<octavo::Cuda> context;
   std::unique_ptr<octavo::Communicator<octavo::Cuda>> ranks;
-  std::unique_ptr<Session> session;
+  std::unique_ptr<octavo::TrainingSession> session;
 };
 
 /// What makes sessions of `Model`.

@@ -15,6 +15,7 @@ namespace benchmarks {
 struct Request {
   octavo::SessionOptions options;
   std::vector<octavo::GemmPlanRecord> gemm_plans;  ///< algorithms that earlier runs chose
+  bool is_muon = false;                            ///< the optimizer is Muon instead of AdamW
   bool deterministic = false;
   int local_rank = 0;                        ///< among those of its host
   octavo::Rendezvous* rendezvous = nullptr;  ///< of several ranks

@@ -42,6 +42,7 @@ struct Options {
   octavo::Index micro_batches = 1;
   int steps = 6;
   int warmup = 3;
+  std::string optimizer = "adamw";
   std::string recompute = "none";
   std::string weight_copies = "kept";
   octavo::Index head_chunk = 0;
@@ -114,6 +115,8 @@ void declare(CLI::App& app, Options& options) {
   add("--micro-batches", options.micro_batches, "micro-batches in a step")->check(count);
   add("--steps", options.steps, "steps that are timed")->check(count);
   add("--warmup", options.warmup, "steps before them")->check(count);
+  add("--optimizer", options.optimizer, "adamw or muon, with BF16 weights and moments")
+      ->check(CLI::IsMember({"adamw", "muon"}));
   add("--recompute", options.recompute, "what the backward makes again")
       ->check(CLI::IsMember(recompute));
   add("--weight-copies", options.weight_copies, "quantised copies of weights: kept or remade")
@@ -143,6 +146,7 @@ void declare(CLI::App& app, Options& options) {
 Request request_of(const Options& options) {
   Request request;
   request.deterministic = options.deterministic;
+  request.is_muon = options.optimizer == "muon";
   if (!options.gemm_plans.empty()) {
     request.gemm_plans = octavo::load_gemm_plans(options.gemm_plans);
     request.options.gemm_choice = octavo::GemmChoice::rehearsed;
@@ -265,7 +269,7 @@ octavo::JsonLine json_of(const Options& options, const Measurement& measured, in
     line.add("zero", options.zero).add("reduce", options.reduce).add("gather", options.gather);
     line.add("transport", measured.transport);
   }
-  line.add("recompute", options.recompute);
+  line.add("optimizer", options.optimizer).add("recompute", options.recompute);
   line.add("weight_copies", options.weight_copies);
   line.add("masked_targets", options.masked_targets).add("documents", options.documents);
   line.add("milliseconds", measured.milliseconds(options.micro_batches));
