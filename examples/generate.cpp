@@ -322,6 +322,8 @@ int chat(const Setup& setup, const Options& options) {
     messages.push_back({"user", question});
     try {
       messages.push_back(answer(setup, options, messages, cached));
+    } catch (const octavo::StoppedError&) {
+      return exit_code();
     } catch (const octavo::ConfigError& error) {
       if (is_asked_once) throw;
       programs::tell("generate: this line was left out of the chat: {}\n",

@@ -173,17 +173,20 @@ int run(const Options& options) {
   const auto start = std::chrono::steady_clock::now();
   Progress progress(documents.total_bytes());
   std::uint64_t count = 0;
-  for (;;) {
-    const std::vector<Document> read = documents.next(batch_bytes);
-    if (read.empty()) break;
-    for (std::vector<std::int32_t>& tokens : encoded(*tokenizer, read, context, allowed)) {
-      tokens.insert(tokens.begin(), begin.begin(), begin.end());
-      tokens.insert(tokens.end(), end.begin(), end.end());
-      writer.add(tokens);
+  try {
+    for (;;) {
+      const std::vector<Document> read = documents.next(batch_bytes);
+      if (octavo::InterruptGuard::received() != 0) throw octavo::StoppedError("a signal arrived");
+      if (read.empty()) break;
+      for (std::vector<std::int32_t>& tokens : encoded(*tokenizer, read, context, allowed)) {
+        tokens.insert(tokens.begin(), begin.begin(), begin.end());
+        tokens.insert(tokens.end(), end.begin(), end.end());
+        writer.add(tokens);
+      }
+      count += read.size();
+      progress.show(documents.read_bytes(), writer.tokens());
     }
-    count += read.size();
-    progress.show(documents.read_bytes(), writer.tokens());
-    if (octavo::InterruptGuard::received() == 0) continue;
+  } catch (const octavo::StoppedError&) {
     progress.clear();
     programs::tell("prepare_data: stopped; nothing was written\n");
     return stopped;

@@ -2,13 +2,17 @@
 #pragma once
 
 #include <common/paths.hpp>
+#include <common/text.hpp>
 #include <octavo/data/byte_tokenizer.hpp>
+#include <octavo/train/interrupt.hpp>
 #if defined(OCTAVO_PROGRAM_HAS_PCRE2)
 #include <octavo/data/tokenizer_json.hpp>
 #endif
 #if defined(OCTAVO_PROGRAM_HAS_UTF8PROC)
 #include <octavo/data/utf8proc.hpp>
 #endif
+
+#include <fmt/ranges.h>
 
 #include <filesystem>
 #include <memory>
@@ -17,7 +21,8 @@
 
 namespace programs {
 
-/// Opens a tokenizer.
+/// Opens a tokenizer. Its encoding throws a `StoppedError` soon after an `InterruptGuard` received
+/// a signal. Names settings of its file that are ignored on standard error.
 /// @param name  "bytes", or a file: tokenizer.json or tokenizer.model
 /// @throws IoError      if the file is not a valid tokenizer
 /// @throws ConfigError  for a file, if the program was built without PCRE2
@@ -33,7 +38,14 @@ inline std::unique_ptr<octavo::Tokenizer> open_tokenizer(const std::string& name
 #else
   const octavo::NormalizeText normalize = nullptr;
 #endif
-  return std::make_unique<octavo::BytePairTokenizer>(octavo::load_tokenizer(name, normalize));
+  auto tokenizer =
+      std::make_unique<octavo::BytePairTokenizer>(octavo::load_tokenizer(name, normalize));
+  tokenizer->stop_if([] { return octavo::InterruptGuard::received() != 0; });
+  if (!tokenizer->ignored().empty()) {
+    tell("{}: ignores {}, because the program determines the length of sequences\n", visible(name),
+         fmt::join(tokenizer->ignored(), " and "));
+  }
+  return tokenizer;
 #else
   throw octavo::ConfigError(
       "this program was built without PCRE2 and supports only --tokenizer bytes; install "

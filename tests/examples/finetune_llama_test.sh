@@ -104,6 +104,27 @@ assert again == whole[14:] and again[0][2] < 1.2, again
 PYTHON
 refused "other chats" "had other batches: --chats is held_out.jsonl, the run had " "${base[@]}" --chats held_out.jsonl --epochs 2 --resume "$before"
 
+case="a signal while chats are encoded"
+python3 - "$program" "$here/../golden/tokenizers/gpt2.json" <<'PYTHON' 2>>err || fail "it did not end at once"
+import base64, json, os, signal, subprocess, sys, time
+with open("many.jsonl", "w") as file:
+    for i in range(6000):
+        words = base64.b32encode(os.urandom(6000)).decode().lower()
+        json.dump({"messages": [{"role": "user", "content": " ".join(words[at:at + 7] for at in range(0, 9600, 7))},
+                                {"role": "assistant", "content": words}]}, file)
+        file.write("\n")
+run = subprocess.Popen([sys.argv[1], "--chats", "many.jsonl", "--chat-template", "own.json", "--tokenizer", sys.argv[2],
+                        "--threads", "1", "--steps", "1", "--out", "stopped"],
+                       preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+time.sleep(1.5)
+run.send_signal(signal.SIGINT)
+code = run.wait(timeout=1)
+assert code in (-signal.SIGINT, 128 + signal.SIGINT), code
+assert not os.path.exists("stopped"), os.listdir("stopped")
+os.remove("many.jsonl")
+PYTHON
+[ -z "$(find . -name '.octavo-*')" ] || fail "a temporary file is left"
+
 # --- chats that are too long -----------------------------------------------------------------
 few=(--validation-chats held_out.jsonl --steps 1 --sample 0 --no-out)
 run "chats that are cut" 0 "${base[@]}" --chats long.jsonl "${few[@]}"

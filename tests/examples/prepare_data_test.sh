@@ -153,6 +153,32 @@ EOF
   err_is_one_line_with "--tokenizer folder.txt: is a folder; pass bytes, a tokenizer.json"
   run "an unknown token" 2 a.txt --tokenizer "$golden/gpt2.json" --end "<|no|>" --out x.bin
   err_is_one_line_with "no special token '<|no|>'"
+
+  python3 - "$golden/gpt2.json" <<'PYTHON'
+import json, sys
+tokenizer = json.load(open(sys.argv[1]))
+json.dump({**tokenizer, "padding": None}, open("unset.json", "w"))
+json.dump({**tokenizer, "truncation": {"max_length": 2}, "padding": {"pad_id": 0}}, open("set.json", "w"))
+PYTHON
+  run "padding that is not set" 0 a.txt --tokenizer unset.json --end none --out unset.bin
+  [ -s err ] && fail "there was something on stderr"
+  run "padding that is set" 0 a.txt --tokenizer set.json --end none --out set.bin
+  err_is_one_line_with "set.json: ignores truncation and padding, because"
+  cmp -s set.bin unset.bin || fail "there are other tokens"
+
+  case="a signal within a document"
+  base64 -w 12 /dev/urandom | head -c 60000000 >words.txt # encodes for many seconds
+  "$program" words.txt --tokenizer "$golden/gpt2.json" --end none --threads 1 --out x.bin >out 2>err &
+  sleep 2
+  kill -INT $! || fail "it ended before"
+  start=$(date +%s%N)
+  wait $!
+  code=$?
+  [ $((($(date +%s%N) - start) / 1000000)) -lt 1000 ] || fail "it took longer than a second to stop"
+  [ "$code" -eq 3 ] || fail "exit code $code, expected 3"
+  err_is_one_line_with "stopped; nothing was written"
+  no_rest
+  rm words.txt
 fi
 [ ! -e x.bin ] || fail "x.bin was written"
 finish

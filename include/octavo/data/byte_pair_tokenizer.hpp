@@ -37,6 +37,8 @@ struct BytePairModel {
   std::vector<AddedToken> added;
   std::vector<NormalForm> forms;      ///< applied to the text in this order before it is split
   NormalizeText normalize = nullptr;  ///< null: text that `forms` may change is an error
+  bool (*is_stopped)() = nullptr;     ///< null: encoding always runs to its end
+  std::vector<std::string> ignored;   ///< settings of the file without effect, by name
 };
 
 /// The beginning of a word in a text, and the number of tokens before it.
@@ -81,6 +83,7 @@ class TextEncoder {
   /// @param bytes  approximate number of bytes to encode
   TextEncoder(const BytePairModel& model, std::size_t bytes)
       : byte_tokens_(model.pairs.byte_tokens),
+        is_stopped_(model.is_stopped),
         has_all_bytes_(std::find(byte_tokens_.begin(), byte_tokens_.end(), -1) ==
                        byte_tokens_.end()),
         words_(model.pairs, bytes) {
@@ -153,6 +156,7 @@ class TextEncoder {
         split(stage + 1, text.substr(begin, end - begin), 0, end - begin, tokens, nullptr);
     };
     while (from < until) {
+      if (is_stopped_ != nullptr && is_stopped_()) throw StoppedError("encoding was stopped");
       ByteRange match;
       if (!matchers_[stage].find(text, from, match)) match = {text.size(), text.size()};
       if (is_left(begins, match.end, until)) break;
@@ -165,6 +169,7 @@ class TextEncoder {
   }
 
   const std::array<std::int32_t, 256>& byte_tokens_;
+  bool (*is_stopped_)();
   bool has_all_bytes_;
   std::vector<SplitMatcher> matchers_;
   WordEncoder words_;
@@ -182,6 +187,14 @@ class BytePairTokenizer final : public Tokenizer {
     for (const detail::AddedToken& added : model_.added)
       if (added.is_special) special_.emplace(added.text, added.token);
   }
+
+  /// Encoding throws `StoppedError` soon after a function returns true, such as after a signal.
+  /// @param is_stopped  called by several threads, before each word; null: never stops
+  void stop_if(bool (*is_stopped)()) { model_.is_stopped = is_stopped; }
+
+  /// Returns the settings of the tokenizer's file that are set, but ignored: "truncation" and
+  /// "padding".
+  [[nodiscard]] const std::vector<std::string>& ignored() const { return model_.ignored; }
 
   [[nodiscard]] Index vocabulary_size() const override {
     return static_cast<Index>(model_.pairs.bytes.size());

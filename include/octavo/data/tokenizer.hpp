@@ -16,6 +16,12 @@
 
 namespace octavo OCTAVO_ABI {
 
+/// Encoding was stopped before its end; see `BytePairTokenizer::stop_if`.
+class StoppedError : public Error {
+ public:
+  using Error::Error;
+};
+
 /// Encodes bytes, whether valid UTF-8 or not, and decodes tokens to the same bytes. Several threads
 /// may call its functions concurrently.
 class Tokenizer {

@@ -35,7 +35,11 @@ class TokenizerJsonReader {
       if (key == "version") {
         require_text("version", "1.0");
       } else if (key == "truncation" || key == "padding") {
-        json_.skip();  // changes the lengths in a batch, not the tokens of a text
+        // They change the lengths in a batch, not the tokens of a text.
+        if (!json_.null()) {
+          model_.ignored.push_back(key);
+          json_.skip();
+        }
       } else if (key == "added_tokens") {
         json_.array([this] { added_token(); });
       } else if (key == "normalizer") {
