@@ -254,9 +254,10 @@ std::vector<std::int32_t> print_text(const Setup& setup, const Options& options,
   if (is_full) {
     programs::tell(
         "generate: the text stops here: the context has room for {}, but --max-tokens {} need "
-        "more; pass a larger --context\n",
+        "more; pass --context {}\n",
         programs::counted(static_cast<std::uint64_t>(setup.session->longest()), "token"),
-        options.most_tokens);
+        options.most_tokens,
+        setup.session->longest() + options.most_tokens - static_cast<Index>(tokens.size()));
   }
   return tokens;
 }

@@ -131,12 +131,25 @@ if ldd "$program" | grep -q pcre2; then
   run "a special token that stops it" 0 "${special[@]}" --stop "<|end|>"
   out_is "<|begin|>"
   grep -qF "| 0 tokens" err || fail "it is a token of the text"
+  case="a signal while a line of a chat is encoded"
+  python3 - "$program" "${greedy[@]}" --tokenizer "$golden/tokenizers/gpt2.json" --chat turns.json \
+    <<'PYTHON' 2>err || fail "it did not stop within a second"
+import base64, os, signal, subprocess, sys, time
+chat = subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+words = base64.b32encode(os.urandom(20000000)).lower()
+chat.stdin.write(b" ".join(words[i:i + 7] for i in range(0, len(words), 7)) + b"\n")
+chat.stdin.flush()
+time.sleep(1.5)
+chat.send_signal(signal.SIGINT)
+code = chat.wait(timeout=1)
+assert code == 128 + signal.SIGINT, code
+PYTHON
 fi
 
 run "a context" 0 "${greedy[@]}" --prompt abc --context 5
 out_is "abcdef"
 err_has() { grep -qF -- "$1" err || fail "stderr does not have: $1"; }
-err_has "generate: the text stops here: the context has room for 5 tokens, but --max-tokens 200 need more; pass a larger --context"
+err_has "generate: the text stops here: the context has room for 5 tokens, but --max-tokens 200 need more; pass --context 202"
 case="a context that is full, of which nobody can be told"
 "$program" "${greedy[@]}" --prompt abc --context 5 >out 2>/dev/full || fail "exit code $?, expected 0"
 run "a context with room for all" 0 "${greedy[@]}" --prompt abc --context 5 --max-tokens 3
