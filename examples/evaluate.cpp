@@ -4,11 +4,11 @@
 //
 // Exit codes: 0 done, 1 an error while running, 2 bad input.
 #include <octavo/comm/same_on_all_ranks.hpp>
+#include <octavo/core/json_line.hpp>
 #include <octavo/data/data.hpp>
 #include <octavo/inference/checkpoint.hpp>
 #include <octavo/inference/hugging_face.hpp>
 #include <octavo/io/atomic_file.hpp>
-#include <octavo/io/json_line.hpp>
 #include <octavo/train/chat_evaluation_batches.hpp>
 #include <octavo/train/evaluation_batches.hpp>
 

@@ -3,10 +3,10 @@
 //
 //   finetune_llama --model hf:downloads/SmolLM2-135M-Instruct --chats chats.jsonl
 //                  --chat-template smollm2 --precision bf16 --epochs 2 --save-hf tuned
+#include <octavo/core/json_line.hpp>
 #include <octavo/data/chat_template.hpp>
 #include <octavo/data/chat_tokens.hpp>
 #include <octavo/inference/generate.hpp>
-#include <octavo/io/json_line.hpp>
 #include <octavo/train/chat_batches.hpp>
 #include <octavo/train/interrupt.hpp>
 

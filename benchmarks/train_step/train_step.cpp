@@ -10,8 +10,8 @@
 // appends it to a file as one JSON object; benchmarks/peers/ torch_llama.py prints the same of
 // PyTorch. Exit codes: 0 done, 1 an error while running, 2 bad input.
 #include <octavo/comm/launch.hpp>
+#include <octavo/core/json_line.hpp>
 #include <octavo/core/timeline_figures.hpp>
-#include <octavo/io/json_line.hpp>
 #include <octavo/io/trace_file.hpp>
 #include <octavo/train/gemm_plan_file.hpp>
 

@@ -1,7 +1,7 @@
 // The library's presets by name.
 #pragma once
 
-#include <octavo/models/model_description.hpp>
+#include <octavo/models/hugging_face_families.hpp>
 
 #include <string>
 #include <utility>
@@ -21,8 +21,8 @@ inline std::vector<NamedShape> presets() {
   const auto add = [&](const auto&... configs) {
     (all.push_back({configs.name.text(), description_of(configs)}), ...);
   };
-  add(llama_tiny, llama3_small, llama3_1b, llama3_8b, llama3_70b, qwen3_0_6b, qwen3_8b, gpt2_tiny,
-      gpt2_124m, gpt2_1558m);
+  add(llama_tiny, llama3_small, llama3_1b, llama3_8b, llama3_70b, mistral_7b, qwen2_5_0_5b,
+      qwen2_5_7b, qwen3_0_6b, qwen3_8b, gpt2_tiny, gpt2_124m, gpt2_1558m);
   return all;
 }
 

@@ -49,10 +49,10 @@ struct Macaron : LlamaFamily<shape> {
   /// names of the part's layers, because two parts have layers with the same name.
   template <ConfigName NormName, ConfigName Prefix, class Part, class T, class G, Device D>
   using Branch = ResidualBranch<NormName, Prefix, Norm<T, G, D>, Part, T, config.hidden, D>;
-  template <class T, class P, class G, Device D>
+  template <int Kind, class T, class P, class G, Device D>
   using Block = PreNormBlock<T, config.hidden, G, D,  //
                              Branch<"first_norm", "first", Mlp<T, P, G, D>, T, G, D>,
-                             Branch<"attention_norm", "", Attention<T, P, G, D>, T, G, D>,
+                             Branch<"attention_norm", "", Attention<Kind, T, P, G, D>, T, G, D>,
                              Branch<"last_norm", "last", Mlp<T, P, G, D>, T, G, D>>;
 };
 using Model = Decoder<Macaron, Fp8Recipe<Delayed>, Cpu>;

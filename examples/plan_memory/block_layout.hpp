@@ -122,7 +122,7 @@ class NormLayout {
  public:
   void declare(const std::string& name, const BlockSizes& sizes) {
     weight_.declare(name + ".weight", 1, sizes.hidden, {});
-    if (sizes.is_gpt2) bias_.emplace().declare(name + ".bias", 1, sizes.hidden, {});
+    if (sizes.layer_norm) bias_.emplace().declare(name + ".bias", 1, sizes.hidden, {});
   }
   template <class Visitor>
   void visit(const Visitor& visitor) {
@@ -227,14 +227,14 @@ class BlockLayout {
     const Index keys = sizes.kv_heads * sizes.head_dim;
     const Index queries = sizes.attention_columns();
     attention_norm_.declare(name + ".attention_norm", sizes);
-    qkv_.declare(name + ".qkv", registry, sizes.hidden, sizes.qkv_columns(), sizes.is_gpt2,
+    qkv_.declare(name + ".qkv", registry, sizes.hidden, sizes.qkv_columns(), sizes.qkv_bias,
                  {.recomputed = recomputation.drops(octavo::Recompute::block),
                   .parts = {{{q_proj, queries}, {k_proj, keys}, {v_proj, keys}}}});
     if (sizes.qk_norm) {
       head_norms_[0].emplace().declare(name + ".query_norm.weight", 1, sizes.head_dim, {});
       head_norms_[1].emplace().declare(name + ".key_norm.weight", 1, sizes.head_dim, {});
     }
-    output_.declare(name + ".output", registry, queries, sizes.hidden, sizes.is_gpt2,
+    output_.declare(name + ".output", registry, queries, sizes.hidden, sizes.linear_bias,
                     {.recomputed = recomputation.runs_forward_again(),
                      .adds = sizes.degree == 1,
                      .parts = {{{o_proj, sizes.hidden}}}});
@@ -247,12 +247,12 @@ class BlockLayout {
   void declare_mlp(const BlockSizes& sizes, const std::string& name,
                    const octavo::LayerRegistry<D>& registry, octavo::Recomputation recomputation) {
     using enum octavo::LoraTarget;
-    const Index gate = sizes.is_gpt2 ? 0 : sizes.ffn;
+    const Index gate = sizes.gated_mlp ? sizes.ffn : 0;
     mlp_norm_.declare(name + ".mlp_norm", sizes);
-    up_.declare(name + ".gate_up", registry, sizes.hidden, sizes.wide_columns(), sizes.is_gpt2,
+    up_.declare(name + ".gate_up", registry, sizes.hidden, sizes.wide_columns(), sizes.linear_bias,
                 {.recomputed = recomputation.drops(octavo::Recompute::ffn),
                  .parts = {{{gate_proj, gate}, {up_proj, sizes.ffn}}}});
-    down_.declare(name + ".down", registry, sizes.ffn, sizes.hidden, sizes.is_gpt2,
+    down_.declare(name + ".down", registry, sizes.ffn, sizes.hidden, sizes.linear_bias,
                   {.recomputed = recomputation.runs_forward_again(),
                    .adds = sizes.degree == 1,
                    .parts = {{{down_proj, sizes.hidden}}}});

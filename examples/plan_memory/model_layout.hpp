@@ -46,6 +46,16 @@ struct SegmentLayout {
   std::vector<Block> blocks{};
 };
 
+/// Stands for the family of the smallest model. Blocks of all kinds need the same memory.
+template <class P>
+struct SmallestFamily {
+  struct Config {
+    int layers;
+  };
+  static constexpr Config config{least_depth<P>};
+  static constexpr int block_kind(int) { return 0; }
+};
+
 /// The segments of the smallest model, which has one block between its edges; deeper models have
 /// more blocks there.
 template <class P, class T, octavo::Device D, int Begin = 0, class... Done>
@@ -54,7 +64,7 @@ constexpr auto segments_of() {
   if constexpr (Begin >= depth) {
     return std::type_identity<std::tuple<Done...>>{};
   } else {
-    constexpr int end = octavo::detail::segment_end<P, Begin, depth>();
+    constexpr int end = octavo::detail::segment_end<SmallestFamily<P>, P, Begin>();
     using Block = BlockLayout<octavo::detail::BlockPrecisionAt<P, Begin, depth>, T, D>;
     return segments_of<P, T, D, end, Done..., SegmentLayout<Block, Begin, end>>();
   }
@@ -66,7 +76,8 @@ constexpr auto segments_of() {
 template <class P, octavo::Device D>
 octavo::BatchShape run_shape_of(const Shape& shape, octavo::BatchShape batch, Index degree) {
   const Index needed = std::lcm(Index{octavo::model_quantises<P> ? 16 : 1}, degree);
-  const Index longest = shape.is_gpt2() ? shape.model.positions : std::numeric_limits<Index>::max();
+  const Index longest =
+      shape.model.learns_positions() ? shape.model.positions : std::numeric_limits<Index>::max();
   return octavo::detail::decoder_run_shape<D>(batch, needed, longest);
 }
 
@@ -89,7 +100,7 @@ class ModelLayout {
     using octavo::MemoryKind;
     octavo::detail::check_decoder_batch(
         batch, shape.name,
-        shape.is_gpt2() ? shape.model.positions : std::numeric_limits<Index>::max());
+        shape.model.learns_positions() ? shape.model.positions : std::numeric_limits<Index>::max());
     options_.head_chunk = octavo::detail::decoder_head_chunk(
         options_.head_chunk, octavo::round_up(shape.model.vocabulary, 128), batch.rows());
     if constexpr (is_frozen) {
@@ -108,8 +119,7 @@ class ModelLayout {
     (void)arena.template take<std::byte>(
         MemoryKind::workspace,
         static_cast<Index>(octavo::detail::decoder_workspace<T>(
-            manifest_, {batch.sequences, batch.tokens, sizes_.head_layout(), batch.most_documents},
-            options_.head_chunk, limits)));
+            manifest_, std::array{sizes_.block_shape()}, batch, options_.head_chunk, limits)));
   }
 
   [[nodiscard]] const octavo::ModelRuns<T, T, D>& runs() const { return runs_; }
@@ -182,7 +192,7 @@ class ModelLayout {
     registry.lora = options_.lora;
     registry.place = options_.tensor_place;
     table_.declare("embedding.weight", vocabulary_rows_, sizes_.hidden, {});
-    if (shape_.is_gpt2()) {
+    if (shape_.model.learns_positions()) {
       positions_.declare("positions.weight", shape_.model.positions, sizes_.hidden, {});
     }
     make_blocks();
@@ -241,7 +251,7 @@ class ModelLayout {
 
   void take_activations(octavo::Arena<D>& arena) {
     const Index rows = batch_.rows();
-    if (!shape_.is_gpt2()) octavo::RoPE<D>().take(arena, batch_, sizes_.head_dim);
+    if (!shape_.model.learns_positions()) octavo::RoPE<D>().take(arena, batch_, sizes_.head_dim);
     const Index own = rows / sizes_.degree * sizes_.hidden;
     // The residual stream before and after each block, and its gradient.
     for (Index i = 0; i < shape_.model.layers + 2; ++i) {
@@ -307,7 +317,7 @@ class ModelLayout {
   [[nodiscard]] auto each_of_embedding() {
     return [this](const auto& body) {
       body(table_);
-      if (shape_.is_gpt2()) body(positions_);
+      if (shape_.model.learns_positions()) body(positions_);
     };
   }
   [[nodiscard]] auto each_of_head() {

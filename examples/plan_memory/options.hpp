@@ -177,8 +177,9 @@ inline void make_consistent(const CLI::App& app, Options& options) {
 /// Throws if --lora or --tensor-parallel does not support the model.
 /// @throws ConfigError  with advice
 inline void require_supported(const Options& options, const Shape& shape) {
-  octavo::require<octavo::ConfigError>(options.lora == 0 || !shape.is_gpt2(),
-                                       "--lora does not support GPT-2; leave it out");
+  octavo::require<octavo::ConfigError>(options.lora == 0 || shape.model.family->supports_adapters,
+                                       "--lora does not support ", shape.model.family->name,
+                                       "; leave it out");
   const Index divisor = shape.shared_by();
   octavo::require<octavo::ConfigError>(
       divisor % options.tensor_parallel == 0, "--tensor-parallel ", options.tensor_parallel,

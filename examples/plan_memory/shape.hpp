@@ -1,7 +1,7 @@
 // The shape of a model, known only at run time, and the sizes of its parts on one rank.
 #pragma once
 
-#include <octavo/models/model_description.hpp>
+#include <octavo/models/hugging_face_families.hpp>
 
 #include <algorithm>
 #include <numeric>
@@ -16,8 +16,6 @@ struct Shape {
   std::string name;
   octavo::ModelDescription model{};
 
-  [[nodiscard]] bool is_gpt2() const { return model.family == octavo::ModelFamily::gpt2; }
-
   /// Returns the columns of the fused queries, keys and values.
   [[nodiscard]] Index qkv_columns() const {
     return (model.heads + 2 * model.kv_heads) * model.head_dim;
@@ -27,7 +25,8 @@ struct Shape {
   /// Returns the largest supported tensor-parallel degree; its divisors are also supported. 1 means
   /// that the layers cannot be shared.
   [[nodiscard]] Index shared_by() const {
-    return is_gpt2() ? 1 : std::gcd(std::gcd(model.heads, model.kv_heads), model.ffn);
+    if (!model.can_share_layers()) return 1;
+    return std::gcd(std::gcd(model.heads, model.kv_heads), model.ffn);
   }
 
   [[nodiscard]] octavo::ModelFacts facts() const;
@@ -41,31 +40,42 @@ struct BlockSizes {
         heads(shape.model.heads / ranks),
         kv_heads(shape.model.kv_heads / ranks),
         head_dim(shape.model.head_dim),
-        is_gpt2(shape.is_gpt2()),
-        qk_norm(shape.model.family == octavo::ModelFamily::qwen3),
+        layer_norm(shape.model.layer_norm),
+        linear_bias(shape.model.linear_bias),
+        qkv_bias(shape.model.linear_bias || shape.model.qkv_bias),
+        qk_norm(shape.model.qk_norm),
+        gated_mlp(shape.model.gated_mlp),
         degree(ranks) {}
 
-  [[nodiscard]] octavo::HeadLayout head_layout() const { return {heads, kv_heads, head_dim}; }
-  [[nodiscard]] Index qkv_columns() const { return head_layout().columns(); }
+  /// Returns the shape that determines the attention's workspace.
+  [[nodiscard]] octavo::BlockShape block_shape() const {
+    return {.heads = static_cast<int>(heads),
+            .kv_heads = static_cast<int>(kv_heads),
+            .head_dim = static_cast<int>(head_dim)};
+  }
+  [[nodiscard]] Index qkv_columns() const { return block_shape().head_layout().columns(); }
   [[nodiscard]] Index attention_columns() const { return heads * head_dim; }
   /// Returns the columns of the MLP's first projection: gate and up, or only up.
-  [[nodiscard]] Index wide_columns() const { return (is_gpt2 ? 1 : 2) * ffn; }
+  [[nodiscard]] Index wide_columns() const { return (gated_mlp ? 2 : 1) * ffn; }
   /// Returns the FP32 values per token that a norm saves for the backward.
-  [[nodiscard]] Index statistics() const { return is_gpt2 ? 2 : 1; }
+  [[nodiscard]] Index statistics() const { return layer_norm ? 2 : 1; }
 
   Index hidden;
   Index ffn;
   Index heads;
   Index kv_heads;
   Index head_dim;
-  bool is_gpt2;  ///< LayerNorm, GELU and biases instead of RMSNorm and SwiGLU
+  bool layer_norm;
+  bool linear_bias;
+  bool qkv_bias;
   bool qk_norm;
+  bool gated_mlp;
   Index degree;  ///< tensor-parallel degree
 };
 
 inline octavo::ModelFacts Shape::facts() const {
   octavo::ModelFacts facts;
-  if (is_gpt2()) {
+  if (model.learns_positions()) {
     facts = octavo::Gpt2Config{.layers = static_cast<int>(model.layers),
                                .hidden = static_cast<int>(model.hidden),
                                .heads = static_cast<int>(model.heads),
@@ -81,7 +91,8 @@ inline octavo::ModelFacts Shape::facts() const {
                                 .head_dim = static_cast<int>(model.head_dim),
                                 .vocabulary = static_cast<int>(model.vocabulary),
                                 .tied_embeddings = model.tied_embeddings,
-                                .qk_norm = model.family == octavo::ModelFamily::qwen3}
+                                .qk_norm = model.qk_norm,
+                                .qkv_bias = model.qkv_bias}
                 .facts();
   }
   facts.name = name;
@@ -107,7 +118,7 @@ inline void require_possible(const Shape& shape) {
                        " KV heads, but is ", model.heads);
   require<ConfigError>(model.head_dim % 2 == 0, shape.name, ": head_dim must be even, but is ",
                        model.head_dim);
-  if (!shape.is_gpt2()) return;
+  if (!shape.model.learns_positions()) return;
   require<ConfigError>(model.hidden == model.heads * model.head_dim && model.positions > 1,
                        shape.name, ": hidden must be a multiple of ", model.heads,
                        " heads, but is ", model.hidden);

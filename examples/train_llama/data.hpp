@@ -2,9 +2,9 @@
 #pragma once
 
 #include <common/text.hpp>
+#include <octavo/core/json_line.hpp>
 #include <octavo/data/data.hpp>
 #include <octavo/inference/generate.hpp>
-#include <octavo/io/json_line.hpp>
 #include <octavo/octavo.hpp>
 #include <octavo/train/interrupt.hpp>
 #include <octavo/train/token_batches.hpp>

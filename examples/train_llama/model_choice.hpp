@@ -17,6 +17,7 @@
 #include <array>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -184,13 +185,12 @@ inline bool is_preset(const std::string& model) {
   return is_among(programs::preset_names(), model);
 }
 
-/// Whether a model is a GPT-2, compiled or not.
-inline bool is_gpt2(const std::string& model) {
+/// Returns the shape of a model, compiled or not; none if it is unknown.
+inline std::optional<octavo::ModelDescription> shape_of(const std::string& model) {
   std::vector<programs::NamedShape> known = programs::presets();
   for (const Instance& instance : instances()) known.push_back({instance.model, instance.shape});
-  return std::ranges::any_of(known, [&](const programs::NamedShape& one) {
-    return one.name == model && one.shape.family == octavo::ModelFamily::gpt2;
-  });
+  const auto found = std::ranges::find(known, model, &programs::NamedShape::name);
+  return found == known.end() ? std::nullopt : std::optional(found->shape);
 }
 
 /// Returns the CMake option that adds a value to a list of the device, or "" if the list contains
@@ -303,16 +303,19 @@ inline std::string build_folder_of(const CLI::App& app, const ModelChoice& choic
 }
 
 /// @throws ConfigError  if no build supports the choice
-inline void require_possible(const ModelChoice& options, bool is_gpt2) {
-  octavo::require<octavo::ConfigError>(
+inline void require_possible(const ModelChoice& options, const octavo::ModelDescription& shape) {
+  using octavo::ConfigError;
+  using octavo::require;
+  require<ConfigError>(
       options.device != octavo::Cuda::name || options.precision != "mxfp8",
       "no GPU that Octavo supports multiplies the blocks of mxfp8; choose --precision "
       "fp8-blockwise, or --device cpu");
-  octavo::require<octavo::ConfigError>(options.lora == 0 || !is_gpt2,
-                                       "--lora does not support GPT-2; leave it out");
-  octavo::require<octavo::ConfigError>(
-      options.tensor_parallel == 1 || !is_gpt2, "--tensor-parallel ", options.tensor_parallel,
-      ": tensor parallelism does not support GPT-2; leave it out to train with data parallelism");
+  require<ConfigError>(options.lora == 0 || shape.family->supports_adapters,
+                       "--lora does not support ", shape.family->name, "; leave it out");
+  require<ConfigError>(options.tensor_parallel == 1 || shape.can_share_layers(),
+                       "--tensor-parallel ", options.tensor_parallel,
+                       ": tensor parallelism does not support ", shape.family->name,
+                       "; leave it out to train with data parallelism");
 }
 
 /// @throws ConfigError  if no instance has the chosen value
@@ -390,7 +393,7 @@ inline void find_preset_of_folder(const CLI::App& app, ModelChoice& options) {
     options.model = instance.model;
     return;
   }
-  detail::require_possible(options, shape.family == octavo::ModelFamily::gpt2);
+  detail::require_possible(options, shape);
   ModelChoice wanted = options;
   wanted.model.clear();
   for (const programs::NamedShape& preset : programs::presets()) {
@@ -412,7 +415,8 @@ inline const Instance& find_instance(const CLI::App& app, const ModelChoice& opt
                                                detail::model_choice(options),
                                                detail::precision_choice(options)}};
   for (const detail::Choice& choice : choices) detail::require_known(app, choice);
-  detail::require_possible(options, detail::is_gpt2(options.model));
+  const auto shape = detail::shape_of(options.model);
+  if (shape.has_value()) detail::require_possible(options, *shape);
   for (const detail::Choice& choice : choices) detail::require_compiled(app, choice, options);
   bool is_compiled = false;
   for (const Instance& instance : instances()) {

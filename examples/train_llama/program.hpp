@@ -2,7 +2,7 @@
 // finetune_llama on chats.
 #pragma once
 
-#include <octavo/io/json_line.hpp>
+#include <octavo/core/json_line.hpp>
 #include <octavo/octavo.hpp>
 #include <train_llama/options.hpp>
 #include <train_llama/ranks.hpp>

@@ -195,15 +195,15 @@ TEST_F(ModelsOfAProgramWithoutGpus, AreNotSaidInAPrecisionThatNoGpuHas) {
 TEST_F(ModelsOfAProgram, AreNoGpt2WithAdaptersOrLayersThatRanksShare) {
   std::filesystem::copy_file("tests/golden/hugging_face/gpt2.5.json", folder_ / "config.json");
   trainer::instances().back().model = "gpt2_of_a_folder";
-  trainer::instances().back().shape.family = octavo::ModelFamily::gpt2;
+  trainer::instances().back().shape = octavo::description_of(octavo::gpt2_tiny);
   for (const std::string& model :
        {std::string("gpt2_tiny"), std::string("gpt2_of_a_folder"), "hf:" + folder_.string()}) {
     EXPECT_EQ(said_of({.model = model, .precision = "bf16", .lora = 8})
-                  .find("--lora does not support GPT-2"),
+                  .find("--lora does not support gpt2"),
               0U)
         << model;
     EXPECT_EQ(said_of({.model = model, .precision = "bf16", .tensor_parallel = 2})
-                  .find("--tensor-parallel 2: tensor parallelism does not support GPT-2"),
+                  .find("--tensor-parallel 2: tensor parallelism does not support gpt2"),
               0U)
         << model;
   }

@@ -574,7 +574,7 @@ for precision in fp32 bf16 fp8-delayed fp8-delayed-bf16-edges fp8-blockwise; do
 done
 run "adapters on a GPU" 0 --model llama_tiny --precision fp32 --lora 4
 grep -q PREDICTION out && fail "a prediction of what was not measured"
-refused "adapters of a GPT-2" "--lora does not support GPT-2" --model gpt2_1558m --seq-len 1024 --lora 8
+refused "adapters of a GPT-2" "--lora does not support gpt2" --model gpt2_1558m --seq-len 1024 --lora 8
 refused "layers of no adapters" "also pass the adapter rank" --lora-targets q_proj
 refused "a layer that there is not" "'qkv' is not a linear layer" "${frozen[@]}" --lora 4 --lora-targets qkv
 refused "adapters of layers that ranks share" "leave one of them out" --lora 8 --tensor-parallel 2

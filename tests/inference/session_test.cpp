@@ -325,7 +325,7 @@ TYPED_TEST(InferenceOf, AStepReadsTheWeightsThatMultiplyAndTheCache) {
              (TypeParam::kept(name) == Kept::as_stored ? stored : 1);
   }
   EXPECT_EQ(session.bytes_of_step(0), bytes);
-  constexpr HeadLayout heads = PresetFamily<config>::heads;
+  constexpr HeadLayout heads = PresetFamily<config>::block_shapes[0].head_layout();
   const Index of_token = 2 * config.layers * heads.kv_heads * heads.head_dim;
   EXPECT_EQ(session.bytes_of_step(10), bytes + static_cast<std::size_t>(10 * of_token) * stored);
 }

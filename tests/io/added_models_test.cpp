@@ -1,5 +1,7 @@
 // Presets that octavo_add_model makes of configurations are what the library reads of them.
 #include <octavo/io/hugging_face_config.hpp>
+#include <octavo_models/added_family_mistral.hpp>
+#include <octavo_models/added_family_qwen2.hpp>
 #include <octavo_models/added_gpt2_4.hpp>
 #include <octavo_models/added_gpt2_5.hpp>
 #include <octavo_models/added_llama_4.hpp>
@@ -37,6 +39,17 @@ TEST(AddedModels, HaveTheShapesOfTheirConfigurations) {
   check(added_qwen3_5);
   check(added_gpt2_4);
   check(added_gpt2_5);
+}
+
+TEST(AddedModels, HaveTheShapesOfTheirFolders) {
+  const auto check = [](const auto& config) {
+    const std::string name = config.name.text().substr(std::string("added_family_").size());
+    const ModelDescription there =
+        read_hugging_face_config(reference::golden_path("families/" + name + "/config.json"));
+    EXPECT_EQ(differences(description_of(config), there), std::vector<std::string>{}) << name;
+  };
+  check(added_family_mistral);
+  check(added_family_qwen2);
 }
 
 }  // namespace added_models_test

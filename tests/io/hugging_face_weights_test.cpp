@@ -28,7 +28,7 @@ namespace fs = std::filesystem;
 using namespace octavo;
 using support::HandTensor;
 
-constexpr ModelDescription llama{.family = ModelFamily::llama,
+constexpr ModelDescription llama{.family = &llama_in_hugging_face,
                                  .layers = 2,
                                  .hidden = 6,
                                  .ffn = 5,
@@ -41,14 +41,15 @@ constexpr ModelDescription llama{.family = ModelFamily::llama,
 
 ModelDescription qwen3() {
   ModelDescription model = llama;
-  model.family = ModelFamily::qwen3;
+  model.family = &qwen3_in_hugging_face;
+  model.qk_norm = true;
   model.layers = 1;
   model.tied_embeddings = true;
   return model;
 }
 
 ModelDescription gpt2() {
-  return {.family = ModelFamily::gpt2,
+  return {.family = &gpt2_in_hugging_face,
           .layers = 1,
           .hidden = 6,
           .ffn = 24,
@@ -58,7 +59,10 @@ ModelDescription gpt2() {
           .vocabulary = 7,
           .norm_epsilon = 1e-5f,
           .tied_embeddings = true,
-          .positions = 5};
+          .positions = 5,
+          .layer_norm = true,
+          .linear_bias = true,
+          .gated_mlp = false};
 }
 
 /// The name, shape and first value of each tensor that transformers has of such a model; values go
@@ -74,7 +78,7 @@ std::vector<Theirs> theirs(const ModelDescription& model) {
   const auto add = [&](const std::string& name, std::vector<Index> shape) {
     all.push_back({name, std::move(shape), static_cast<int>(all.size()) * 3});
   };
-  if (model.family == ModelFamily::gpt2) {
+  if (model.layer_norm) {
     add("transformer.wte.weight", {7, 6});
     add("transformer.wpe.weight", {5, 6});
     const std::string layer = "transformer.h.0.";
@@ -106,7 +110,7 @@ std::vector<Theirs> theirs(const ModelDescription& model) {
     add(layer + "mlp.gate_proj.weight", {5, 6});
     add(layer + "mlp.up_proj.weight", {5, 6});
     add(layer + "mlp.down_proj.weight", {6, 5});
-    if (model.family == ModelFamily::qwen3) {
+    if (model.qk_norm) {
       add(layer + "self_attn.q_norm.weight", {4});
       add(layer + "self_attn.k_norm.weight", {4});
     }

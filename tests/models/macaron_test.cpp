@@ -22,10 +22,10 @@ constexpr LlamaConfig small = [] {
 struct Macaron : LlamaFamily<small> {
   template <ConfigName NormName, ConfigName Prefix, class Part, class T, class G, Device D>
   using Branch = ResidualBranch<NormName, Prefix, Norm<T, G, D>, Part, T, config.hidden, D>;
-  template <class T, class P, class G, Device D>
+  template <int Kind, class T, class P, class G, Device D>
   using Block = PreNormBlock<T, config.hidden, G, D,  //
                              Branch<"first_norm", "first", Mlp<T, P, G, D>, T, G, D>,
-                             Branch<"attention_norm", "", Attention<T, P, G, D>, T, G, D>,
+                             Branch<"attention_norm", "", Attention<Kind, T, P, G, D>, T, G, D>,
                              Branch<"last_norm", "last", Mlp<T, P, G, D>, T, G, D>>;
 };
 
@@ -74,9 +74,9 @@ TEST(Macaron, NoRecomputationChangesABit) {
 
 /// One in which both norms have one name.
 struct NormsOfOneName : Macaron {
-  template <class T, class P, class G, Device D>
+  template <int Kind, class T, class P, class G, Device D>
   using Block =
-      PreNormBlock<T, config.hidden, G, D, Branch<"norm", "", Attention<T, P, G, D>, T, G, D>,
+      PreNormBlock<T, config.hidden, G, D, Branch<"norm", "", Attention<Kind, T, P, G, D>, T, G, D>,
                    Branch<"norm", "", Mlp<T, P, G, D>, T, G, D>>;
 };
 

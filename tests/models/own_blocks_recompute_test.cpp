@@ -32,20 +32,20 @@ struct Parts : LlamaFamily<shape> {
   using MlpBranch = ResidualBranch<"mlp_norm", Prefix, Norm<T, G, D>, Mlp<T, P, G, D>, T, 64, D>;
   template <class T, class P, class G, Device D, ConfigName Prefix = "">
   using AttentionBranch =
-      ResidualBranch<"attention_norm", Prefix, Norm<T, G, D>, Attention<T, P, G, D>, T, 64, D>;
+      ResidualBranch<"attention_norm", Prefix, Norm<T, G, D>, Attention<0, T, P, G, D>, T, 64, D>;
 };
 
 struct Reversed : Parts {
-  template <class T, class P, class G, Device D>
+  template <int, class T, class P, class G, Device D>
   using Block = PreNormBlock<T, 64, G, D, MlpBranch<T, P, G, D>, AttentionBranch<T, P, G, D>>;
 };
 struct Macaron : Parts {
-  template <class T, class P, class G, Device D>
+  template <int, class T, class P, class G, Device D>
   using Block = PreNormBlock<T, 64, G, D, MlpBranch<T, P, G, D, "first">,
                              AttentionBranch<T, P, G, D>, MlpBranch<T, P, G, D, "last">>;
 };
 struct AttentionTwice : Parts {
-  template <class T, class P, class G, Device D>
+  template <int, class T, class P, class G, Device D>
   using Block = PreNormBlock<T, 64, G, D, AttentionBranch<T, P, G, D, "first">,
                              MlpBranch<T, P, G, D>, AttentionBranch<T, P, G, D, "last">>;
 };
@@ -152,14 +152,14 @@ class BothAtOnce {
 
 struct Parallel : Parts {
   template <class T, class P, class G, Device D>
-  using Both = BothAtOnce<T, Attention<T, P, G, D>, Mlp<T, P, G, D>, D>;
-  template <class T, class P, class G, Device D>
+  using Both = BothAtOnce<T, Attention<0, T, P, G, D>, Mlp<T, P, G, D>, D>;
+  template <int, class T, class P, class G, Device D>
   using Block = PreNormBlock<T, 64, G, D,
                              ResidualBranch<"norm", "", Norm<T, G, D>, Both<T, P, G, D>, T, 64, D>>;
 };
 /// The same before another branch, which makes the block run it again.
 struct ParallelFirst : Parallel {
-  template <class T, class P, class G, Device D>
+  template <int, class T, class P, class G, Device D>
   using Block = PreNormBlock<T, 64, G, D,
                              ResidualBranch<"norm", "", Norm<T, G, D>, Both<T, P, G, D>, T, 64, D>,
                              MlpBranch<T, P, G, D, "last">>;

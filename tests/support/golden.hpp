@@ -109,6 +109,7 @@ inline std::vector<double> read_tensor(std::istream& file, const TensorEntry& te
 
 inline ReferenceConfig read_config(const Header& header) {
   ReferenceConfig config;
+  if (!header.values.contains("layers")) return config;  // the folder's config.json has the shape
   config.layers = header.integer("layers");
   config.hidden = header.integer("hidden");
   config.ffn = header.integer("ffn");

@@ -215,8 +215,10 @@ class InferenceModel {
   [[nodiscard]] std::size_t workspace_bytes(const DeviceLimits<D>& limits) {
     std::size_t bytes = 0;
     for (Index rows = 1; rows <= shape_.piece; ++rows) {
-      bytes =
-          std::max(bytes, cached_attention_workspace(Family::heads, rows, shape_.longest, limits));
+      for (const BlockShape& block : Family::block_shapes) {
+        bytes = std::max(
+            bytes, cached_attention_workspace(block.head_layout(), rows, shape_.longest, limits));
+      }
     }
     visit([&](const Parameter<T, T, D>& parameter) {
       if (!parameter.is_matrix()) return;

@@ -152,9 +152,13 @@ class InferenceSession final : public Inferring {
   }
 
   [[nodiscard]] std::size_t bytes_of_step(Index length) const override {
-    constexpr Index of_token = 2 * Model::config.layers * Family::heads.kv_heads *
-                               Family::heads.head_dim * static_cast<Index>(sizeof(T));
-    return multiplied_bytes_ + static_cast<std::size_t>(length * of_token);
+    Index cached = 0;  // values that attention reads
+    for (int layer = 0; layer < Model::config.layers; ++layer) {
+      const BlockShape block = Family::block_shapes[Family::block_kind(layer)];
+      const Index tokens = block.window == 0 ? length : std::min<Index>(length, block.window);
+      cached += 2 * tokens * block.kv_heads * block.head_dim;
+    }
+    return multiplied_bytes_ + static_cast<std::size_t>(cached) * sizeof(T);
   }
 
  private:

@@ -137,17 +137,18 @@ class HuggingFaceWeights {
     }
   }
 
-  /// GPT-2 as published has its tensors without this prefix.
-  [[nodiscard]] std::string name_here(const std::string& name) const {
-    constexpr std::string_view prefix = "transformer.";
-    const bool is_bare = name.starts_with(prefix) && !stored_.contains("transformer.wte.weight") &&
-                         stored_.contains("wte.weight");
-    return is_bare ? name.substr(prefix.size()) : name;
+  /// Returns the name of a tensor in this folder, which may lack the family's optional prefix.
+  [[nodiscard]] std::string name_here(const ModelDescription& model,
+                                      const std::string& name) const {
+    const std::string_view prefix = model.family->optional_prefix;
+    if (prefix.empty() || stored_.contains(name) || !name.starts_with(prefix)) return name;
+    const std::string bare = name.substr(prefix.size());
+    return stored_.contains(bare) ? bare : name;
   }
 
   /// Moves a tensor of the model out of `stored_`.
   void find(HuggingFaceTensor tensor, const ModelDescription& model) {
-    const auto found = stored_.find(name_here(tensor.name));
+    const auto found = stored_.find(name_here(model, tensor.name));
     if (found == stored_.end()) {
       missing_.push_back(tensor.name);
       return;
@@ -155,8 +156,7 @@ class HuggingFaceWeights {
     const auto& [name, stored] = *found;
     const std::string file = stored.file->path().string();
     require<ConfigError>(stored.entry->shape == tensor.shape(), file, ": tensor ", name, " is ",
-                         detail::shape_of(stored.entry->shape), ", but ",
-                         model_family_names[static_cast<std::size_t>(model.family)],
+                         detail::shape_of(stored.entry->shape), ", but ", model.family->name,
                          " of this config.json has ", detail::shape_of(tensor.shape()));
     require<ConfigError>(is_float_dtype(stored.entry->dtype), file, ": tensor ", name, " is in ",
                          stored.entry->dtype, "; convert it to BF16, F16 or F32");
@@ -168,16 +168,15 @@ class HuggingFaceWeights {
   /// Of tensors that the model does not have, only meaningless ones may exist: tables that older
   /// versions of transformers stored, and a tied head that equals its embedding.
   void check_others(const ModelDescription& model) const {
-    const std::string embedding = name_here(
-        model.family == ModelFamily::gpt2 ? "transformer.wte.weight" : "model.embed_tokens.weight");
+    const std::vector<std::string_view> constants = model.family->constants();
     std::vector<std::string> others;
     for (const auto& [name, stored] : stored_) {
       if (taken_.contains(name)) continue;
-      const bool is_table = model.family == ModelFamily::gpt2
-                                ? name.ends_with(".attn.bias") || name.ends_with(".masked_bias")
-                                : name.ends_with(".rotary_emb.inv_freq");
-      const bool is_tied_head = model.tied_embeddings && name == "lm_head.weight" &&
-                                has_same_bytes(stored, stored_.at(embedding));
+      const bool is_table = std::ranges::any_of(
+          constants, [&](std::string_view ending) { return name.ends_with(ending); });
+      const bool is_tied_head =
+          model.tied_embeddings && name == "lm_head.weight" &&
+          has_same_bytes(stored, parameters_.at("embedding.weight").front().stored);
       if (!is_table && !is_tied_head) others.push_back(name);
     }
     require<ConfigError>(others.empty(), folder_.string(), ": has the tensor ",

@@ -13,7 +13,6 @@
 #include <octavo/io/hugging_face_config.hpp>
 #include <octavo/io/hugging_face_weights.hpp>
 #include <octavo/io/hugging_face_writer.hpp>
-#include <octavo/io/json_line.hpp>
 #include <octavo/io/metrics_file.hpp>
 #include <octavo/io/peft_adapters.hpp>
 #include <octavo/io/peft_config.hpp>

@@ -2,8 +2,8 @@
 /// The metrics file of a run, one JSON object per line.
 #pragma once
 
+#include <octavo/core/json_line.hpp>
 #include <octavo/io/appended_file.hpp>
-#include <octavo/io/json_line.hpp>
 
 #include <filesystem>
 #include <utility>

@@ -2,9 +2,9 @@
 /// Reading and writing PEFT's adapter_config.json.
 #pragma once
 
+#include <octavo/core/json_line.hpp>
 #include <octavo/core/json_reader.hpp>
 #include <octavo/data/open_file.hpp>
-#include <octavo/io/json_line.hpp>
 #include <octavo/layers/lora_options.hpp>
 
 #include <algorithm>

@@ -6,11 +6,11 @@
 #pragma once
 
 #include <octavo/core/context.hpp>
+#include <octavo/core/json_line.hpp>
 #include <octavo/core/json_reader.hpp>
 #include <octavo/data/open_file.hpp>
 #include <octavo/io/atomic_file.hpp>
 #include <octavo/io/for_each_part.hpp>
-#include <octavo/io/json_line.hpp>
 
 #include <algorithm>
 #include <array>

@@ -2,8 +2,8 @@
 /// Trace files of timelines, for chrome://tracing and ui.perfetto.dev.
 #pragma once
 
+#include <octavo/core/json_line.hpp>
 #include <octavo/core/timeline.hpp>
-#include <octavo/io/json_line.hpp>
 
 #include <algorithm>
 #include <span>

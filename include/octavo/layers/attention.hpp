@@ -30,25 +30,24 @@ class GroupedQueryAttention {
                 "GroupedQueryAttention: head_dim must be even, because rotations and kernels "
                 "process a head's columns in pairs; change head_dim of a LlamaConfig, or hidden or "
                 "heads of a Gpt2Config, whose quotient it is");
-  static_assert(!Shape.bias || Rotate::sums_bias,
+  static constexpr bool has_qkv_bias = Shape.bias || Shape.qkv_bias;
+  static_assert(!has_qkv_bias || Rotate::sums_bias,
                 "GroupedQueryAttention: this rotation's backward does not compute a bias gradient; "
-                "choose NoRotation, or a BlockShape without bias");
-
-  static_assert(!Shape.bias || Shape.tensor_parallel == 1,
+                "choose another rotation, or a BlockShape without bias");
+  static_assert(!has_qkv_bias || Shape.tensor_parallel == 1,
                 "GroupedQueryAttention: ranks that share a layer cannot share its bias; choose "
                 "TensorParallel<1>, or a BlockShape without bias");
 
   /// The result type of the GEMMs that end the forward and the backward. If ranks share the layer,
   /// these are terms of a sum over the ranks.
   using Product = ProductView<Shape.tensor_parallel, T, 2, D>;
-  using QkvProjection = Projection<Qkv, Shape.hidden, Shape.qkv_columns(), Shape.bias, G, D>;
+  using QkvProjection = Projection<Qkv, Shape.hidden, Shape.qkv_columns(), has_qkv_bias, G, D>;
   using OutputProjection =
       Projection<Output, Shape.attention_columns(), Shape.hidden, Shape.bias, G, D>;
   using Input = typename QkvProjection::Input;
   /// Whether the forward also accepts a `BeforeNorm`.
   static constexpr bool takes_input_before_norm = true;
   using Positions = typename Rotate::Positions;
-  static constexpr AttentionOptions attention_options{Shape.window, Shape.attention_scale};
 
   /// Data that the backward needs, for all tokens of a batch.
   struct Saved {
@@ -259,14 +258,15 @@ class GroupedQueryAttention {
       rotate_.append(qkv, batch, positions, cache_, context);
     }
     const TensorView<const T, 2, D> rotated = qkv;
-    cached_attention(rotated, Shape.head_layout(), attention_options, batch.documents.positions,
-                     cache_, attended.values, context);
+    cached_attention(rotated, Shape.head_layout(), Shape.attention_options(),
+                     batch.documents.positions, cache_, attended.values, context);
   }
 
   /// Shapes other than the announced one are used once.
   AttentionShape shape_of(BatchShape batch) const {
-    return {batch.sequences,      batch.tokens,      Shape.head_layout(),
-            batch.most_documents, !announced(batch), attention_options};
+    AttentionShape shape = attention_shape(Shape, batch);
+    shape.once = !announced(batch);
+    return shape;
   }
   [[nodiscard]] bool announced(BatchShape batch) const { return batch == registry_.batch; }
 
@@ -288,12 +288,12 @@ class GroupedQueryAttention {
     add(AttentionPass::backward, "backward", false);
   }
 
+  static std::string window_text() {
+    return Shape.window == 0 ? "" : message("a window of ", Shape.window, ", ");
+  }
   static std::string documents_text(BatchShape batch) {
     if (batch.most_documents == 0) return {};
     return message("up to ", batch.most_documents, " documents, ");
-  }
-  static std::string window_text() {
-    return Shape.window == 0 ? std::string() : message("window of ", Shape.window, ", ");
   }
 
   /// Counts an executed pass. Other shapes, such as those of text generation, are not announced.

@@ -19,34 +19,47 @@ struct Rotations {
   Index period = 0;                     ///< row r uses rotation r % period
 };
 
-/// Cosines and sines for every position of a sequence.
+/// Cosines and sines for every position of a sequence. Blocks with different rotations have
+/// different tables: `BlockShape::rotation` is the index of a block's table.
 template <Device D>
 class RoPE {
  public:
-  /// Allocates the table.
-  /// @param batch  the largest batch
-  void take(Arena<D>& arena, BatchShape batch, Index head_dim) {
+  /// Allocates the tables.
+  /// @param batch   the largest batch
+  /// @param tables  number of different rotations
+  void take(Arena<D>& arena, BatchShape batch, Index head_dim, int tables = 1) {
     constexpr auto kind = MemoryKind::activations;
-    table_ = {arena.template take<float>(kind, batch.tokens * head_dim), {batch.tokens, head_dim}};
-    if (batch.most_documents == 0) return;
-    rows_ = {arena.template take<float>(kind, batch.rows() * head_dim), {batch.rows(), head_dim}};
+    const auto take_rows = [&](Index rows) -> TensorView<float, 2, D> {
+      return {arena.template take<float>(kind, rows * head_dim), {rows, head_dim}};
+    };
+    tables_.resize(static_cast<std::size_t>(tables));
+    for (Table& table : tables_) {
+      table.positions = take_rows(batch.tokens);
+      if (batch.most_documents > 0) table.rows = take_rows(batch.rows());
+    }
   }
 
-  /// Fills the table and synchronises.
+  /// Returns the number of positions in a table.
+  [[nodiscard]] Index positions() const { return tables_.front().positions.extent(0); }
+
+  /// Fills a table and synchronises.
   /// @param frequency  `frequency(j)` is the angle by which pair j rotates per position
+  /// @param magnitude  factor of all cosines and sines
   template <class Frequency>
-  void fill_sync(const Frequency& frequency, const Context<D>& context) {
-    const Index half = table_.extent(1) / 2;
-    std::vector<float> values(static_cast<std::size_t>(table_.size()));
-    for (Index position = 0; position < table_.extent(0); ++position) {
+  void fill_sync(const Frequency& frequency, const Context<D>& context, double magnitude = 1,
+                 int index = 0) {
+    const TensorView<float, 2, D> table = tables_[static_cast<std::size_t>(index)].positions;
+    const Index half = table.extent(1) / 2;
+    std::vector<float> values(static_cast<std::size_t>(table.size()));
+    for (Index position = 0; position < table.extent(0); ++position) {
       float* row = values.data() + position * 2 * half;
       for (Index j = 0; j < half; ++j) {
         const double angle = static_cast<double>(position) * frequency(j);
-        row[j] = static_cast<float>(std::cos(angle));
-        row[half + j] = static_cast<float>(std::sin(angle));
+        row[j] = static_cast<float>(magnitude * std::cos(angle));
+        row[half + j] = static_cast<float>(magnitude * std::sin(angle));
       }
     }
-    copy_to_device_sync(table_.data(), values.data(), table_.bytes(), context);
+    copy_to_device_sync(table.data(), values.data(), table.bytes(), context);
   }
 
   /// Prepares the rotations for a batch's forward and backward. If documents begin inside
@@ -54,18 +67,25 @@ class RoPE {
   /// @note enqueues; does not synchronise
   void place(const BatchView<D>& batch, const Context<D>& context) const {
     if (batch.documents.empty()) return;
-    embedding_forward(batch.documents.positions, table_, rows_, context);
+    for (const Table& table : tables_) {
+      embedding_forward(batch.documents.positions, table.positions, table.rows, context);
+    }
   }
 
   /// Returns the rotations of the batch that was placed last, or of any batch without documents.
-  [[nodiscard]] Rotations<D> rotations(const BatchView<D>& batch) const {
-    if (batch.documents.empty()) return {table_, batch.tokens};
-    return {rows_, batch.rows()};
+  /// @param index  of the table
+  [[nodiscard]] Rotations<D> rotations(const BatchView<D>& batch, int index = 0) const {
+    const Table& table = tables_[static_cast<std::size_t>(index)];
+    if (batch.documents.empty()) return {table.positions, batch.tokens};
+    return {table.rows, batch.rows()};
   }
 
  private:
-  TensorView<float, 2, D> table_;  ///< [tokens, head_dim]
-  TensorView<float, 2, D> rows_;   ///< [rows, head_dim]: rotations of each row of the batch
+  struct Table {
+    TensorView<float, 2, D> positions;  ///< [tokens, head_dim]
+    TensorView<float, 2, D> rows;       ///< [rows, head_dim]: rotations of each row of the batch
+  };
+  std::vector<Table> tables_;
 };
 
 }  // namespace octavo

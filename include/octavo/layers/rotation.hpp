@@ -21,7 +21,7 @@ class Rotation final {
   /// Whether the result overwrites the projection, which the backward then does not need.
   static constexpr bool in_place = true;
   /// Whether the backward can compute the gradient of the projection's bias.
-  static constexpr bool sums_bias = false;
+  static constexpr bool sums_bias = true;
 
   void declare(const std::string&) {}
 
@@ -30,7 +30,7 @@ class Rotation final {
   /// @param rotated  [tokens, qkv_columns], including values; `qkv` itself if `in_place`
   void forward(TensorView<const T, 2, D> qkv, const BatchView<D>& batch, const Positions& positions,
                TensorView<T, 2, D> rotated, const Context<D>& context) const {
-    const auto [angles, period] = positions.rotations(batch);
+    const auto [angles, period] = positions.rotations(batch, Shape.rotation);
     rope_forward(qkv, Shape.head_layout(), QkNorm<const T, D>{}, angles, period, rotated, context);
   }
 
@@ -39,8 +39,8 @@ class Rotation final {
   /// `append` instead: see `NormalisedRotation`.
   [[nodiscard]] CacheRows<T, D> cache_rows(const BatchView<D>& batch, const Positions& positions,
                                            const KeyValueCache<T, D>& cache) const {
-    return {Shape.head_layout(), positions.rotations(batch).table, batch.documents.positions,
-            cache};
+    return {Shape.head_layout(), positions.rotations(batch, Shape.rotation).table,
+            batch.documents.positions, cache};
   }
 
   /// Computes the gradient of the projection, cast for its GEMMs, from that of the rotated values
@@ -50,11 +50,15 @@ class Rotation final {
   template <class Gradient>
   void backward(TensorView<const T, 2, D> qkv, const BatchView<D>& batch,
                 const Positions& positions, const Gradient& qkv_gradient,
-                [[maybe_unused]] TensorView<G, 1, D> bias_gradient,
-                const Context<D>& context) const {
-    const auto [angles, period] = positions.rotations(batch);
-    rope_backward(qkv_gradient.values, Shape.head_layout(), qkv, QkNorm<const T, D>{},
-                  QkNorm<G, D>{}, angles, period, qkv_gradient, context);
+                TensorView<G, 1, D> bias_gradient, const Context<D>& context) const {
+    const auto [angles, period] = positions.rotations(batch, Shape.rotation);
+    const auto rotate_to = [&, table = angles, rows = period](const auto& target) {
+      rope_backward(qkv_gradient.values, Shape.head_layout(), qkv, QkNorm<const T, D>{},
+                    QkNorm<G, D>{}, table, rows, target, context);
+    };
+    if (bias_gradient.empty()) return rotate_to(qkv_gradient);
+    rotate_to(Operand<T, OperandKind::output_gradient, D>{qkv_gradient.values});
+    bias_backward(qkv_gradient, bias_gradient, context);
   }
 
   template <class Visitor>
@@ -77,7 +81,7 @@ class NormalisedRotation final {
 
   void forward(TensorView<const T, 2, D> qkv, const BatchView<D>& batch, const Positions& positions,
                TensorView<T, 2, D> rotated, const Context<D>& context) const {
-    const auto [angles, period] = positions.rotations(batch);
+    const auto [angles, period] = positions.rotations(batch, Shape.rotation);
     rope_forward(qkv, Shape.head_layout(), weights(), angles, period, rotated, context);
   }
 
@@ -88,8 +92,9 @@ class NormalisedRotation final {
   /// @param qkv  [tokens, qkv_columns]
   void append(TensorView<T, 2, D> qkv, const BatchView<D>& batch, const Positions& positions,
               const KeyValueCache<T, D>& cache, const Context<D>& context) const {
-    append_to_cache(qkv, Shape.head_layout(), weights(), positions.rotations(batch).table,
-                    batch.documents.positions, cache, context);
+    append_to_cache(qkv, Shape.head_layout(), weights(),
+                    positions.rotations(batch, Shape.rotation).table, batch.documents.positions,
+                    cache, context);
   }
 
   template <class Gradient>
@@ -98,7 +103,7 @@ class NormalisedRotation final {
                 const Context<D>& context) const {
     const QkNorm<G, D> gradients{query_norm_.gradient_vector(), key_norm_.gradient_vector(),
                                  Shape.norm_epsilon};
-    const auto [angles, period] = positions.rotations(batch);
+    const auto [angles, period] = positions.rotations(batch, Shape.rotation);
     rope_backward(qkv_gradient.values, Shape.head_layout(), qkv, weights(), gradients, angles,
                   period, qkv_gradient, context);
   }

@@ -2,6 +2,7 @@
 /// Shapes that layers take as template arguments.
 #pragma once
 
+#include <octavo/attention/attention.hpp>
 #include <octavo/core/device.hpp>
 #include <octavo/kernels/initialize.hpp>
 #include <octavo/tensor/batch.hpp>
@@ -17,18 +18,24 @@ struct BlockShape {
   int kv_heads = 0;
   int head_dim = 0;
   float norm_epsilon = 1e-5f;
-  bool bias = false;  ///< linear layers have biases
+  bool bias = false;      ///< all linear layers have biases
+  bool qkv_bias = false;  ///< the projection to queries, keys and values has a bias
+  int rotation = 0;       ///< index of the table of rotations: see `RoPE`
+  /// Number of tokens that a token attends to, including itself; 0: all earlier ones.
+  int window = 0;
+  float score_scale = 0;  ///< factor of the attention's scores; 0: 1 / √head_dim
   /// Number of ranks that share each layer: `ffn`, `heads` and `kv_heads` are then those of one
   /// rank.
   int tensor_parallel = 1;
-  int window = 0;                ///< sliding window of attention in tokens; 0: no limit
-  float attention_scale = 0.0f;  ///< factor of attention's scores; 0: 1 / √head_dim
 
   [[nodiscard]] constexpr HeadLayout head_layout() const { return {heads, kv_heads, head_dim}; }
   [[nodiscard]] constexpr int qkv_columns() const {
     return static_cast<int>(head_layout().columns());
   }
   [[nodiscard]] constexpr int attention_columns() const { return heads * head_dim; }
+  [[nodiscard]] constexpr AttentionOptions attention_options() const {
+    return {window, score_scale};
+  }
 };
 
 /// The experts of a block; `BlockShape::ffn` is that of one expert.
@@ -37,6 +44,15 @@ struct ExpertShape {
   int choices = 0;           ///< number of experts that process each token
   bool renormalised = true;  ///< the weights of a token's experts sum to 1
 };
+
+/// Returns the shape of a block's attention for a batch.
+constexpr AttentionShape attention_shape(const BlockShape& block, BatchShape batch) {
+  return {.sequences = batch.sequences,
+          .tokens = batch.tokens,
+          .heads = block.head_layout(),
+          .most_documents = batch.most_documents,
+          .options = block.attention_options()};
+}
 
 /// Initial values of a block's parameters.
 struct BlockInitial {

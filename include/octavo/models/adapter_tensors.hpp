@@ -26,8 +26,8 @@ struct AdaptedTensor {
 /// @throws ConfigError  if the model's layers do not support adapters
 [[nodiscard]] inline std::vector<AdaptedTensor> adapted_tensors(const ModelDescription& model,
                                                                 const LoraOptions& options) {
-  require<ConfigError>(model.family != ModelFamily::gpt2,
-                       "a GPT-2 does not support adapters; choose a Llama or a Qwen3");
+  require<ConfigError>(model.family->supports_adapters, "models of the family ", model.family->name,
+                       " do not support adapters; choose a Llama or a Qwen3");
   constexpr std::string_view ending = ".weight";
   const std::vector<std::string> targets = options.target_names();
   std::map<std::string, Index> adapters;  // that a parameter has, so far
@@ -42,11 +42,12 @@ struct AdaptedTensor {
     const std::string parameter =
         weight.parameter.substr(0, weight.parameter.size() - ending.size());
     const std::string name = "base_model.model." + layer;
-    all.push_back({weight,
-                   {name + ".lora_A.weight", parameter + ".lora_A",
-                    adapters[parameter]++ * options.rank, options.rank, weight.columns},
-                   {name + ".lora_B.weight", parameter + ".lora_B", rows[parameter], weight.rows,
-                    options.rank}});
+    all.push_back(
+        {weight,
+         {name + ".lora_A.weight", parameter + ".lora_A",
+          adapters[parameter]++ * options.rank * weight.columns, options.rank, weight.columns},
+         {name + ".lora_B.weight", parameter + ".lora_B", rows[parameter] * options.rank,
+          weight.rows, options.rank}});
     rows[parameter] += weight.rows;
   }
   return all;

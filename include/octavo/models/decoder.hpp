@@ -11,8 +11,10 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace octavo OCTAVO_ABI {
 
@@ -45,7 +47,11 @@ class Decoder {
   /// plans and layouts that remain valid when the model runs.
   /// @throws ConfigError  if the chosen attention library does not support the model's attention
   [[nodiscard]] static DeviceLimits<D> limits(BatchShape batch, const Context<D>& context) {
-    return attention_limits<T>(attention_shape(batch), context);
+    std::vector<AttentionShape> shapes;
+    for (const BlockShape& block : Family::block_shapes) {
+      shapes.push_back(attention_shape(block, batch));
+    }
+    return attention_limits<T>(std::span<const AttentionShape>(shapes), context);
   }
 
   /// Returns the shape in which a session runs batches of shape `batch`: each sequence is padded at
@@ -77,7 +83,7 @@ class Decoder {
     if (!options_.gradients_share_memory) take_gradients(arena);
     take_activations(arena);
     const auto bytes = static_cast<Index>(detail::decoder_workspace<T>(
-        manifest_, attention_shape(batch), options_.head_chunk, limits));
+        manifest_, Family::block_shapes, batch, options_.head_chunk, limits));
     workspace_ = {arena.template take<std::byte>(MemoryKind::workspace, bytes), {bytes}};
   }
   Decoder(const Decoder&) = delete;
@@ -358,10 +364,6 @@ class Decoder {
       };
     };
     arena.overlay(head_scratch, of_segment(std::get<I>(segments_))...);
-  }
-
-  static AttentionShape attention_shape(BatchShape batch) {
-    return {batch.sequences, batch.tokens, Family::heads, batch.most_documents};
   }
 
   /// This rank's rows of the residual stream before block `layer`; after the last for `layer` =

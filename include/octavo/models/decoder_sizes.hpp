@@ -11,11 +11,13 @@
 #include <octavo/kernels/embedding.hpp>
 #include <octavo/kernels/quantize.hpp>
 #include <octavo/layers/experts_linear.hpp>
+#include <octavo/layers/shapes.hpp>
 #include <octavo/tensor/batch.hpp>
 
 #include <algorithm>
 #include <array>
 #include <numeric>
+#include <span>
 #include <string>
 #include <type_traits>
 
@@ -75,12 +77,15 @@ inline void check_reduced_tokens(BatchShape batch, Index head_chunk, bool quanti
 
 /// Returns the bytes of workspace that a decoder's operations need.
 /// @tparam T  format of activations
+/// @param blocks  the shapes of all kinds of blocks
 template <class T, Device D>
-std::size_t decoder_workspace(const Manifest& manifest, const AttentionShape& attention,
-                              Index head_chunk, const DeviceLimits<D>& limits) {
-  const Index rows = attention.sequences * attention.tokens;
-  std::size_t bytes =
-      std::max(embedding_workspace(rows), attention_workspace<T>(attention, limits));
+std::size_t decoder_workspace(const Manifest& manifest, std::span<const BlockShape> blocks,
+                              BatchShape batch, Index head_chunk, const DeviceLimits<D>& limits) {
+  const Index rows = batch.rows();
+  std::size_t bytes = embedding_workspace(rows);
+  for (const BlockShape& block : blocks) {
+    bytes = std::max(bytes, attention_workspace<T>(attention_shape(block, batch), limits));
+  }
   for (const GemmEntry& gemm : manifest.entries()) {
     if (gemm.experts != 0) {
       bytes = std::max(bytes, experts_workspace(gemm, rows, limits));

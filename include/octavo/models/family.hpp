@@ -5,11 +5,13 @@
 /// `Gpt2Family`; a custom family may derive from one of them and replace what differs. A family has
 /// - `config`: a value with `layers`, `hidden`, `vocabulary`, `padded_vocabulary()`,
 ///   `tied_embeddings`, `norm_epsilon`, `name` and `facts()`;
-/// - `heads`: the layout of queries, keys and values in a row; `longest_sequence`;
+/// - `block_kind(layer)`: the kind of each block, and `block_shapes`: an array of their
+///   `BlockShape`s, one for each kind;
+/// - `longest_sequence`: the maximum sequence length in tokens;
 /// - `Embedding<T, G, D>`: the token embedding, with learned positions if the family has them;
 /// - `Positions<D>`: the position data passed to blocks;
 /// - `Norm<T, G, D>`: the final norm;
-/// - `Block<T, P, G, D>`: a block in the precisions of the `BlockPrecision` P;
+/// - `Block<Kind, T, P, G, D>`: a block of a kind in the precisions of the `BlockPrecision` P;
 /// - `tensor_parallel`, if several ranks share the layers: their number. The family's parts are
 ///   then those of one rank, as in `ParallelLlamaFamily`.
 #pragma once

@@ -5,6 +5,8 @@
 #include <octavo/models/decoder.hpp>
 #include <octavo/models/gpt2_config.hpp>
 
+#include <array>
+
 namespace octavo OCTAVO_ABI {
 
 /// The parts of a GPT-2.
@@ -22,7 +24,8 @@ struct Gpt2Family {
   static constexpr BlockShape block_shape{Config.hidden, Config.ffn(),      Config.heads,
                                           Config.heads,  Config.head_dim(), Config.norm_epsilon,
                                           true};
-  static constexpr HeadLayout heads = block_shape.head_layout();
+  static constexpr std::array block_shapes{block_shape};
+  static constexpr int block_kind(int) { return 0; }
   static constexpr Index longest_sequence = Config.positions;
 
   template <class T, class G, Device D>
@@ -38,7 +41,7 @@ struct Gpt2Family {
   template <class T, class P, class G, Device D>
   using Mlp =
       MLP<block_shape, Gelu, T, typename P::GateUpPrecision, typename P::DownPrecision, G, D>;
-  template <class T, class P, class G, Device D>
+  template <int, class T, class P, class G, Device D>
   using Block = AttentionMlpBlock<T, Config.hidden, G, D, Norm<T, G, D>, Attention<T, P, G, D>,
                                   Mlp<T, P, G, D>>;
 };

@@ -1,32 +1,14 @@
 /// @file
-/// Llama and Qwen3: RMSNorm, rotary positions and SwiGLU.
+/// Llama, Mistral, Qwen2 and Qwen3: RMSNorm, rotary positions and SwiGLU.
 #pragma once
 
 #include <octavo/models/decoder.hpp>
 #include <octavo/models/llama_config.hpp>
 
-#include <cmath>
+#include <array>
 #include <limits>
-#include <numbers>
 
 namespace octavo OCTAVO_ABI {
-
-/// Returns the angle by which pair `j` of a head rotates per position.
-inline double rope_frequency(const LlamaConfig& config, Index j) {
-  const double exponent = 2.0 * static_cast<double>(j) / config.head_dim;
-  const double frequency = std::pow(static_cast<double>(config.rope_theta), -exponent);
-  const RopeScaling& scaling = config.rope_scaling;
-  if (scaling.kind == RopeKind::plain) return frequency;
-  const double wavelength = 2.0 * std::numbers::pi / frequency;
-  const double ratio = scaling.original_length / wavelength;
-  const double low = static_cast<double>(scaling.low_frequency_factor);
-  const double high = static_cast<double>(scaling.high_frequency_factor);
-  const double scaled = frequency / static_cast<double>(scaling.factor);
-  if (ratio > high) return frequency;
-  if (ratio < low) return scaled;
-  const double smooth = (ratio - low) / (high - low);
-  return (1.0 - smooth) * scaled + smooth * frequency;
-}
 
 /// Cosines and sines of a Llama's rotary positions.
 template <LlamaConfig Config, Device D>
@@ -34,7 +16,9 @@ class LlamaPositions : public RoPE<D> {
  public:
   void take(Arena<D>& arena, BatchShape batch) { RoPE<D>::take(arena, batch, Config.head_dim); }
   void initialize_sync(const Context<D>& context) {
-    this->fill_sync([](Index j) { return rope_frequency(Config, j); }, context);
+    const RopeFrequencies frequencies{static_cast<double>(Config.rope_theta), Config.head_dim,
+                                      Config.rope_scaling, this->positions()};
+    this->fill_sync(frequencies, context, frequencies.magnitude());
   }
 };
 
@@ -58,7 +42,14 @@ constexpr BlockShape block_shape_of(const LlamaConfig& config, int ranks) {
           .kv_heads = config.kv_heads / divisor,
           .head_dim = config.head_dim,
           .norm_epsilon = config.norm_epsilon,
+          .qkv_bias = config.qkv_bias,
           .tensor_parallel = ranks};
+}
+
+/// Returns the shape with another window of attention.
+constexpr BlockShape windowed(BlockShape shape, int window) {
+  shape.window = window;
+  return shape;
 }
 
 }  // namespace detail
@@ -74,7 +65,12 @@ struct LlamaParts {
 
   static constexpr LlamaConfig config = Config;
   static constexpr BlockShape block_shape = Shape;
-  static constexpr HeadLayout heads = Shape.head_layout();
+  /// The shapes of both kinds of blocks: with a window, and without one.
+  static constexpr std::array block_shapes{detail::windowed(Shape, Config.window),
+                                           detail::windowed(Shape, 0)};
+  static constexpr int block_kind(int layer) {
+    return Config.window > 0 && layer < Config.first_windowed_layer ? 1 : 0;
+  }
   static constexpr Index longest_sequence = std::numeric_limits<Index>::max();
 
   template <class T, class G, Device D>
@@ -86,19 +82,22 @@ struct LlamaParts {
   template <class T, class G, Device D>
   using Rotate = std::conditional_t<Config.qk_norm, NormalisedRotation<Shape, T, G, D>,
                                     Rotation<Shape, T, G, D>>;
-  template <class T, class P, class G, Device D>
-  using Attention = GroupedQueryAttention<Shape, Rotate<T, G, D>, T, typename P::QkvPrecision,
-                                          typename P::OutputPrecision, G, D>;
+  template <int Kind, class T, class P, class G, Device D>
+  using Attention =
+      GroupedQueryAttention<block_shapes[Kind], Rotate<T, G, D>, T, typename P::QkvPrecision,
+                            typename P::OutputPrecision, G, D>;
   template <class T, class P, class G, Device D>
   using Mlp = MLP<Shape, SwiGlu, T, typename P::GateUpPrecision, typename P::DownPrecision, G, D>;
-  template <class T, class P, class G, Device D>
-  using Block = AttentionMlpBlock<T, Config.hidden, G, D, Norm<T, G, D>, Attention<T, P, G, D>,
-                                  Mlp<T, P, G, D>>;
+  template <int Kind, class T, class P, class G, Device D>
+  using Block = AttentionMlpBlock<T, Config.hidden, G, D, Norm<T, G, D>,
+                                  Attention<Kind, T, P, G, D>, Mlp<T, P, G, D>>;
 };
 
-/// The parts of a Llama or, with `qk_norm`, a Qwen3.
-/// Source: Touvron et al. 2023, arXiv 2302.13971; Grattafiori et al. 2024, arXiv 2407.21783; Qwen3
-/// technical report, arXiv 2505.09388.
+/// The parts of a Llama; with `window` of a Mistral, with `qkv_bias` of a Qwen2, and with `qk_norm`
+/// of a Qwen3.
+/// Source: Touvron et al. 2023, arXiv 2302.13971; Grattafiori et al. 2024, arXiv 2407.21783; Jiang
+/// et al. 2023, arXiv 2310.06825; Qwen2 and Qwen3 technical reports, arXiv 2407.10671 and
+/// 2505.09388.
 template <LlamaConfig Config>
 struct LlamaFamily : LlamaParts<Config, detail::block_shape_of(Config, 1)> {};
 
@@ -121,10 +120,10 @@ struct ParallelLlamaFamily : LlamaParts<Config, detail::block_shape_of(Config, D
   template <ConfigName NormName, class Part, class T, class G, Device D>
   using Branch = ParallelBranch<NormName, "", typename Parts::template Norm<T, G, D>, Part, T,
                                 Config.hidden, D, Degree>;
-  template <class T, class P, class G, Device D>
+  template <int Kind, class T, class P, class G, Device D>
   using Block = PreNormBlock<
       T, Config.hidden, G, D,
-      Branch<"attention_norm", typename Parts::template Attention<T, P, G, D>, T, G, D>,
+      Branch<"attention_norm", typename Parts::template Attention<Kind, T, P, G, D>, T, G, D>,
       Branch<"mlp_norm", typename Parts::template Mlp<T, P, G, D>, T, G, D>>;
 };
 

@@ -1,31 +1,19 @@
 /// @file
-/// The shape of a Llama or a Qwen3 as a compile-time value, and presets.
+/// The shape of a Llama, a Mistral, a Qwen2 or a Qwen3 as a compile-time value, and presets.
 #pragma once
 
 #include <octavo/core/config_name.hpp>
 #include <octavo/core/context.hpp>
 #include <octavo/models/model.hpp>
+#include <octavo/models/rope_scaling.hpp>
 #include <octavo/tensor/head_layout.hpp>
 
 #include <numeric>
 
 namespace octavo OCTAVO_ABI {
 
-/// How rotary frequencies are scaled for sequences longer than in the original training.
-enum class RopeKind { plain, llama3 };
-
-/// Parameters of the `llama3` frequency scaling; ignored for `plain`.
-/// Source: Llama 3.1 as published on Hugging Face (`rope_scaling` of its configuration).
-struct RopeScaling {
-  RopeKind kind = RopeKind::plain;
-  float factor = 1.0f;
-  float low_frequency_factor = 1.0f;
-  float high_frequency_factor = 4.0f;
-  int original_length = 8192;
-};
-
-/// The shape of a Llama or a Qwen3. Usable as a template argument, so that a shape that a recipe
-/// does not support fails to compile.
+/// The shape of a Llama, a Mistral, a Qwen2 or a Qwen3. Usable as a template argument, so that a
+/// shape that a recipe does not support fails to compile.
 struct LlamaConfig {
   ConfigName name = "llama";
   int layers = 0;
@@ -40,6 +28,10 @@ struct LlamaConfig {
   RopeScaling rope_scaling{};
   bool tied_embeddings = false;  ///< the head shares the embedding's weight
   bool qk_norm = false;          ///< queries and keys are normalised before RoPE
+  bool qkv_bias = false;         ///< the projection to queries, keys and values has a bias
+  /// Number of tokens that a token attends to, including itself; 0: all earlier ones.
+  int window = 0;
+  int first_windowed_layer = 0;  ///< the layers before it attend to all earlier tokens
 
   /// Returns the rows of the embedding and the head: the vocabulary rounded up to a multiple of
   /// 128, which suits every GEMM of the head. The padding is not visible to callers.
@@ -61,7 +53,8 @@ struct LlamaConfig {
   /// Returns the number of trained values, without padding.
   [[nodiscard]] constexpr Index parameters() const {
     const Index block = Index{hidden} * (qkv_columns() + attention_columns()) +
-                        Index{3} * hidden * ffn + 2 * hidden + (qk_norm ? 2 * head_dim : 0);
+                        Index{3} * hidden * ffn + 2 * hidden + (qk_norm ? 2 * head_dim : 0) +
+                        (qkv_bias ? qkv_columns() : 0);
     const Index table = Index{vocabulary} * hidden;
     return layers * block + hidden + table * (tied_embeddings ? 1 : 2);
   }
@@ -69,8 +62,14 @@ struct LlamaConfig {
   /// Returns the facts about the model that programs report.
   [[nodiscard]] ModelFacts facts() const {
     const Index looked_up = tied_embeddings ? 0 : Index{vocabulary} * hidden;
-    return {name.text(), vocabulary, parameters(), parameters() - looked_up,
-            Index{layers} * attention_columns()};
+    return {name.text(),
+            vocabulary,
+            parameters(),
+            parameters() - looked_up,
+            Index{layers} * attention_columns(),
+            0,
+            window,
+            window == 0 ? 0 : Index{layers - first_windowed_layer} * attention_columns()};
   }
 };
 
@@ -129,6 +128,45 @@ inline constexpr LlamaConfig llama3_70b{.name = "llama3_70b",
                                         .kv_heads = 8,
                                         .head_dim = 128,
                                         .vocabulary = 128256};
+
+/// Mistral 7B v0.1, with a window of 4096 tokens.
+inline constexpr LlamaConfig mistral_7b{.name = "mistral_7b",
+                                        .layers = 32,
+                                        .hidden = 4096,
+                                        .ffn = 14336,
+                                        .heads = 32,
+                                        .kv_heads = 8,
+                                        .head_dim = 128,
+                                        .vocabulary = 32000,
+                                        .rope_theta = 10000.0f,
+                                        .window = 4096};
+
+/// Qwen2.5 0.5B.
+inline constexpr LlamaConfig qwen2_5_0_5b{.name = "qwen2_5_0_5b",
+                                          .layers = 24,
+                                          .hidden = 896,
+                                          .ffn = 4864,
+                                          .heads = 14,
+                                          .kv_heads = 2,
+                                          .head_dim = 64,
+                                          .vocabulary = 151936,
+                                          .norm_epsilon = 1e-6f,
+                                          .rope_theta = 1000000.0f,
+                                          .tied_embeddings = true,
+                                          .qkv_bias = true};
+
+/// Qwen2.5 7B.
+inline constexpr LlamaConfig qwen2_5_7b{.name = "qwen2_5_7b",
+                                        .layers = 28,
+                                        .hidden = 3584,
+                                        .ffn = 18944,
+                                        .heads = 28,
+                                        .kv_heads = 4,
+                                        .head_dim = 128,
+                                        .vocabulary = 152064,
+                                        .norm_epsilon = 1e-6f,
+                                        .rope_theta = 1000000.0f,
+                                        .qkv_bias = true};
 
 /// Qwen3 0.6B.
 inline constexpr LlamaConfig qwen3_0_6b{.name = "qwen3_0_6b",

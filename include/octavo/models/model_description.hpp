@@ -2,23 +2,26 @@
 /// A description of a model as run-time values, for reading and comparing.
 #pragma once
 
-#include <octavo/models/gpt2_config.hpp>
-#include <octavo/models/llama_config.hpp>
+#include <octavo/core/device.hpp>
+#include <octavo/core/error.hpp>
+#include <octavo/models/rope_scaling.hpp>
 
 #include <array>
+#include <cstddef>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace octavo OCTAVO_ABI {
 
-/// Families whose weights have published names.
-enum class ModelFamily { llama, qwen3, gpt2 };
-inline constexpr std::array model_family_names{"llama", "qwen3", "gpt2"};
+struct HuggingFaceFamily;
 
 /// The shape of a model of any family, and the related settings in a file.
 struct ModelDescription {
-  ModelFamily family = ModelFamily::llama;
+  /// Names the tensors and settings of such models in Hugging Face folders. Not part of the shape:
+  /// a Mistral without a window is a Llama.
+  const HuggingFaceFamily* family = nullptr;
   Index layers = 0;
   Index hidden = 0;
   Index ffn = 0;
@@ -34,41 +37,32 @@ struct ModelDescription {
   /// means unknown.
   Index positions = 0;
 
+  /// @name Composition of a block
+  /// @{
+  bool layer_norm = false;         ///< LayerNorms with biases instead of RMSNorms
+  bool linear_bias = false;        ///< all linear layers have biases
+  bool qkv_bias = false;           ///< the projection to queries, keys and values has a bias
+  bool qk_norm = false;            ///< queries and keys are normalised
+  bool gated_mlp = true;           ///< the MLP has a gate
+  Index window = 0;                ///< tokens that a token attends to; 0: all earlier ones
+  Index first_windowed_layer = 0;  ///< the layers before it have no window
+  /// @}
+
   /// @name Settings that are not part of the shape
   /// @{
   std::optional<Index> begin_of_text{};  ///< a token ID
   std::vector<Index> end_of_text{};      ///< token IDs
   /// @}
+
+  [[nodiscard]] bool learns_positions() const { return rope_theta == 0; }
+  /// Whether ranks can share its layers: see TensorParallel.
+  [[nodiscard]] bool can_share_layers() const { return !linear_bias && !qkv_bias; }
 };
 
-/// Returns the description of a preset.
-[[nodiscard]] inline ModelDescription description_of(const LlamaConfig& config) {
-  return {.family = config.qk_norm ? ModelFamily::qwen3 : ModelFamily::llama,
-          .layers = config.layers,
-          .hidden = config.hidden,
-          .ffn = config.ffn,
-          .heads = config.heads,
-          .kv_heads = config.kv_heads,
-          .head_dim = config.head_dim,
-          .vocabulary = config.vocabulary,
-          .norm_epsilon = config.norm_epsilon,
-          .rope_theta = config.rope_theta,
-          .rope_scaling =
-              config.rope_scaling.kind == RopeKind::plain ? RopeScaling{} : config.rope_scaling,
-          .tied_embeddings = config.tied_embeddings};
-}
-[[nodiscard]] inline ModelDescription description_of(const Gpt2Config& config) {
-  return {.family = ModelFamily::gpt2,
-          .layers = config.layers,
-          .hidden = config.hidden,
-          .ffn = config.ffn(),
-          .heads = config.heads,
-          .kv_heads = config.heads,
-          .head_dim = config.head_dim(),
-          .vocabulary = config.vocabulary,
-          .norm_epsilon = config.norm_epsilon,
-          .tied_embeddings = Gpt2Config::tied_embeddings,
-          .positions = config.positions};
+/// Returns the name of a kind of frequency scaling, as in a Hugging Face configuration.
+[[nodiscard]] constexpr const char* rope_kind_name(RopeKind kind) {
+  constexpr std::array names{"default", "linear", "dynamic", "yarn", "llama3"};
+  return names[static_cast<std::size_t>(kind)];
 }
 
 /// Returns the differences between the shapes of two models, such as "hidden is 64, not 128". Empty
@@ -76,17 +70,19 @@ struct ModelDescription {
 [[nodiscard]] inline std::vector<std::string> differences(const ModelDescription& model,
                                                           const ModelDescription& other) {
   std::vector<std::string> all;
-  const auto compare = [&](const char* name, auto value, auto wanted) {
+  const auto compare_as = [&](const std::string& name, const auto& value, const auto& wanted) {
     if (value != wanted) all.push_back(message(name, " is ", value, ", not ", wanted));
   };
-  const auto family = [](const ModelDescription& of) {
-    return std::string(model_family_names[static_cast<std::size_t>(of.family)]);
+  const auto compare = [&]<class T>(const std::string& name, T value, T wanted) {
+    const auto yes = [](T flag) { return std::string(flag ? "true" : "false"); };
+    if constexpr (std::is_same_v<T, bool>) {
+      compare_as(name, yes(value), yes(wanted));
+    } else if constexpr (std::is_same_v<T, float>) {
+      compare_as(name, static_cast<double>(value), static_cast<double>(wanted));
+    } else {
+      compare_as(name, value, wanted);
+    }
   };
-  const auto rope = [](const ModelDescription& of) {
-    return std::string(of.rope_scaling.kind == RopeKind::plain ? "plain" : "llama3");
-  };
-  const auto real = [](float value) { return static_cast<double>(value); };
-  compare("family", family(model), family(other));
   compare("layers", model.layers, other.layers);
   compare("hidden", model.hidden, other.hidden);
   compare("ffn", model.ffn, other.ffn);
@@ -94,23 +90,37 @@ struct ModelDescription {
   compare("kv_heads", model.kv_heads, other.kv_heads);
   compare("head_dim", model.head_dim, other.head_dim);
   compare("vocabulary", model.vocabulary, other.vocabulary);
-  compare("norm_epsilon", real(model.norm_epsilon), real(other.norm_epsilon));
-  compare("rope_theta", real(model.rope_theta), real(other.rope_theta));
-  compare("rope_scaling", rope(model), rope(other));
+  compare("norm_epsilon", model.norm_epsilon, other.norm_epsilon);
+  compare("rope_theta", model.rope_theta, other.rope_theta);
   const RopeScaling& scaling = model.rope_scaling;
   const RopeScaling& wanted = other.rope_scaling;
-  if (scaling.kind == RopeKind::llama3 && wanted.kind == RopeKind::llama3) {
-    compare("rope_scaling.factor", real(scaling.factor), real(wanted.factor));
-    compare("rope_scaling.low_frequency_factor", real(scaling.low_frequency_factor),
-            real(wanted.low_frequency_factor));
-    compare("rope_scaling.high_frequency_factor", real(scaling.high_frequency_factor),
-            real(wanted.high_frequency_factor));
-    compare("rope_scaling.original_length", scaling.original_length, wanted.original_length);
+  compare_as("rope_scaling", std::string(rope_kind_name(scaling.kind)),
+             std::string(rope_kind_name(wanted.kind)));
+  if (scaling.kind == wanted.kind) {
+    const std::string prefix = "rope_scaling.";
+    compare(prefix + "factor", scaling.factor, wanted.factor);
+    compare(prefix + "low_frequency_factor", scaling.low_frequency_factor,
+            wanted.low_frequency_factor);
+    compare(prefix + "high_frequency_factor", scaling.high_frequency_factor,
+            wanted.high_frequency_factor);
+    compare(prefix + "original_length", scaling.original_length, wanted.original_length);
+    compare(prefix + "beta_fast", scaling.beta_fast, wanted.beta_fast);
+    compare(prefix + "beta_slow", scaling.beta_slow, wanted.beta_slow);
+    compare(prefix + "attention_factor", scaling.attention_factor, wanted.attention_factor);
+    compare(prefix + "truncate", scaling.truncate, wanted.truncate);
   }
-  const auto yes = [](bool value) { return std::string(value ? "true" : "false"); };
-  compare("tied_embeddings", yes(model.tied_embeddings), yes(other.tied_embeddings));
-  if (model.family == ModelFamily::gpt2 && other.family == ModelFamily::gpt2) {
+  compare("tied_embeddings", model.tied_embeddings, other.tied_embeddings);
+  if (model.learns_positions() && other.learns_positions()) {
     compare("positions", model.positions, other.positions);
+  }
+  compare("layer_norm", model.layer_norm, other.layer_norm);
+  compare("linear_bias", model.linear_bias, other.linear_bias);
+  compare("qkv_bias", model.qkv_bias, other.qkv_bias);
+  compare("qk_norm", model.qk_norm, other.qk_norm);
+  compare("gated_mlp", model.gated_mlp, other.gated_mlp);
+  compare("window", model.window, other.window);
+  if (model.window != 0 && other.window != 0) {
+    compare("first_windowed_layer", model.first_windowed_layer, other.first_windowed_layer);
   }
   return all;
 }

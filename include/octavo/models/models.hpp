@@ -7,6 +7,7 @@
 #include <octavo/models/family.hpp>
 #include <octavo/models/gpt2.hpp>
 #include <octavo/models/gpt2_config.hpp>
+#include <octavo/models/hugging_face_families.hpp>
 #include <octavo/models/hugging_face_tensors.hpp>
 #include <octavo/models/llama.hpp>
 #include <octavo/models/llama_config.hpp>

@@ -1,6 +1,7 @@
 /// @file
-/// Segments: consecutive blocks of the same type. Neighbours of one precision share a type, so that
-/// a model of 32 blocks whose first and last are BF16 instantiates two block types instead of 32.
+/// Segments: consecutive blocks of the same type. Neighbours of one kind and one precision share a
+/// type, so that a model of 32 blocks whose first and last are BF16 instantiates two block types
+/// instead of 32.
 #pragma once
 
 #include <octavo/layers/pre_norm_block.hpp>
@@ -21,13 +22,15 @@ using BlockPrecisionAt = BlockPrecision<PrecisionOf<P, Layer, Layers, LinearRole
                                         PrecisionOf<P, Layer, Layers, LinearRole::down>>;
 
 /// Finds the first block of the segment after that of block `Layer`.
-template <class P, int Layer, int Layers, int Next = Layer + 1>
+template <class Family, class P, int Layer, int Next = Layer + 1>
 constexpr int segment_end() {
-  if constexpr (Next >= Layers) {
-    return Layers;
-  } else if constexpr (std::is_same_v<BlockPrecisionAt<P, Layer, Layers>,
-                                      BlockPrecisionAt<P, Next, Layers>>) {
-    return segment_end<P, Layer, Layers, Next + 1>();
+  constexpr int layers = Family::config.layers;
+  if constexpr (Next >= layers) {
+    return layers;
+  } else if constexpr (Family::block_kind(Layer) == Family::block_kind(Next) &&
+                       std::is_same_v<BlockPrecisionAt<P, Layer, layers>,
+                                      BlockPrecisionAt<P, Next, layers>>) {
+    return segment_end<Family, P, Layer, Next + 1>();
   } else {
     return Next;
   }
@@ -48,8 +51,9 @@ constexpr auto make_segments() {
   if constexpr (Begin >= layers) {
     return std::type_identity<std::tuple<Done...>>{};
   } else {
-    constexpr int end = segment_end<P, Begin, layers>();
-    using Block = typename Family::template Block<T, BlockPrecisionAt<P, Begin, layers>, G, D>;
+    constexpr int end = segment_end<Family, P, Begin>();
+    using Block = typename Family::template Block<Family::block_kind(Begin), T,
+                                                  BlockPrecisionAt<P, Begin, layers>, G, D>;
     return make_segments<Family, T, P, G, D, end, Done..., BlockSegment<Block, Begin, end>>();
   }
 }

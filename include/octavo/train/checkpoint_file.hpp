@@ -2,9 +2,9 @@
 /// State entries in a safetensors file.
 #pragma once
 
+#include <octavo/core/json_line.hpp>
 #include <octavo/core/json_reader.hpp>
 #include <octavo/io/file_digest.hpp>
-#include <octavo/io/json_line.hpp>
 #include <octavo/io/safetensors.hpp>
 #include <octavo/train/state.hpp>
 

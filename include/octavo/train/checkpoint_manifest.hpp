@@ -3,11 +3,11 @@
 #pragma once
 
 #include <octavo/core/device.hpp>
+#include <octavo/core/json_line.hpp>
 #include <octavo/core/json_reader.hpp>
 #include <octavo/data/open_file.hpp>
 #include <octavo/io/crc32c.hpp>
 #include <octavo/io/file_digest.hpp>
-#include <octavo/io/json_line.hpp>
 
 #include <charconv>
 #include <cmath>

@@ -31,8 +31,7 @@ void require_parameters_of(const Session& session, const ModelDescription& model
   }
   const auto differ = [&](const std::string& name) {
     throw UsageError(message("a session of ", session.facts().name, " has a different ", name,
-                             " than the model that was passed, ",
-                             model_family_names[static_cast<std::size_t>(model.family)],
+                             " than the model that was passed, ", model.family->name,
                              "; pass the session's model, such as description_of(llama3_8b); "
                              "models of custom parts have no Hugging Face names"));
   };
@@ -53,12 +52,13 @@ HuggingFaceWeights open_weights(const Session& session, const ModelDescription& 
                                 const std::filesystem::path& folder) {
   require_parameters_of(session, model);
   const std::filesystem::path config = folder / "config.json";
-  const std::vector<std::string> differing = differences(read_hugging_face_config(config), model);
+  const ModelDescription described = read_hugging_face_config(config);
+  const std::vector<std::string> differing = differences(described, model);
   std::string text;
   for (const std::string& difference : differing) text += (text.empty() ? "" : "; ") + difference;
   require<ConfigError>(differing.empty(), config.string(), ": is of a different model than ",
                        session.facts().name, ": ", text);
-  return {folder, model};
+  return {folder, described};
 }
 
 }  // namespace detail

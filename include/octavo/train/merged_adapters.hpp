@@ -58,9 +58,8 @@ class MergedAdapters {
   void add_row(const AdaptedTensor& adapted, Index row, Index column,
                std::span<float> values) const {
     const Index rank = adapted.a.rows;
-    const float* a =
-        adapters_.at(adapted.a.parameter).data() + adapted.a.first_row * adapted.a.columns + column;
-    const float* b = adapters_.at(adapted.b.parameter).data() + (adapted.b.first_row + row) * rank;
+    const float* a = adapters_.at(adapted.a.parameter).data() + adapted.a.first + column;
+    const float* b = adapters_.at(adapted.b.parameter).data() + adapted.b.first + row * rank;
     std::vector<float> sums(values.size());
     for (Index k = 0; k < rank; ++k) {
       for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += b[k] * a[i];

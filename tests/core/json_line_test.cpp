@@ -1,4 +1,4 @@
-#include <octavo/io/json_line.hpp>
+#include <octavo/core/json_line.hpp>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>

@@ -1,0 +1,76 @@
+/// @file
+/// How a family's models are stored in Hugging Face folders.
+#pragma once
+
+#include <octavo/core/json_fields.hpp>
+#include <octavo/core/json_line.hpp>
+#include <octavo/models/model_description.hpp>
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace octavo OCTAVO_ABI {
+
+/// A tensor of a Hugging Face model and its location in a parameter: `rows` whole rows. A parameter
+/// that fuses matrices contains the rows of several tensors.
+struct HuggingFaceTensor {
+  std::string name{};       ///< such as "model.layers.0.self_attn.k_proj.weight"
+  std::string parameter{};  ///< such as "blocks.0.qkv.weight"
+  Index first = 0;          ///< its first element in the parameter
+  Index rows = 0;
+  Index columns = 0;
+  bool is_vector = false;      ///< its shape is [columns] instead of [rows, columns]
+  bool is_transposed = false;  ///< its shape is [columns, rows]
+
+  [[nodiscard]] std::vector<Index> shape() const {
+    if (is_vector) return {columns};
+    return is_transposed ? std::vector{columns, rows} : std::vector{rows, columns};
+  }
+};
+
+/// Reads and writes a family's settings, and names its tensors. A family has one constant of this
+/// type, which `hugging_face_families` lists.
+struct HuggingFaceFamily {
+  std::string_view name{};          ///< its `model_type`, such as "llama"
+  std::string_view architecture{};  ///< such as "LlamaForCausalLM"
+  /// Reads the family's keys of a config.json; the caller reads those of all families.
+  /// @throws ConfigError  naming a key that is missing or has a value that the models do not
+  /// support
+  void (*read)(const JsonFields& fields, ModelDescription& model) = nullptr;
+  /// Writes the same keys.
+  void (*write)(const ModelDescription& model, JsonLine& text) = nullptr;
+  /// Returns all tensors of a model; those in one parameter are in the order of its rows. A tied
+  /// head has no tensor.
+  std::vector<HuggingFaceTensor> (*tensors)(const ModelDescription& model) = nullptr;
+  /// Endings of the names of constant tensors, which older versions of transformers stored.
+  std::vector<std::string_view> (*constants)() = nullptr;
+  /// A prefix that the tensors of some folders lack, such as "transformer."; may be empty.
+  std::string_view optional_prefix{};
+  bool supports_adapters = true;  ///< layers can have adapters: see Lora
+};
+
+/// Builds the list of a model's tensors.
+class HuggingFaceTensors {
+ public:
+  /// Adds a tensor: `rows` rows of a parameter, from `first_row` on.
+  void add(std::string theirs, std::string ours, Index rows, Index columns, Index first_row = 0) {
+    tensors_.push_back({std::move(theirs), std::move(ours), first_row * columns, rows, columns});
+  }
+  /// Adds a tensor that is stored as [columns, rows].
+  void add_transposed(std::string theirs, std::string ours, Index rows, Index columns) {
+    add(std::move(theirs), std::move(ours), rows, columns);
+    tensors_.back().is_transposed = true;
+  }
+  /// Adds a vector: `size` elements of a parameter of one row, from element `first` on.
+  void add_vector(std::string theirs, std::string ours, Index size, Index first = 0) {
+    tensors_.push_back({std::move(theirs), std::move(ours), first, 1, size, true});
+  }
+  [[nodiscard]] std::vector<HuggingFaceTensor> take() { return std::move(tensors_); }
+
+ private:
+  std::vector<HuggingFaceTensor> tensors_;
+};
+
+}  // namespace octavo
