@@ -106,6 +106,18 @@ for wrong in 'namespace octavo {' 'namespace octavo::detail {' 'namespace octavo
   refuses namespaces "a namespace of no version" "core/own.hpp:2: write namespace octavo OCTAVO_ABI"
 done
 
+kernel=${header%.hpp}.cuh
+for bounds in '' '__launch_bounds__(own_threads)'; do
+  printf '%s\n' '#pragma once' 'template <Device D>' "OCTAVO_KERNEL void $bounds" '    own(int* values) {}' >"$kernel"
+  accepts kernels "a kernel that is a template"
+  for wrong in '' 'inline '; do
+    printf '%s\n' '#pragma once' 'template <Device D>' 'struct Own {};' '' "${wrong}OCTAVO_KERNEL void $bounds" \
+      '    own(int* values) {}' >"$kernel"
+    refuses kernels "a kernel that is no template" "core/own.cuh: make the kernel own a template"
+  done
+done
+rm "$kernel"
+
 touch "$scratch/include/octavo/core/own.cpp"
 refuses includes "a source file" "core/own.cpp: include/ contains only headers, .hpp and .cuh"
 rm "$scratch/include/octavo/core/own.cpp"

@@ -14,8 +14,9 @@ inline constexpr int expert_threads = 256;
 /// Computes where the experts' pairs begin among the sorted ones, and the offsets and tiles. One
 /// block.
 /// @param starts  [experts + 1]
+template <Device D>
 OCTAVO_KERNEL void __launch_bounds__(expert_threads)
-    expert_offsets_kernel(const std::int32_t* sorted, Index count, ExpertRows<Cuda> rows,
+    expert_offsets_kernel(const std::int32_t* sorted, Index count, ExpertRows<D> rows,
                           std::int32_t* starts) {
   const Index experts = rows.experts();
   for (Index e = threadIdx.x; e <= experts; e += expert_threads) {
@@ -80,8 +81,8 @@ inline void order_by_expert_body(TensorView<const std::int32_t, 2, Cuda> experts
   const Index after = 3 * round_up(count, 64);  // arrays of sort_tokens
   const auto bytes = static_cast<std::size_t>(after + rows.experts() + 1) * sizeof(std::int32_t);
   auto* starts = workspace_of<std::int32_t>(context, bytes, name) + after;
-  launch(name, expert_offsets_kernel, Index{1}, expert_threads, 0, context, sorted.tokens, count,
-         rows, starts);
+  launch(name, expert_offsets_kernel<Cuda>, Index{1}, expert_threads, 0, context, sorted.tokens,
+         count, rows, starts);
   for_each_index(name, rows.rows(), context, PlacePairs{rows, sorted.positions, starts});
 }
 

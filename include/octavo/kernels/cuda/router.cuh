@@ -78,8 +78,9 @@ __device__ T warp_largest(T value) {
 }
 
 /// Chooses the experts of a token per warp.
+template <Device D>
 OCTAVO_KERNEL void __launch_bounds__(router_threads)
-    choose_experts_kernel(const float* logits, ExpertChoices<Cuda> choices) {
+    choose_experts_kernel(const float* logits, ExpertChoices<D> choices) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const Index token = global_thread() / 32;
   if (token >= choices.probabilities.extent(0)) return;
@@ -118,7 +119,7 @@ OCTAVO_KERNEL void __launch_bounds__(router_threads)
 /// See choose_experts.
 inline void choose_experts_body(TensorView<const float, 2, Cuda> logits,
                                 const ExpertChoices<Cuda>& choices, const Context<Cuda>& context) {
-  launch("choose_experts", choose_experts_kernel, ceil_divide(logits.extent(0), router_warps),
+  launch("choose_experts", choose_experts_kernel<Cuda>, ceil_divide(logits.extent(0), router_warps),
          router_threads, 0, context, logits.data(), choices);
 }
 
@@ -141,7 +142,8 @@ inline void add_expert_balance_body(const ExpertChoices<Cuda>& choices,
                  CountPair{choices.experts.data(), balance.counts.data()});
 }
 
-OCTAVO_KERNEL void expert_balance_loss_kernel(ExpertBalance<Cuda> balance, double n, float* loss) {
+template <Device D>
+OCTAVO_KERNEL void expert_balance_loss_kernel(ExpertBalance<D> balance, double n, float* loss) {
   const Index experts = balance.counts.extent(0);
   double sum = 0;
   for (Index e = 0; e < experts; ++e) {
@@ -155,14 +157,15 @@ OCTAVO_KERNEL void expert_balance_loss_kernel(ExpertBalance<Cuda> balance, doubl
 inline void expert_balance_loss_body(const ExpertBalance<Cuda>& balance, Index n,
                                      TensorView<float, 1, Cuda> loss,
                                      const Context<Cuda>& context) {
-  launch("expert_balance_loss", expert_balance_loss_kernel, Index{1}, 1, 0, context, balance,
+  launch("expert_balance_loss", expert_balance_loss_kernel<Cuda>, Index{1}, 1, 0, context, balance,
          static_cast<double>(n), loss.data());
 }
 
 /// Computes the gradient of a token's logits per warp: see the `Cpu`'s formula.
+template <Device D>
 OCTAVO_KERNEL void __launch_bounds__(router_threads)
-    choose_experts_backward_kernel(ExpertChoices<Cuda> choices, const float* weight_gradient,
-                                   BalanceTerm<Cuda> balance, float* logits_gradient) {
+    choose_experts_backward_kernel(ExpertChoices<D> choices, const float* weight_gradient,
+                                   BalanceTerm<D> balance, float* logits_gradient) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const Index token = global_thread() / 32;
   if (token >= choices.probabilities.extent(0)) return;
@@ -203,7 +206,7 @@ inline void choose_experts_backward_body(const ExpertChoices<Cuda>& choices,
                                          const BalanceTerm<Cuda>& balance,
                                          TensorView<float, 2, Cuda> logits_gradient,
                                          const Context<Cuda>& context) {
-  launch("choose_experts_backward", choose_experts_backward_kernel,
+  launch("choose_experts_backward", choose_experts_backward_kernel<Cuda>,
          ceil_divide(logits_gradient.extent(0), router_warps), router_threads, 0, context, choices,
          weight_gradient.data(), balance, logits_gradient.data());
 }
