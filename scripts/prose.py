@@ -14,7 +14,7 @@ PAGE_CODE = re.compile(
     r"^ *(?P<fence>```+|~~~+).*?^ *(?P=fence)[`~]*$"
     r"|(?<!`)(?P<ticks>`+)(?!`)(?:(?!\n\s*\n).)*?(?<!`)(?P=ticks)(?!`)"
     r"|\]\([^()\s]+\)|<!--.*?-->|^\|[ :|-]+\|$", re.DOTALL | re.MULTILINE)
-# Comments and strings of a source; character literals match too, so that a quote in one opens no string.
+# Comments and strings of a source; character literals match too, so that a quote in one does not open a string.
 SOURCE_TEXT = re.compile(
     r"(?P<comment>//[^\n]*(?:\n[ \t]*//[^\n]*)*)"
     r"|(?P<raw>R\"(?P<tag>\w*)\(.*?\)(?P=tag)\")"

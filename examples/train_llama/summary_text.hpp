@@ -17,14 +17,14 @@ inline std::string loss_text(double loss, bool is_none_if_nan) {
   return std::isnan(loss) && is_none_if_nan ? "none (no targets)" : "not finite";
 }
 
-/// Returns how many steps this process took, and how fast, such as "4 steps in 0.3 s, 72 by now |
+/// Returns how many steps this process took, and how fast, such as "4 steps in 0.3 s, 72 in total |
 /// ".
 inline std::string steps_text(const octavo::RunSummary& summary) {
-  if (summary.taken == 0) return fmt::format("no step, {} by now | ", summary.steps);
+  if (summary.taken == 0) return fmt::format("no new steps, {} in total | ", summary.steps);
   return fmt::format(
       "{} step{} in {:.1f} s{} | {:.0f} tok/s{} | ", summary.taken, summary.taken == 1 ? "" : "s",
       summary.seconds,
-      summary.taken == summary.steps ? "" : fmt::format(", {} by now", summary.steps),
+      summary.taken == summary.steps ? "" : fmt::format(", {} in total", summary.steps),
       summary.tokens_per_second, summary.taken == 1 ? "" : " after the first");
 }
 

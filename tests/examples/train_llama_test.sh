@@ -343,7 +343,7 @@ run "a run of which two kinds of checkpoints stay" 0 "${kept[@]}" --steps 5 --ch
 for steps in 7 9; do
   run "going on to step $steps without saying what is kept" 0 "${kept[@]}" --steps "$steps" --resume latest
   grep -qxF "run | saved as in its config.toml: --checkpoint-every 1 --keep-every 2" out || fail "it is not said"
-  grep -qE "^2 steps in [0-9.]+ s, $steps by now \| [0-9]+ tok/s after the first \| " out || fail "not the steps that it took"
+  grep -qE "^2 steps in [0-9.]+ s, $steps in total \| [0-9]+ tok/s after the first \| " out || fail "not the steps that it took"
 done
 [ "$(ls kept/checkpoints)" = $'step-00000002\nstep-00000004\nstep-00000006\nstep-00000008\nstep-00000009' ] ||
   fail "not the checkpoints that the run is to have: $(ls kept/checkpoints)"
@@ -427,7 +427,7 @@ cp kept/config.toml kept/metrics.jsonl .
 run "a run whose steps are done" 0 "${kept[@]}" --steps 5 --resume latest --checkpoint-every 1
 cmp -s config.toml kept/config.toml && cmp -s metrics.jsonl kept/metrics.jsonl || fail "what it has written is written over"
 grep -qxF "run | nothing to train: the run is at step 9, --steps is 5" out || fail "it does not say so"
-grep -qE "^no step, 9 by now \| train loss " out || fail "it does not say that it took none"
+grep -qE "^no new steps, 9 in total \| train loss " out || fail "it does not say that it took none"
 grep -qF "$none_kept" out || tail -n 1 out | grep -qE "GEMMs in FP8|tok/s" && fail "it tells of steps"
 run "a timeline of none" 0 "${kept[@]}" --steps 5 --resume latest --checkpoint-every 1 --timeline none.json
 grep -qxF "timeline | no step was timed, and none.json is not written" out || fail "it does not say so"

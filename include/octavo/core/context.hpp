@@ -55,7 +55,7 @@ struct DeviceLimits<Cuda> {
   /// the sequence length. If cuDNN needs more, Octavo's backward runs, which is also deterministic.
   std::size_t most_deterministic_workspace = std::size_t{8} << 30;
   /// cuDNN's support of each attention that is planned with these limits, by its number of heads
-  /// and KV heads, head_dim and window. Without an answer, cuDNN was not asked.
+  /// and KV heads, head_dim and window. Without an entry, cuDNN was not queried.
   std::vector<std::pair<std::array<Index, 4>, CudnnAnswer>> cudnn_answers{};
 };
 

@@ -117,7 +117,7 @@ class PatternSyntax {
     }
     if (!has_least || letter() != '}') {
       at_ = begin;
-      fail("a { that starts no {n}, {n,} or {n,m} is not supported");
+      fail("a { that does not begin {n}, {n,} or {n,m} is not supported");
     }
     copy();
     if (letter() == '+') fail("a + after } is not supported");

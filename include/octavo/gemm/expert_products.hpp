@@ -2,12 +2,12 @@
 /// The GEMMs of a mixture of experts: one linear layer per expert, on the rows of `ExpertRows`.
 ///
 /// Only the device knows how many rows an expert has, and a step is recorded once for all batches.
-/// Libraries whose grouped products read the sizes from the host, such as cuBLAS' before 13.4, or
-/// one product per expert with the size of the worst case, are therefore not an option. The rows of
+/// Grouped GEMMs that read the sizes from the host, such as those of cuBLAS before 13.4, and one
+/// worst-case GEMM per expert are therefore not an option. The rows of
 /// an expert begin at multiples of `expert_tile`, so that a tile of the result belongs to one
 /// expert, and `ExpertRows::tiles` states to which. `Cuda` launches a fixed grid for all tiles of
-/// the worst case; those of unused rows only write zeros. Products of padding cost time, at most
-/// `expert_tile` - 1 rows per expert, and need no branches: zeros in, zeros out.
+/// the worst case; tiles of unused rows only write zeros. Padding costs time, at most
+/// `expert_tile` - 1 rows per expert, but needs no branches: its inputs and results are zeros.
 #pragma once
 
 #include <octavo/gemm/manifest.hpp>

@@ -52,7 +52,7 @@ class ExpertsMLP {
   /// Data that the backward needs, for all tokens of a batch.
   struct Saved {
     OperandMemory<T, OperandKind::input, D> input;
-    float* logits = nullptr;         ///< [tokens, experts], not kept
+    float* logits = nullptr;         ///< [tokens, experts]; only for the forward
     float* probabilities = nullptr;  ///< [tokens, experts]
     float* weights = nullptr;        ///< [tokens, choices]
     std::int32_t* chosen = nullptr;  ///< [tokens, choices]
@@ -60,10 +60,10 @@ class ExpertsMLP {
     std::int32_t* places = nullptr;
     std::int32_t* offsets = nullptr;
     std::int32_t* tiles = nullptr;
-    typename UpProjection::InputMemory copies;  ///< of tokens, for their experts; not kept
+    typename UpProjection::InputMemory copies;  ///< tokens, copied for experts; temporary
     T* wide = nullptr;                          ///< [rows, wide_columns]
     typename DownProjection::InputMemory activated;
-    T* outputs = nullptr;  ///< [rows, hidden], of the experts; not kept
+    T* outputs = nullptr;  ///< [rows, hidden]; only for the forward
   };
 
   /// Temporary memory of one block's backward.

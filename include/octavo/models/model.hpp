@@ -67,8 +67,8 @@ struct ModelFacts {
     return 4.0 * weights + 6.0 * static_cast<double>(trained()) + attention;
   }
 
-  /// Returns the attention columns of all blocks, each times the mean number of tokens that a token
-  /// of a sequence attends to.
+  /// Returns the attention columns of all blocks, each multiplied by the mean number of tokens that
+  /// a token of a sequence attends to.
   [[nodiscard]] double attended_columns(Index sequence) const {
     return static_cast<double>(attention_columns - windowed_columns) *
                AttentionOptions{}.mean_visible(sequence) +

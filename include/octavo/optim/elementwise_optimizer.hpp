@@ -15,7 +15,7 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// A step of an optimizer, as the host knows it.
+/// The data about a step that the host knows.
 struct StepNumbers {
   double learning_rate;
   std::int64_t step;   ///< from 1; skipped steps do not count
@@ -121,7 +121,7 @@ inline constexpr bool has_master = std::is_same_v<MasterFormat, Fp32> && !std::i
 
 }  // namespace detail
 
-/// An optimizer that updates by a rule.
+/// An optimizer that applies an update rule to each element.
 /// @tparam Master  `MasterWeights<Fp32>` or `MasterWeights<Bf16>`
 /// @tparam Moment  `Moments<Fp32>`, `Moments<Bf16>` or `Moments<EightBit>`
 template <UpdateRule Rule, class Master = MasterWeights<Fp32>, class Moment = Moments<Fp32>>

@@ -1,5 +1,5 @@
 /// @file
-/// Muon: hidden matrices move by their orthogonalised momentum, other parameters by AdamW.
+/// Muon: updates hidden matrices with their orthogonalised momentum, others with AdamW.
 #pragma once
 
 #include <octavo/optim/adamw.hpp>
@@ -84,8 +84,8 @@ class MuonOptimizer : public MuonMemory<W, G, Moment, D>, public Optimizer<D> {
     return TensorView<const AdamWStep, 1, D>(steps_.rows(which, 1));
   }
 
-  /// Returns how many flat parameters are updated together, from one of them on: adjacent ones of
-  /// equal size, at most one for each rank.
+  /// Returns how many flat parameters, starting at a given one, are updated together: adjacent ones
+  /// of equal size, at most one for each rank.
   [[nodiscard]] std::size_t in_turn(std::size_t first) const {
     std::size_t count = 1;
     while (count < static_cast<std::size_t>(ranks_) && first + count < flats_.size() &&
@@ -164,10 +164,10 @@ class MuonOptimizer : public MuonMemory<W, G, Moment, D>, public Optimizer<D> {
 
 }  // namespace detail
 
-/// Muon: each hidden matrix moves by its momentum, orthogonalised by Newton–Schulz iterations in
-/// BF16. Matrices that one parameter stacks, such as those of queries, keys and values, are
-/// separate matrices. Embeddings, the head, norms and biases are updated by AdamW. Ranks with
-/// shards gather the directions of a flat buffer in BF16, and each orthogonalises all of its
+/// Muon: updates each hidden matrix with its momentum, orthogonalised by Newton–Schulz iterations
+/// in BF16. If a parameter stacks several matrices, such as queries, keys and values, each is
+/// orthogonalised separately. Embeddings, the head, norms and biases are updated by AdamW. Ranks
+/// with shards gather the directions of a flat buffer in BF16, and each orthogonalises all of its
 /// matrices, so results do not depend on the number of ranks.
 /// @tparam Master  `MasterWeights<Fp32>` or `MasterWeights<Bf16>`
 /// @tparam Moment  `Moments<Fp32>` or `Moments<Bf16>`

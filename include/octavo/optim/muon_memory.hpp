@@ -1,5 +1,5 @@
 /// @file
-/// Muon's settings, and its memory.
+/// Settings and memory of Muon.
 #pragma once
 
 #include <octavo/optim/adamw.hpp>
@@ -196,7 +196,7 @@ class MuonMemory {
     return result;
   }
 
-  /// Calls `body(first, end)` for each range of adjacent parameters of one kind, as their indices.
+  /// Calls `body(first, end)` for each index range of adjacent parameters of the same kind.
   template <class Body>
   static void for_each_range(const Shard& shard, bool of_muon, const Body& body) {
     const std::vector<ParameterPlace>& parameters = shard.parameters;

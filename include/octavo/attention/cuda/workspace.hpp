@@ -97,7 +97,7 @@ inline std::array<Index, 4> cudnn_key(const AttentionShape& shape) {
   return {shape.heads.heads, shape.heads.kv_heads, shape.heads.head_dim, shape.window()};
 }
 
-/// Returns cuDNN's answer about a shape, or null if it was not asked.
+/// Returns cuDNN's support of a shape, or null if cuDNN was not queried.
 inline const CudnnAnswer* cudnn_answer(const AttentionShape& shape,
                                        const DeviceLimits<Cuda>& limits) {
   for (const auto& [key, answer] : limits.cudnn_answers) {

@@ -1,5 +1,5 @@
 /// @file
-/// The GEMMs of a mixture of experts on the `Cpu` device: one product per expert.
+/// The GEMMs of a mixture of experts on the `Cpu` device: one GEMM per expert.
 #pragma once
 
 #include <octavo/gemm/cpu/matmul.hpp>
@@ -15,7 +15,7 @@ const char* expert_implementation(Cpu) {
   return detail::sgemm_implementation;
 }
 
-/// Returns the maximum bytes of workspace that the experts' products need.
+/// Returns the maximum bytes of workspace that the experts' GEMMs need.
 /// @param rows  as in expert_row_count
 inline std::size_t expert_product_workspace(Index rows, Index experts, Index out, Index in,
                                             const DeviceLimits<Cpu>& limits) {
@@ -26,7 +26,7 @@ inline std::size_t expert_product_workspace(Index rows, Index experts, Index out
 
 namespace detail {
 
-/// An operand of the experts' products in FP32, with the factor that remains to be applied.
+/// An operand of the experts' GEMMs in FP32, with the factor that remains to be applied.
 struct ExpertOperand {
   const float* data;
   Index columns;
@@ -44,7 +44,7 @@ ExpertOperand widened(QuantizedView<Format, Granularity, L, Cpu> source, float*&
   return {widen(source, workspace, context), source.inner(), tensor_scale_inverse(source)};
 }
 
-/// Returns the length of a row as it is stored.
+/// Returns the stored length of a row.
 template <class T>
 Index columns_of(TensorView<const T, 2, Cpu> view) {
   return view.extent(1);
@@ -76,9 +76,9 @@ void for_each_expert(const ExpertRows<Cpu>& rows, const Body& body) {
   }
 }
 
-/// Computes the product of each expert's rows of `x`, [rows, k], and its part of a weight.
-/// @param part  distance of the experts' parts in `w`
-/// @param read  how the product reads a part
+/// Multiplies each expert's rows of `x`, [rows, k], by that expert's weight.
+/// @param part  number of elements of `w` from one expert's weight to the next
+/// @param read  accesses one expert's weight
 template <class T>
 void multiply_expert_rows(const ExpertOperand& x, const ExpertOperand& w, Index part,
                           Transpose read, const ExpertRows<Cpu>& rows, TensorView<T, 2, Cpu> y,

@@ -74,7 +74,7 @@ __device__ void multiply(WideAccumulator& sums, std::uint64_t a, std::uint64_t b
 #undef OCTAVO_FOUR
 #undef OCTAVO_WIDE_TEXT
 
-/// Pairs of bytes of the reduced dimension that a stage of the pipeline holds.
+/// Pairs of bytes of the reduced dimension in one stage of the pipeline.
 inline constexpr int expert_stage_depth = 64;
 inline constexpr int expert_stage_bytes = 2 * 128 * panel_row_bytes;
 
@@ -99,9 +99,9 @@ __device__ std::uint64_t expert_descriptor(ExpertSharedTile<by_columns> tile, in
 
 /// Starts copying a stage of an operand.
 /// @param first  first row or column of the tile
-/// @param left   number of rows or columns from there on
+/// @param left   number of rows or columns from `first` to the end
 /// @param k      position in the reduced dimension, in pairs of bytes
-/// @param depth  of the reduced dimension from there on
+/// @param depth  remaining length of the reduced dimension, from `k` on
 template <bool by_columns>
 __device__ void copy_stage(std::uint32_t address, const Bf16* data, Index stride, Index first,
                            Index left, Index k, Index depth) {
@@ -167,7 +167,7 @@ OCTAVO_KERNEL void __launch_bounds__(expert_product_threads, A::is_fp8 ? 1 : 2)
           expert_descriptor<b_by_columns>(b, 0, step), step > 0 || (!is_fp8 && i > 0));
     }
     commit_products();
-    copy(i + stages - 2);  // where all warps have finished the products of i - 2
+    copy(i + stages - 2);  // reuses the stage of i - 2, which all warps have finished
     wait_for_products<is_fp8 ? 0 : 1>(sums);
     if constexpr (is_fp8) totals.add(sums.values, product, tile, place, Index{i} * 128);
   }
@@ -228,7 +228,7 @@ OCTAVO_KERNEL void __launch_bounds__(256)
   }
 }
 
-/// Enqueues a product.
+/// Enqueues a GEMM.
 template <ExpertPass pass, class A, class B, class Y>
 GemmRun enqueue_expert_product(const char* name, const ExpertProduct<A, B, Y>& product,
                                const Context<Cuda>& context) {

@@ -1,5 +1,5 @@
 /// @file
-/// Tiles of the experts' products on the `Cuda` device: their operands, their expert, and their
+/// Tiles of the experts' GEMMs on the `Cuda` device: their operands, their expert, and their
 /// results.
 #pragma once
 
@@ -21,7 +21,7 @@ struct NoExpertScales {
   static constexpr int block_columns = 0;
 };
 
-/// An operand of a product, as stored.
+/// An operand of a GEMM, as stored.
 template <class T, class Granularity_>
 struct ExpertOperandOnCuda {
   using Element = T;
@@ -66,7 +66,7 @@ ExpertOperandOnCuda<Format, Granularity> expert_operand(
   return {view.data(), view.scale_inverses(), view.outer(), view.inner()};
 }
 
-/// Returns the length of a row as it is stored.
+/// Returns the stored length of a row.
 template <class T>
 Index columns_of(TensorView<const T, 2, Cuda> view) {
   return view.extent(1);
@@ -168,7 +168,7 @@ template <>
 struct ExpertSums<true> {
   float values[64] = {};
 
-  /// Adds the sums of a stage, times the scales of its blocks.
+  /// Adds the sums of a stage, multiplied by the scales of its blocks.
   /// @param k  the stage's position in the tile's reduced dimension
   template <class A, class B, class Y>
   __device__ void add(const float (&sums)[64], const ExpertProduct<A, B, Y>& product,
@@ -219,7 +219,7 @@ __device__ void store_pair(Y* target, float first, float second, bool accumulate
   }
 }
 
-/// Writes a thread's sums, times the scales of tensors or rows.
+/// Writes a thread's sums, multiplied by the scales of tensors or rows.
 template <class A, class B, class Y>
 __device__ void store_sums(const float (&sums)[64], const ExpertProduct<A, B, Y>& product,
                            const ExpertTile& tile, ExpertPlace place) {

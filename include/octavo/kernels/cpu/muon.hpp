@@ -9,7 +9,8 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// Calls `body(run, begin, end)` for each group of elements that shares the bits of a rounding.
+/// Calls `body(run, begin, end)` for each group of elements whose rounding bits are generated
+/// together.
 template <class Body>
 void for_each_rounding_run(Index elements, const Context<Cpu>& context, const Body& body) {
   parallel_runs(elements, context, [&](Index begin, Index end) {

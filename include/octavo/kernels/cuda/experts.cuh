@@ -44,7 +44,7 @@ OCTAVO_KERNEL void __launch_bounds__(expert_threads)
   __syncthreads();
   for (Index tile = threadIdx.x; tile < rows.tiles.extent(0); tile += expert_threads) {
     const Index row = tile * expert_tile;
-    Index begin = 0;  // the last expert whose rows begin there or before
+    Index begin = 0;  // the last expert whose rows begin at or before this row
     for (Index end = experts; end - begin > 1;) {
       const Index middle = (begin + end) / 2;
       (offsets[middle] <= row ? begin : end) = middle;
@@ -86,7 +86,7 @@ inline void order_by_expert_body(TensorView<const std::int32_t, 2, Cuda> experts
   for_each_index(name, rows.rows(), context, PlacePairs{rows, sorted.positions, starts});
 }
 
-/// The source of tokens in the rows of their pairs.
+/// A source that reads, for each row, the token of its pair.
 template <class T>
 struct ExpertCopySource {
   static constexpr int parts = 1;
@@ -129,7 +129,7 @@ void copy_to_experts_body(TensorView<const T, 2, Cuda> x, const ExpertRows<Cuda>
   kernels::produce("copy_to_experts", source, y, context);
 }
 
-/// Sums the rows of a token per block, a run of columns per thread.
+/// Sums rows: one token per block, several adjacent columns per thread.
 template <bool Vectors, class T>
 OCTAVO_KERNEL void sum_of_experts_kernel(const T* x, const std::int32_t* places, int choices,
                                          const T* addend, Index columns, T* y) {
@@ -173,7 +173,7 @@ struct RowWeights {
   }
 };
 
-/// The source of weight · silu(gate) · up.
+/// A source that computes weight · silu(gate) · up.
 template <class T>
 struct ExpertSwigluSource {
   static constexpr int parts = 1;
@@ -217,7 +217,7 @@ struct ExpertSwigluSource {
   }
 };
 
-/// The source of the gradients of gates and of ups.
+/// A source that computes the gradients of gates and ups.
 template <class T>
 struct ExpertSwigluGradientSource {
   static constexpr int parts = 2;
@@ -267,7 +267,7 @@ struct ExpertSwigluGradientSource {
   }
 };
 
-/// Computes the gradient of a pair's weight per block.
+/// Computes the gradients of the weights, one pair per block.
 template <bool Vectors, class T>
 OCTAVO_KERNEL void expert_weight_kernel(const T* y_gradient, const T* gate_up,
                                         const std::int32_t* pairs, Index ffn,

@@ -7,7 +7,7 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// Updates one group of elements per thread; so do the kernels below.
+/// Updates the momentum and computes the direction. Here and below, each thread updates one group.
 template <bool Vectors, class W, class G, class M>
 OCTAVO_KERNEL void __launch_bounds__(elementwise_threads)
     muon_momentum_kernel(const MuonElements<W, G, M, Cuda> elements, const MuonMomentum settings,

@@ -67,7 +67,7 @@ void router_logits_body(TensorView<const T, 2, Cuda> x, TensorView<const T, 2, C
          w.data(), tokens, static_cast<int>(experts), static_cast<int>(x.extent(1)), logits.data());
 }
 
-/// Returns the largest value of a warp's threads, to all of them.
+/// Returns the maximum of the values of a warp's threads in each of these threads.
 template <class T>
 __device__ T warp_largest(T value) {
 #pragma unroll
@@ -77,7 +77,7 @@ __device__ T warp_largest(T value) {
   return value;
 }
 
-/// Chooses the experts of a token per warp.
+/// Chooses experts: each warp processes one token.
 template <Device D>
 OCTAVO_KERNEL void __launch_bounds__(router_threads)
     choose_experts_kernel(const float* logits, ExpertChoices<D> choices) {
@@ -161,7 +161,7 @@ inline void expert_balance_loss_body(const ExpertBalance<Cuda>& balance, Index n
          static_cast<double>(n), loss.data());
 }
 
-/// Computes the gradient of a token's logits per warp: see the `Cpu`'s formula.
+/// Computes the gradient of the logits, one token per warp, by the formula of the `Cpu` kernel.
 template <Device D>
 OCTAVO_KERNEL void __launch_bounds__(router_threads)
     choose_experts_backward_kernel(ExpertChoices<D> choices, const float* weight_gradient,

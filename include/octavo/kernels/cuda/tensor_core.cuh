@@ -1,5 +1,5 @@
 /// @file
-/// Hopper's tensor cores and asynchronous copies, as far as attention and the products of experts
+/// Hopper's tensor cores and asynchronous copies, as far as attention and the experts' GEMMs
 /// need them: tiles of BF16 in shared memory, and products of 64 × 64 × 16 by four warps. Source:
 /// PTX ISA 9.0, sections on wgmma.mma_async and cp.async.
 #pragma once
