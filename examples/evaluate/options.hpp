@@ -68,8 +68,8 @@ inline void declare(CLI::App& app, Options& options) {
       ->check(at_least_one())
       ->capture_default_str();
   add("--batches", options.batches,
-      "maximum number of batches; those of --data have sequences at equal distances in the text "
-      "(not its first ones), those of --chats are the first ones; 0 uses all")
+      "maximum number of batches; 0 uses all. Sequences of --data are chosen at equal distances in "
+      "the text; of --chats, the first batches are used")
       ->check(not_negative_whole())
       ->capture_default_str();
   add("--json", options.json, "JSON file for the results");

@@ -37,8 +37,7 @@ inline void declare_optimizer(CLI::App& app, const auto& add, OptimizerOptions& 
       "other parameters",
       group)
       ->check(one_of(optimizer_names));
-  add("--weight-decay", options.weight_decay, "weight decay of matrices; vectors do not decay",
-      group)
+  add("--weight-decay", options.weight_decay, "weight decay, only of matrices", group)
       ->check(not_negative());
   add("--beta1", options.beta1, "decay rate of AdamW's first moment", group)->check(share());
   add("--beta2", options.beta2, "decay rate of AdamW's second moment", group)->check(share());

@@ -257,8 +257,7 @@ inline void declare(CLI::App& app, Options& options, void (*declare_data)(CLI::A
   add("--log-every", options.log_every, "steps between printed lines", output)
       ->check(at_least_one());
   add("--evaluate-every", options.evaluate_every,
-      "steps between evaluations, of which the first precedes step 1; 0 evaluates only at the end",
-      output)
+      "steps between evaluations; the first is before step 1; 0 evaluates only at the end", output)
       ->check(not_negative_whole());
   add("--operands-every", options.operands_every, "steps between records of every operand's scale",
       output)

@@ -26,8 +26,8 @@ std::size_t experts_workspace(const GemmEntry& gemm, Index tokens, const DeviceL
 
 namespace detail {
 
-/// The linear layer whose operands and weight those of the experts are: its weight contains the
-/// experts' weights, one after another.
+/// The linear layer that owns the experts' weight and operands. Its weight contains the weights of
+/// all experts, one after another.
 template <class Precision, int In, int Out, int Experts, class G, Device D>
 using StackedLinear = Linear<PrecisionForLayer<Precision, In, Out, D>, In, Experts * Out, G, D>;
 

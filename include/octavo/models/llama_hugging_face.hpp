@@ -108,7 +108,7 @@ inline void write_mistral(const ModelDescription& model, JsonLine& text) {
   }
 }
 
-/// Reads which layers of a Qwen have a window: those from a layer on.
+/// Reads the first layer of a Qwen that has a window; all later layers must have one too.
 inline void read_qwen_windows(const JsonFields& fields, ModelDescription& model) {
   const std::vector<std::string> kinds = fields.words("layer_types");
   Index first = fields.natural("max_window_layers", 28);

@@ -128,12 +128,12 @@ class MuonOptimizer : public MuonMemory<W, G, Moment, D>, public Optimizer<D> {
     });
   }
 
-  /// Returns where the directions of the flat parameters are that this rank orthogonalises.
+  /// Returns the location of the directions of the flat parameters that this rank orthogonalises.
   [[nodiscard]] TensorView<Bf16, 1, D> directions_of_one() const {
     return ranks_ == 1 ? own_ : whole_;
   }
 
-  /// Sends the shards in rows of `from` to their ranks.
+  /// Sends each row of `from`, which contains a shard, to the rank of that shard.
   /// @param size  elements of a row
   void exchange(TensorView<Bf16, 1, D> from, TensorView<Bf16, 1, D> to, Index size,
                 ShardExchange<D>& ranks, const Context<D>& context) const {

@@ -210,7 +210,7 @@ class MuonMemory {
   }
 
   /// Returns the ranges of one kind, as shards. A rank without elements of a range has an empty
-  /// one, so that all ranks count alike.
+  /// one, so that all ranks have the same number of ranges.
   static Shards ranges_of(const Shards& shards, bool of_muon) {
     Shards result;
     for (const Shard& shard : shards) {

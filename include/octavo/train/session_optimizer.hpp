@@ -47,7 +47,7 @@ concept HasOptimizerName = requires {
 ///   It is derived from `Optimizer<D>`, has `static std::string name()`, and a constructor
 ///   `(Arena<D>&, const std::vector<FlatShard<W, G, D>>&, const Settings&, std::uint64_t seed,
 ///   const Offload&)` that takes its memory and writes nothing;
-/// - perhaps a class template `Memory<W, G, D>` with the same constructor, for plans in programs
+/// - optionally a class template `Memory<W, G, D>` with the same constructor, for plans in programs
 ///   without code for the device; its memory must not depend on `G`.
 template <class O, class M>
 concept SessionOptimizer =

@@ -215,8 +215,8 @@ __device__ inline void synchronize_warpgroup() {
   asm volatile("bar.sync %0, 128;" ::"r"(barrier) : "memory");
 }
 
-/// Writes a warpgroup's sums, times `factors[h]` for rows 8h + … of each warp, to memory as BF16,
-/// through each warp's own 16 rows of a tile. The tile may be an operand of products that the
+/// Writes a warpgroup's sums, multiplied by `factors[h]` in rows 8h + … of each warp, to memory as
+/// BF16, through each warp's own 16 rows of a tile. The tile may be an operand of products that the
 /// warpgroup has waited for. All warps of the warpgroup must call it.
 /// @param row         the warp's first row in the tile
 /// @param target      the tile's first value
