@@ -27,8 +27,8 @@ struct LinearUse {
   bool adds = false;        ///< the forward adds to its result, such as to the residual stream
   bool bias = false;        ///< the forward adds a bias
   Index tokens = 0;         ///< tokens per call; 0: those of a micro-batch
-  int experts = 0;  ///< the weight contains the weights of this many experts; 0: of one layer
-  int choices = 0;  ///< number of experts that process each token
+  int experts = 0;          ///< number of experts whose weights are stacked; 0: an ordinary layer
+  int choices = 0;          ///< number of experts that process each token
   std::array<LinearPart, 3> parts{};  ///< of the rows, in order
 
   /// Returns the matrices that the weight stacks.

@@ -139,7 +139,7 @@ class OptimizerState {
   void update(Timeline<D>& timeline, const Body& body) const {
     update_chunks(0, chunks_.size(), timeline, body);
   }
-  /// Does the same for one of the shards.
+  /// Calls `body` in the same way for one of the shards.
   /// @param shard  its number in the constructor's list
   template <class Body>
   void update_shard(std::size_t shard, Timeline<D>& timeline, const Body& body) const {

@@ -67,7 +67,7 @@ class StateVisitor {
                   const Shape& whole) {
     add_view(name, part, begin, {whole.begin(), whole.end()});
   }
-  /// A number of the host.
+  /// Visits a number in host memory.
   void operator()(const std::string& name, std::int64_t& number) { add(name, number); }
 
  private:

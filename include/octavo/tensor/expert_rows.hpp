@@ -29,7 +29,7 @@ struct ExpertRows {
   TensorView<std::int32_t, 1, D> pairs;
   TensorView<std::int32_t, 2, D> places;  ///< [tokens, choices]: the row of each pair
   TensorView<std::int32_t, 1, D>
-      offsets;                           ///< [experts + 1]: first rows; at the end, of unused ones
+      offsets;  ///< [experts + 1]: each expert's first row, then the first unused row
   TensorView<std::int32_t, 1, D> tiles;  ///< [rows / expert_tile]: experts; -1 for unused tiles
 
   [[nodiscard]] OCTAVO_HOST_DEVICE Index rows() const { return pairs.extent(0); }

@@ -45,7 +45,7 @@ struct StateEntry {
   std::function<void(std::byte*)> read_beside = nullptr;
 };
 
-/// A number of the host, which the entry refers to.
+/// Returns an entry that refers to a number in host memory.
 [[nodiscard]] inline StateEntry number_entry(const std::string& name, std::int64_t& number) {
   StateEntry entry;
   entry.name = name;

@@ -165,7 +165,7 @@ __device__ inline void hide_later_keys(Accumulator& scores, int distance) {
 }
 
 /// Sets scores of keys before the documents or windows of the thread's two rows to −∞.
-/// @param before  keys before those of each row, from the thread's first column on
+/// @param before  number of hidden keys at the start of each row, from the thread's first column on
 __device__ inline void hide_earlier_keys(Accumulator& scores, const int (&before)[2]) {
 #pragma unroll
   for (int i = 0; i < 32; ++i) {
