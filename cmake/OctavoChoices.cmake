@@ -1,7 +1,7 @@
 # The presets and precisions, read from the library's headers.
 
 # The class templates of the model families. NAME_config.hpp contains the presets of a family.
-set(octavo_families Llama Gpt2)
+set(octavo_families Llama Gemma3 Gpt2)
 
 # octavo_presets_of(FAMILY OUTPUT): lists the names of a family's presets.
 function(octavo_presets_of family output)

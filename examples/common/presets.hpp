@@ -21,8 +21,9 @@ inline std::vector<NamedShape> presets() {
   const auto add = [&](const auto&... configs) {
     (all.push_back({configs.name.text(), description_of(configs)}), ...);
   };
-  add(llama_tiny, llama3_small, llama3_1b, llama3_8b, llama3_70b, mistral_7b, qwen2_5_0_5b,
-      qwen2_5_7b, qwen3_0_6b, qwen3_8b, gpt2_tiny, gpt2_124m, gpt2_1558m);
+  add(llama_tiny, llama3_small, llama3_1b, llama3_8b, llama3_70b, mistral_7b, mixtral_8x7b,
+      qwen3_30b_a3b, qwen2_5_0_5b, qwen2_5_7b, qwen3_0_6b, qwen3_8b, gemma3_270m, gemma3_1b,
+      gpt2_tiny, gpt2_124m, gpt2_1558m);
   return all;
 }
 

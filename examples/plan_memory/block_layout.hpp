@@ -177,11 +177,9 @@ class BlockLayout {
     arena.overlay(
         [&] {
           take_scratch<Qkv, Output>(arena, tokens, sizes.qkv_columns(), sizes.attention_columns(),
-                                    sizes.hidden);
+                                    sizes);
         },
-        [&] {
-          take_scratch<Up, Down>(arena, tokens, sizes.wide_columns(), sizes.ffn, sizes.hidden);
-        });
+        [&] { take_scratch<Up, Down>(arena, tokens, sizes.wide_columns(), sizes.ffn, sizes); });
   }
 
   /// Allocates the activations that the block saves for the backward.
@@ -203,11 +201,13 @@ class BlockLayout {
     output_.visit_weight(visitor);
     qkv_.visit_bias(visitor);
     output_.visit_bias(visitor);
+    if (post_norms_[0].has_value()) post_norms_[0]->visit(visitor);
     mlp_norm_.visit(visitor);
     up_.visit_weight(visitor);
     down_.visit_weight(visitor);
     up_.visit_bias(visitor);
     down_.visit_bias(visitor);
+    if (post_norms_[1].has_value()) post_norms_[1]->visit(visitor);
   }
   template <class Visitor>
   void visit_adapters(const Visitor& visitor) {
@@ -227,6 +227,7 @@ class BlockLayout {
     const Index keys = sizes.kv_heads * sizes.head_dim;
     const Index queries = sizes.attention_columns();
     attention_norm_.declare(name + ".attention_norm", sizes);
+    if (sizes.post_norms) post_norms_[0].emplace().declare(name + ".attention_post_norm", sizes);
     qkv_.declare(name + ".qkv", registry, sizes.hidden, sizes.qkv_columns(), sizes.qkv_bias,
                  {.recomputed = recomputation.drops(octavo::Recompute::block),
                   .parts = {{{q_proj, queries}, {k_proj, keys}, {v_proj, keys}}}});
@@ -236,7 +237,7 @@ class BlockLayout {
     }
     output_.declare(name + ".output", registry, queries, sizes.hidden, sizes.linear_bias,
                     {.recomputed = recomputation.runs_forward_again(),
-                     .adds = sizes.degree == 1,
+                     .adds = sizes.degree == 1 && !sizes.post_norms,
                      .parts = {{{o_proj, sizes.hidden}}}});
     if (sizes.degree == 1) return;
     const auto degree = static_cast<int>(sizes.degree);
@@ -249,12 +250,13 @@ class BlockLayout {
     using enum octavo::LoraTarget;
     const Index gate = sizes.gated_mlp ? sizes.ffn : 0;
     mlp_norm_.declare(name + ".mlp_norm", sizes);
+    if (sizes.post_norms) post_norms_[1].emplace().declare(name + ".mlp_post_norm", sizes);
     up_.declare(name + ".gate_up", registry, sizes.hidden, sizes.wide_columns(), sizes.linear_bias,
                 {.recomputed = recomputation.drops(octavo::Recompute::ffn),
                  .parts = {{{gate_proj, gate}, {up_proj, sizes.ffn}}}});
     down_.declare(name + ".down", registry, sizes.ffn, sizes.hidden, sizes.linear_bias,
                   {.recomputed = recomputation.runs_forward_again(),
-                   .adds = sizes.degree == 1,
+                   .adds = sizes.degree == 1 && !sizes.post_norms,
                    .parts = {{{down_proj, sizes.hidden}}}});
     if (sizes.degree == 1) return;
     const auto degree = static_cast<int>(sizes.degree);
@@ -270,6 +272,11 @@ class BlockLayout {
     const auto take_statistics = [&] {
       (void)arena.template take<float>(kind, sizes.statistics() * tokens / sizes.degree);
     };
+    const auto take_post_norm = [&] {
+      if (!sizes.post_norms || !wanted(octavo::kept_by_all_policies)) return;
+      (void)arena.template take<T>(kind, tokens * sizes.hidden);
+      take_statistics();
+    };
     if (wanted(Recompute::norms)) {
       typename Qkv::Layer::InputMemory().take_kept(arena, tokens, sizes.hidden);
     }
@@ -284,8 +291,9 @@ class BlockLayout {
         attended.take_transposed(arena, kind, tokens, sizes.attention_columns());
       }
       (void)arena.template take<float>(kind, tokens * sizes.heads);
-      take_statistics();
     }
+    take_post_norm();
+    if (wanted(Recompute::block)) take_statistics();
     if (wanted(Recompute::norms)) {
       typename Up::Layer::InputMemory().take_kept(arena, tokens, sizes.hidden);
     }
@@ -293,6 +301,7 @@ class BlockLayout {
       typename Down::Layer::InputMemory().take_kept(arena, tokens, sizes.ffn);
     }
     if (wanted(Recompute::ffn)) (void)arena.template take<T>(kind, tokens * sizes.wide_columns());
+    take_post_norm();
     if (!wanted(Recompute::block)) return;
     take_statistics();
     (void)arena.template take<T>(kind, tokens / sizes.degree * sizes.hidden);
@@ -302,7 +311,8 @@ class BlockLayout {
   /// @tparam First, Last  its two linear layers
   template <class First, class Last>
   static void take_scratch(octavo::Arena<D>& arena, Index tokens, Index first_out, Index last_in,
-                           Index hidden) {
+                           const BlockSizes& sizes) {
+    const Index hidden = sizes.hidden;
     typename First::Layer::OutputGradientMemory of_first;
     typename Last::Layer::OutputGradientMemory of_last;
     of_first.take_values(arena, kind, tokens, first_out);
@@ -316,6 +326,7 @@ class BlockLayout {
           of_first.take_row_major(arena, kind, tokens, first_out);
           of_first.take_transposed(arena, kind, tokens, first_out);
         });
+    if (sizes.post_norms) (void)arena.template take<T>(kind, tokens * hidden);
   }
 
   [[nodiscard]] auto each_parameter() {
@@ -328,6 +339,7 @@ class BlockLayout {
   std::array<std::optional<octavo::Parameter<T, T, D>>, 2> head_norms_;
   Output output_;
   NormLayout<T, D> mlp_norm_;
+  std::array<std::optional<NormLayout<T, D>>, 2> post_norms_;
   Up up_;
   Down down_;
 };

@@ -119,7 +119,8 @@ class ModelLayout {
     (void)arena.template take<std::byte>(
         MemoryKind::workspace,
         static_cast<Index>(octavo::detail::decoder_workspace<T>(
-            manifest_, std::array{sizes_.block_shape()}, batch, options_.head_chunk, limits)));
+            manifest_, std::array{sizes_.block_shape(shape_.model.window), sizes_.block_shape()},
+            batch, options_.head_chunk, limits)));
   }
 
   [[nodiscard]] const octavo::ModelRuns<T, T, D>& runs() const { return runs_; }
@@ -251,7 +252,10 @@ class ModelLayout {
 
   void take_activations(octavo::Arena<D>& arena) {
     const Index rows = batch_.rows();
-    if (!shape_.model.learns_positions()) octavo::RoPE<D>().take(arena, batch_, sizes_.head_dim);
+    if (!shape_.model.learns_positions()) {
+      const int tables = shape_.model.local_rope_theta == 0 ? 1 : 2;
+      octavo::RoPE<D>().take(arena, batch_, sizes_.head_dim, tables);
+    }
     const Index own = rows / sizes_.degree * sizes_.hidden;
     // The residual stream before and after each block, and its gradient.
     for (Index i = 0; i < shape_.model.layers + 2; ++i) {

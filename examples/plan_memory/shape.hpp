@@ -45,13 +45,16 @@ struct BlockSizes {
         qkv_bias(shape.model.linear_bias || shape.model.qkv_bias),
         qk_norm(shape.model.qk_norm),
         gated_mlp(shape.model.gated_mlp),
+        post_norms(shape.model.post_norms),
         degree(ranks) {}
 
   /// Returns the shape that determines the attention's workspace.
-  [[nodiscard]] octavo::BlockShape block_shape() const {
+  /// @param window  tokens that a token attends to; 0: all earlier ones
+  [[nodiscard]] octavo::BlockShape block_shape(Index window = 0) const {
     return {.heads = static_cast<int>(heads),
             .kv_heads = static_cast<int>(kv_heads),
-            .head_dim = static_cast<int>(head_dim)};
+            .head_dim = static_cast<int>(head_dim),
+            .window = static_cast<int>(window)};
   }
   [[nodiscard]] Index qkv_columns() const { return block_shape().head_layout().columns(); }
   [[nodiscard]] Index attention_columns() const { return heads * head_dim; }
@@ -70,6 +73,7 @@ struct BlockSizes {
   bool qkv_bias;
   bool qk_norm;
   bool gated_mlp;
+  bool post_norms;
   Index degree;  ///< tensor-parallel degree
 };
 
@@ -82,18 +86,32 @@ inline octavo::ModelFacts Shape::facts() const {
                                .vocabulary = static_cast<int>(model.vocabulary),
                                .positions = static_cast<int>(model.positions)}
                 .facts();
-  } else {
-    facts = octavo::LlamaConfig{.layers = static_cast<int>(model.layers),
-                                .hidden = static_cast<int>(model.hidden),
-                                .ffn = static_cast<int>(model.ffn),
-                                .heads = static_cast<int>(model.heads),
-                                .kv_heads = static_cast<int>(model.kv_heads),
-                                .head_dim = static_cast<int>(model.head_dim),
-                                .vocabulary = static_cast<int>(model.vocabulary),
-                                .tied_embeddings = model.tied_embeddings,
-                                .qk_norm = model.qk_norm,
-                                .qkv_bias = model.qkv_bias}
+  } else if (model.post_norms) {
+    facts = octavo::Gemma3Config{.layers = static_cast<int>(model.layers),
+                                 .hidden = static_cast<int>(model.hidden),
+                                 .ffn = static_cast<int>(model.ffn),
+                                 .heads = static_cast<int>(model.heads),
+                                 .kv_heads = static_cast<int>(model.kv_heads),
+                                 .head_dim = static_cast<int>(model.head_dim),
+                                 .vocabulary = static_cast<int>(model.vocabulary),
+                                 .window = static_cast<int>(model.window),
+                                 .global_every = static_cast<int>(model.global_every)}
                 .facts();
+  } else {
+    facts =
+        octavo::LlamaConfig{.layers = static_cast<int>(model.layers),
+                            .hidden = static_cast<int>(model.hidden),
+                            .ffn = static_cast<int>(model.ffn),
+                            .heads = static_cast<int>(model.heads),
+                            .kv_heads = static_cast<int>(model.kv_heads),
+                            .head_dim = static_cast<int>(model.head_dim),
+                            .vocabulary = static_cast<int>(model.vocabulary),
+                            .tied_embeddings = model.tied_embeddings,
+                            .qk_norm = model.qk_norm,
+                            .qkv_bias = model.qkv_bias,
+                            .window = static_cast<int>(model.window),
+                            .first_windowed_layer = static_cast<int>(model.first_windowed_layer)}
+            .facts();
   }
   facts.name = name;
   return facts;
@@ -107,6 +125,9 @@ inline void require_possible(const Shape& shape) {
   require<ConfigError>(std::min({model.layers, model.hidden, model.ffn, model.heads, model.kv_heads,
                                  model.head_dim, model.vocabulary}) > 0,
                        shape.name, ": every size of the model must be at least 1");
+  require<ConfigError>(model.experts == 0, shape.name,
+                       ": mixtures of experts cannot be planned without building their trainer; "
+                       "its first lines contain the plan");
   // These limits keep products of sizes far below 2^64.
   require<ConfigError>(
       std::max({model.hidden, model.ffn, model.vocabulary, model.heads * model.head_dim,

@@ -25,6 +25,28 @@ constexpr LlamaConfig tied_qwen{.name = "tied_qwen",
                                 .tied_embeddings = true,
                                 .qk_norm = true};
 
+/// Biases, and windows from the second layer on.
+constexpr LlamaConfig windowed_qwen2 = [] {
+  LlamaConfig config = tied_qwen;
+  config.name = "windowed_qwen2";
+  config.qk_norm = false;
+  config.qkv_bias = true;
+  config.window = 8;
+  config.first_windowed_layer = 1;
+  return config;
+}();
+/// Norms after each sublayer, and two rotations.
+constexpr Gemma3Config small_gemma3{.name = "small_gemma3",
+                                    .layers = 3,
+                                    .hidden = 128,
+                                    .ffn = 256,
+                                    .heads = 4,
+                                    .kv_heads = 2,
+                                    .head_dim = 64,
+                                    .vocabulary = 300,
+                                    .window = 8,
+                                    .global_every = 2};
+
 /// What the compiled model of a request's options takes.
 template <auto Config, class P, Device D, int Degree>
 struct Compiled {
@@ -156,6 +178,15 @@ void expect_equal_plans_in_all() {
 TEST(RunTimePlan, EqualsThatOfACompiledLlama) { expect_equal_plans_in_all<llama_tiny, Cuda>(); }
 TEST(RunTimePlan, EqualsThatOfACompiledQwen) { expect_equal_plans_in_all<tied_qwen, Cpu>(); }
 TEST(RunTimePlan, EqualsThatOfACompiledGpt2) { expect_equal_plans_in_all<gpt2_tiny, Cuda>(); }
+TEST(RunTimePlan, EqualsThatOfACompiledQwen2WithWindows) {
+  expect_equal_plans<windowed_qwen2, Bf16, Cpu>("bf16");
+  expect_equal_plans<windowed_qwen2, PrecisionNamed<"fp8-delayed">, Cuda>("fp8-delayed");
+}
+TEST(RunTimePlan, EqualsThatOfACompiledGemma3) {
+  expect_equal_plans<small_gemma3, Bf16, Cpu>("bf16");
+  expect_equal_plans<small_gemma3, PrecisionNamed<"fp8-delayed">, Cuda>("fp8-delayed");
+  expect_equal_plans<small_gemma3, Lora<PrecisionNamed<"fp8-tensorwise">>, Cuda>("fp8-tensorwise");
+}
 TEST(RunTimePlan, EqualsThatOfCompiledAdapters) {
   expect_equal_plans_in_all<llama_tiny, Cuda, 1, true>();
 }

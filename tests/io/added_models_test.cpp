@@ -1,7 +1,10 @@
 // Presets that octavo_add_model makes of configurations are what the library reads of them.
 #include <octavo/io/hugging_face_config.hpp>
+#include <octavo_models/added_family_gemma3.hpp>
 #include <octavo_models/added_family_mistral.hpp>
+#include <octavo_models/added_family_mixtral.hpp>
 #include <octavo_models/added_family_qwen2.hpp>
+#include <octavo_models/added_family_qwen3_moe.hpp>
 #include <octavo_models/added_gpt2_4.hpp>
 #include <octavo_models/added_gpt2_5.hpp>
 #include <octavo_models/added_llama_4.hpp>
@@ -48,8 +51,11 @@ TEST(AddedModels, HaveTheShapesOfTheirFolders) {
         read_hugging_face_config(reference::golden_path("families/" + name + "/config.json"));
     EXPECT_EQ(differences(description_of(config), there), std::vector<std::string>{}) << name;
   };
+  check(added_family_gemma3);
   check(added_family_mistral);
+  check(added_family_mixtral);
   check(added_family_qwen2);
+  check(added_family_qwen3_moe);
 }
 
 }  // namespace added_models_test

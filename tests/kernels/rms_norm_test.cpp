@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <tuple>
 #include <type_traits>
 #include <vector>
 
@@ -102,6 +103,32 @@ TYPED_TEST(RmsNorm, BackwardAddsTheCentralDifferences) {
   }
   for (Index c = 0; c < hidden; ++c)
     EXPECT_NEAR(dw(0, c), expected_dw[static_cast<std::size_t>(c)], 1e-5);
+}
+
+// A weight that is stored as its difference from 1 has the results of the whole one.
+TEST(RmsNormOffset, IsAddedToTheWeight) {
+  const auto x = random_matrix<float>(3, 70, 3, 2.0f);
+  const auto dy = random_matrix<float>(3, 70, 5);
+  auto difference = random_matrix<float>(1, 70, 4);
+  Matrix<float> whole = difference;
+  for (Index c = 0; c < 70; ++c) {
+    difference.at(0, c) = std::round(256.0f * static_cast<float>(difference(0, c))) / 256.0f;
+    whole.at(0, c) = static_cast<float>(difference(0, c)) + 1.0f;
+  }
+  support::Workplace place;
+  const auto run = [&](const Matrix<float>& weight, float offset) {
+    Matrix<float> y(3, 70);
+    Matrix<float> dx(3, 70);
+    Matrix<float> dw(1, 70);
+    Matrix<float> inverse(1, 3);
+    const NormWeight<float, Cpu> of{weight.flat_input(), offset};
+    rms_norm_forward(x.input(), of, 1e-5f, support::dense_input(y), inverse.flat(), place.context);
+    rms_norm_backward(dy.input(), x.input(), of, inverse.flat_input(), dx.view(), dw.flat(),
+                      place.context);
+    return std::tuple(y.elements, dx.elements, dw.elements);
+  };
+  EXPECT_EQ(run(difference, 1.0f), run(whole, 0.0f));
+  EXPECT_NE(run(difference, 0.0f), run(whole, 0.0f));
 }
 
 TEST(RmsNormQuantized, WritesTheCopiesOfWhatItStores) {

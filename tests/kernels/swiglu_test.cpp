@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <numbers>
 #include <type_traits>
 
 #include "support/matrix.hpp"
@@ -70,6 +71,37 @@ TYPED_TEST(SwiGlu, BackwardIsTheCentralDifference) {
       const double d_up = support::central_difference(up, 1e-4, loss);
       EXPECT_NEAR(gradient(t, i), d_gate, this->unit * std::abs(d_gate) + 1e-6) << t << ' ' << i;
       EXPECT_NEAR(gradient(t, ffn + i), d_up, this->unit * std::abs(d_up) + 1e-6) << t << ' ' << i;
+    }
+  }
+}
+
+/// The tanh approximation of GELU, by its definition.
+double geglu(double gate, double up) {
+  const double z = std::sqrt(2.0 / std::numbers::pi) * (gate + 0.044715 * gate * gate * gate);
+  return gate / 2 * (1 + std::tanh(z)) * up;
+}
+
+TYPED_TEST(SwiGlu, OfAGeluIsTheFormulaAndItsCentralDifference) {
+  using T = TypeParam;
+  constexpr Index ffn = 33;
+  const auto gate_up = random_matrix<T>(4, 2 * ffn, 1, 3.0f);
+  const auto dy = random_matrix<T>(4, ffn, 2);
+  Matrix<T> y(4, ffn);
+  Matrix<T> gradient(4, 2 * ffn);
+  support::Workplace place;
+  geglu_forward(gate_up.input(), support::dense_input(y), place.context);
+  geglu_backward(dy.input(), gate_up.input(), support::dense_gradient(gradient), place.context);
+  for (Index t = 0; t < 4; ++t) {
+    for (Index i = 0; i < ffn; ++i) {
+      double gate = gate_up(t, i);
+      double up = gate_up(t, ffn + i);
+      const double expected = geglu(gate, up);
+      EXPECT_NEAR(y(t, i), expected, this->unit * std::abs(expected) + 1e-6) << t << ' ' << i;
+      const auto loss = [&] { return dy(t, i) * geglu(gate, up); };
+      const double d_gate = support::central_difference(gate, 1e-4, loss);
+      const double d_up = support::central_difference(up, 1e-4, loss);
+      EXPECT_NEAR(gradient(t, i), d_gate, this->unit * std::abs(d_gate) + 1e-5) << t << ' ' << i;
+      EXPECT_NEAR(gradient(t, ffn + i), d_up, this->unit * std::abs(d_up) + 1e-5) << t << ' ' << i;
     }
   }
 }

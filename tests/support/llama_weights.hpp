@@ -1,5 +1,6 @@
 #pragma once
 
+#include <octavo/models/gemma3_config.hpp>
 #include <octavo/models/gpt2_config.hpp>
 #include <octavo/models/llama_config.hpp>
 
@@ -45,7 +46,39 @@ inline std::vector<Slice> slices(const std::string& name, const octavo::LlamaCon
             {layer + "self_attn.k_proj.weight", queries, keys},
             {layer + "self_attn.v_proj.weight", queries + keys, keys}};
   }
+  const octavo::Index experts = config.experts.experts;
+  if (part == "router.weight") return {{layer + "mlp.gate.weight", 0, experts}};
+  if (part == "experts.gate_up.weight") {  // all experts at once
+    return {{layer + "mlp.experts.gate_up_proj", 0, 2 * experts * config.ffn}};
+  }
+  if (part == "experts.down.weight") {
+    return {{layer + "mlp.experts.down_proj", 0, experts * config.hidden}};
+  }
+  if (part == "qkv.bias") return {{layer + "self_attn.qkv_proj.bias", 0, 1}};  // fused here
   throw std::invalid_argument("no Hugging Face name for the parameter " + name);
+}
+
+/// The same of a Gemma 3, which has more norms.
+inline std::vector<Slice> slices(const std::string& name, const octavo::Gemma3Config& config) {
+  const std::size_t dot = name.find('.', 7);  // after "blocks."
+  const std::string layer =
+      name.starts_with("blocks.") ? "model.layers." + name.substr(7, dot - 7) + "." : "";
+  if (name.ends_with(".attention_post_norm.weight")) {
+    return {{layer + "post_attention_layernorm.weight", 0, 1}};
+  }
+  if (name.ends_with(".mlp_norm.weight")) {
+    return {{layer + "pre_feedforward_layernorm.weight", 0, 1}};
+  }
+  if (name.ends_with(".mlp_post_norm.weight")) {
+    return {{layer + "post_feedforward_layernorm.weight", 0, 1}};
+  }
+  const octavo::LlamaConfig llama{.hidden = config.hidden,
+                                  .ffn = config.ffn,
+                                  .heads = config.heads,
+                                  .kv_heads = config.kv_heads,
+                                  .head_dim = config.head_dim,
+                                  .vocabulary = config.vocabulary};
+  return slices(name, llama);
 }
 
 /// The same of a GPT-2, whose fused projection is one tensor there, too. Weights are [out, in].

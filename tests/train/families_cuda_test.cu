@@ -1,5 +1,6 @@
-// GPT-2 and Qwen3 on the Cuda device, in every precision that it runs: they follow the Cpu, their
-// gradients are as far from exact ones, and nothing that saves memory or time changes a bit.
+// GPT-2, Qwen2, Qwen3 and Gemma 3 on the Cuda device, in every precision that it runs: they follow
+// the Cpu, their gradients are as far from exact ones, and nothing that saves memory or time
+// changes a bit.
 #include <octavo/cuda.cuh>
 #include <octavo/precision/named_precisions.hpp>
 
@@ -32,6 +33,25 @@ constexpr LlamaConfig small_qwen3 = [] {
   return config;
 }();
 
+constexpr LlamaConfig small_qwen2 = [] {
+  LlamaConfig config = ::support::small;
+  config.qkv_bias = true;
+  config.window = 20;
+  config.first_windowed_layer = 1;
+  return config;
+}();
+constexpr Gemma3Config small_gemma3{.name = "small_gemma3",
+                                    .layers = 3,
+                                    .hidden = 128,
+                                    .ffn = 256,
+                                    .heads = 4,
+                                    .kv_heads = 2,
+                                    .head_dim = 32,
+                                    .vocabulary = 96,
+                                    .window = 20,
+                                    .global_every = 2,
+                                    .query_scalar = 32.0f};
+
 template <class P>
 struct Gpt2In {
   using Precision = P;
@@ -43,6 +63,19 @@ struct Qwen3In {
   using Precision = P;
   template <class Q, Device D>
   using Session = ModelSession<Qwen3<small_qwen3, Q, D>>;
+};
+
+template <class P>
+struct Qwen2In {
+  using Precision = P;
+  template <class Q, Device D>
+  using Session = ModelSession<Llama<small_qwen2, Q, D>>;
+};
+template <class P>
+struct Gemma3In {
+  using Precision = P;
+  template <class Q, Device D>
+  using Session = ModelSession<Gemma3<small_gemma3, Q, D>>;
 };
 
 template <class T>
@@ -67,12 +100,15 @@ using All =
                          Gpt2In<Fp8Recipe<Tensorwise>>, Gpt2In<Fp8Recipe<Rowwise>>,
                          Gpt2In<PrecisionNamed<"fp8-delayed-fp8-head">>,
                          Gpt2In<Fp8Recipe<Blockwise>>, Qwen3In<Bf16>, Qwen3In<Fp8Recipe<Delayed>>,
-                         Qwen3In<Fp8Recipe<Tensorwise>>, Qwen3In<Fp8Recipe<Rowwise>>>;
+                         Qwen3In<Fp8Recipe<Tensorwise>>, Qwen3In<Fp8Recipe<Rowwise>>, Qwen2In<Bf16>,
+                         Qwen2In<Fp8Recipe<Delayed>>, Gemma3In<Bf16>, Gemma3In<Fp8Recipe<Delayed>>,
+                         Gemma3In<Fp8Recipe<Tensorwise>>>;
 TYPED_TEST_SUITE(FamiliesOnCuda, All);
 
 // One unit in the last place of every 16th weight, at the start, moves the norm of 20 steps on the
 // Cpu by up to 2 % in FP8 and 0.3 % in BF16: so far apart may runs be that round differently. The
-// next test holds single gradients to more.
+// next test holds single gradients to more. A Gemma 3, whose embeddings are multiplied by √128,
+// moves its loss by up to 3.5 % in the same way, so it is compared for fewer steps.
 TYPED_TEST(FamiliesOnCuda, FollowTheCpu) {
   using Precision = typename TypeParam::Precision;
   const bool quantised = !std::is_same_v<Precision, Fp32> && !std::is_same_v<Precision, Bf16>;
@@ -84,7 +120,8 @@ TYPED_TEST(FamiliesOnCuda, FollowTheCpu) {
     Context<Cpu> on_cpu(support::few_threads);
     typename TestFixture::template SessionOn<Cuda> cuda(options, on_gpu);
     typename TestFixture::template SessionOn<Cpu> cpu(options, on_cpu);
-    for (unsigned i = 0; i < 20; ++i) {
+    constexpr bool is_gemma3 = std::is_same_v<TypeParam, Gemma3In<Precision>>;
+    for (unsigned i = 0; i < (is_gemma3 ? 8u : 20u); ++i) {
       const StepResult expected = support::take_step(cpu, options, i);
       const StepResult result = support::take_step(cuda, options, i);
       ASSERT_FALSE(result.skipped);

@@ -7,6 +7,7 @@
 #include <octavo/kernels/bias.hpp>
 #include <octavo/kernels/cross_entropy.hpp>
 #include <octavo/kernels/dequantize.hpp>
+#include <octavo/kernels/elementwise.hpp>
 #include <octavo/kernels/embedding.hpp>
 #include <octavo/kernels/experts.hpp>
 #include <octavo/kernels/fp8_weights.hpp>

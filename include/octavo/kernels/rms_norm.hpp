@@ -4,7 +4,19 @@
 
 #include <octavo/kernels/quantize.hpp>
 
+#include <type_traits>
+
 namespace octavo OCTAVO_ABI {
+
+/// The weight of a normalisation: its values plus a constant.
+template <class T, Device D>
+struct NormWeight {
+  TensorView<const T, 1, D> values{};  ///< [hidden]
+  float offset = 0;                    ///< 1 if values are differences from 1, as in Gemma
+
+  NormWeight(TensorView<const T, 1, D> weight, float constant = 0)  // NOLINT: a plain weight is one
+      : values(weight), offset(constant) {}
+};
 
 /// The normalisation of a row by `rms_norm_forward`, for operations that normalise their input
 /// themselves.
@@ -25,10 +37,11 @@ struct RowNorm {
 /// @note enqueues; does not synchronise
 /// Source: Zhang and Sennrich 2019, arXiv 1910.07467.
 template <LinearPrecision P, OperandKind Kind, class T, Device D>
-void rms_norm_forward(TensorView<const T, 2, D> x, TensorView<const T, 1, D> weight, float epsilon,
+void rms_norm_forward(TensorView<const T, 2, D> x,
+                      const std::type_identity_t<NormWeight<T, D>>& weight, float epsilon,
                       const Operand<P, Kind, D>& y, TensorView<float, 1, D> inverse_rms,
                       const Context<D>& context) {
-  check_shape("rms_norm_forward", "weight", weight, {x.extent(1)});
+  check_shape("rms_norm_forward", "weight", weight.values, {x.extent(1)});
   check_shape("rms_norm_forward", "y", y.values, x.shape());
   check_shape("rms_norm_forward", "inverse_rms", inverse_rms, {x.extent(0)});
   rms_norm_forward_body(x, weight, epsilon, y, inverse_rms, context);
@@ -47,11 +60,11 @@ void rms_norm_forward(TensorView<const T, 2, D> x, TensorView<const T, 1, D> wei
 /// @note enqueues; does not synchronise
 template <class T, class G, Device D>
 void rms_norm_backward(TensorView<const T, 2, D> y_gradient, TensorView<const T, 2, D> x,
-                       TensorView<const T, 1, D> weight, TensorView<const float, 1, D> inverse_rms,
-                       TensorView<T, 2, D> x_gradient, TensorView<G, 1, D> weight_gradient,
-                       const Context<D>& context) {
+                       const std::type_identity_t<NormWeight<T, D>>& weight,
+                       TensorView<const float, 1, D> inverse_rms, TensorView<T, 2, D> x_gradient,
+                       TensorView<G, 1, D> weight_gradient, const Context<D>& context) {
   check_shape("rms_norm_backward", "y_gradient", y_gradient, x.shape());
-  check_shape("rms_norm_backward", "weight", weight, {x.extent(1)});
+  check_shape("rms_norm_backward", "weight", weight.values, {x.extent(1)});
   check_shape("rms_norm_backward", "inverse_rms", inverse_rms, {x.extent(0)});
   check_shape("rms_norm_backward", "x_gradient", x_gradient, x.shape());
   if (!weight_gradient.empty()) {

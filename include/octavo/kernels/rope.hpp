@@ -14,6 +14,7 @@ struct QkNorm {
   TensorView<T, 1, D> query;  ///< [head_dim]
   TensorView<T, 1, D> key;    ///< [head_dim]
   float epsilon = 0;
+  float offset = 0;  ///< added to the weights: see NormWeight
 };
 
 namespace detail {

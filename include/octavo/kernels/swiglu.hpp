@@ -1,12 +1,33 @@
 /// @file
-/// The gated activation of Llama's MLP.
+/// Gated activations of MLPs.
 #pragma once
 
 #include <octavo/kernels/quantize.hpp>
+#include <octavo/kernels/swiglu_formula.hpp>
 
 namespace octavo OCTAVO_ABI {
 
-/// Computes y = silu(gate) · up, with silu(x) = x / (1 + e^−x), quantised for y's precision.
+namespace detail {
+
+template <class Gate, class Y, class T, Device D>
+void gated_forward(const char* name, TensorView<const T, 2, D> gate_up, const Y& y,
+                   const Context<D>& context) {
+  check_shape(name, "gate_up", gate_up, {y.values.extent(0), 2 * y.values.extent(1)});
+  gated_forward_body<Gate>(name, gate_up, y, context);
+}
+template <class Gate, class Y, class T, Device D>
+void gated_backward(const char* name, TensorView<const T, 2, D> y_gradient,
+                    TensorView<const T, 2, D> gate_up, const Y& gate_up_gradient,
+                    const Context<D>& context) {
+  check_shape(name, "gate_up", gate_up, {y_gradient.extent(0), 2 * y_gradient.extent(1)});
+  check_shape(name, "gate_up_gradient", gate_up_gradient.values, gate_up.shape());
+  gated_backward_body<Gate>(name, y_gradient, gate_up, gate_up_gradient, context);
+}
+
+}  // namespace detail
+
+/// Computes y = silu(gate) · up, with silu(x) = x / (1 + e^−x), quantised for y's precision: the
+/// gated activation of Llama's MLP.
 /// @param gate_up  [tokens, 2 · ffn]: the gates of a token, then its ups
 /// @param y        [tokens, ffn]
 /// @throws ShapeError  if shapes do not match, or if a matrix is too large for the device: see
@@ -16,8 +37,7 @@ namespace octavo OCTAVO_ABI {
 template <LinearPrecision P, OperandKind Kind, class T, Device D>
 void swiglu_forward(TensorView<const T, 2, D> gate_up, const Operand<P, Kind, D>& y,
                     const Context<D>& context) {
-  check_shape("swiglu_forward", "gate_up", gate_up, {y.values.extent(0), 2 * y.values.extent(1)});
-  swiglu_forward_body(gate_up, y, context);
+  detail::gated_forward<detail::SiluGate>("swiglu_forward", gate_up, y, context);
 }
 
 /// Computes the gradient of `gate_up`, quantised for its precision.
@@ -30,10 +50,24 @@ void swiglu_forward(TensorView<const T, 2, D> gate_up, const Operand<P, Kind, D>
 template <LinearPrecision P, OperandKind Kind, class T, Device D>
 void swiglu_backward(TensorView<const T, 2, D> y_gradient, TensorView<const T, 2, D> gate_up,
                      const Operand<P, Kind, D>& gate_up_gradient, const Context<D>& context) {
-  check_shape("swiglu_backward", "gate_up", gate_up,
-              {y_gradient.extent(0), 2 * y_gradient.extent(1)});
-  check_shape("swiglu_backward", "gate_up_gradient", gate_up_gradient.values, gate_up.shape());
-  swiglu_backward_body(y_gradient, gate_up, gate_up_gradient, context);
+  detail::gated_backward<detail::SiluGate>("swiglu_backward", y_gradient, gate_up, gate_up_gradient,
+                                           context);
+}
+
+/// Computes y = gelu(gate) · up, with the tanh approximation of `gelu_forward`: the gated
+/// activation of Gemma's MLP. Shapes and errors are those of `swiglu_forward`.
+template <LinearPrecision P, OperandKind Kind, class T, Device D>
+void geglu_forward(TensorView<const T, 2, D> gate_up, const Operand<P, Kind, D>& y,
+                   const Context<D>& context) {
+  detail::gated_forward<detail::GeluGate>("geglu_forward", gate_up, y, context);
+}
+
+/// Computes the gradient of `gate_up`: see `swiglu_backward`.
+template <LinearPrecision P, OperandKind Kind, class T, Device D>
+void geglu_backward(TensorView<const T, 2, D> y_gradient, TensorView<const T, 2, D> gate_up,
+                    const Operand<P, Kind, D>& gate_up_gradient, const Context<D>& context) {
+  detail::gated_backward<detail::GeluGate>("geglu_backward", y_gradient, gate_up, gate_up_gradient,
+                                           context);
 }
 
 }  // namespace octavo

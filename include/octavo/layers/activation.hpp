@@ -38,6 +38,24 @@ struct SwiGlu {
   }
 };
 
+/// gelu(gate) · up with gelu's tanh approximation, as in Gemma.
+struct GeGlu {
+  static constexpr const char* projection = "gate_up";
+  static constexpr int inputs = 2;
+  static constexpr bool sums_bias = false;
+
+  template <class T, class Y, Device D>
+  static void forward(TensorView<const T, 2, D> wide, const Y& y, const Context<D>& context) {
+    geglu_forward(wide, y, context);
+  }
+  template <class T, class Gradient, class G, Device D>
+  static void backward(TensorView<const T, 2, D> y_gradient, TensorView<const T, 2, D> wide,
+                       const Gradient& wide_gradient, TensorView<G, 1, D>,
+                       const Context<D>& context) {
+    geglu_backward(y_gradient, wide, wide_gradient, context);
+  }
+};
+
 /// gelu(x) in its tanh approximation, as in GPT-2.
 struct Gelu {
   static constexpr const char* projection = "up";

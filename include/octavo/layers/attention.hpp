@@ -79,7 +79,7 @@ class GroupedQueryAttention {
     rotate_.declare(name);
     output_.declare(name + ".output", registry, initial.outer,
                     {.recomputed = recomputation.runs_forward_again(),
-                     .adds = Shape.tensor_parallel == 1,
+                     .adds = Shape.adds_residual(),
                      .parts = {{{LoraTarget::o_proj, Shape.hidden}}}});
     if constexpr (Shape.tensor_parallel > 1) {
       constexpr int degree = Shape.tensor_parallel;

@@ -2,10 +2,13 @@
 /// Token embeddings.
 #pragma once
 
+#include <octavo/kernels/elementwise.hpp>
 #include <octavo/kernels/embedding.hpp>
 #include <octavo/kernels/positions.hpp>
 #include <octavo/layers/parameter.hpp>
 #include <octavo/layers/shapes.hpp>
+
+#include <cmath>
 
 namespace octavo OCTAVO_ABI {
 
@@ -50,6 +53,46 @@ class Embedding {
 
  private:
   Parameter<T, G, D> weight_;
+};
+
+/// Token embeddings of `Hidden` features times √Hidden, as in Gemma. The factor is rounded to the
+/// format of the weights.
+/// @tparam T  format of weights and activations
+/// @tparam G  format of the table's gradient
+template <class T, int Hidden, class G, Device D>
+class ScaledEmbedding {
+ public:
+  /// See Embedding::declare.
+  void declare(const std::string& name, Index rows, Index vocabulary, Initial initial) {
+    tokens_.declare(name, rows, vocabulary, initial);
+  }
+
+  /// See Embedding::forward.
+  void forward(TensorView<const std::int32_t, 1, D> tokens, const BatchView<D>& batch,
+               TensorView<T, 2, D> y, const Context<D>& context) const {
+    tokens_.forward(tokens, batch, y, context);
+    multiply(factor(), y, context);
+  }
+
+  /// Adds to the table's gradient.
+  /// @param y_gradient  [tokens, Hidden]; overwritten
+  void backward(TensorView<const std::int32_t, 1, D> tokens, const BatchView<D>& batch,
+                TensorView<T, 2, D> y_gradient, const Context<D>& context) const {
+    multiply(factor(), y_gradient, context);
+    tokens_.backward(tokens, batch, y_gradient, context);
+  }
+
+  [[nodiscard]] const Parameter<T, G, D>& weight() const { return tokens_.weight(); }
+
+  template <class Visitor>
+  void visit(Visitor&& visitor) {
+    tokens_.visit(visitor);
+  }
+
+ private:
+  static float factor() { return static_cast<float>(T(std::sqrt(static_cast<float>(Hidden)))); }
+
+  Embedding<T, Hidden, G, D> tokens_;
 };
 
 /// Token embeddings of `Hidden` features with a learned vector for each of `Positions` positions.

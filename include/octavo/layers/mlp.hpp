@@ -62,7 +62,7 @@ class MLP {
                             {LoraTarget::up_proj, Shape.ffn}}}});
     down_.declare(name + ".down", registry, initial.outer,
                   {.recomputed = recomputation.runs_forward_again(),
-                   .adds = Shape.tensor_parallel == 1,
+                   .adds = Shape.adds_residual(),
                    .parts = {{{LoraTarget::down_proj, Shape.hidden}}}});
     if constexpr (Shape.tensor_parallel > 1) {
       constexpr int degree = Shape.tensor_parallel;

@@ -47,6 +47,10 @@ enum class Recompute {
   block,   ///< everything except the block's input
 };
 
+/// In place of the first policy that drops an activation: no policy drops it.
+inline constexpr auto kept_by_all_policies =
+    static_cast<Recompute>(static_cast<int>(Recompute::block) + 1);
+
 /// The recomputation that a part of a block performs, by policy and position.
 ///
 /// Under `Recompute::block`, a block first runs every branch except the last again as a whole, in

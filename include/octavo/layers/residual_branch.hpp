@@ -3,6 +3,7 @@
 #pragma once
 
 #include <octavo/core/config_name.hpp>
+#include <octavo/kernels/elementwise.hpp>
 #include <octavo/layers/before_norm.hpp>
 #include <octavo/layers/linear.hpp>
 #include <octavo/layers/mode.hpp>
@@ -12,26 +13,43 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// Computes y = x + part(norm(x)).
+/// The absent norm of a part's result.
+template <Device D>
+struct NoPostNorm {
+  static constexpr Index statistics = 0;
+  void declare(const std::string&, float) {}
+  template <class Visitor>
+  void visit(Visitor&&) {}
+};
+
+/// Computes y = x + part(norm(x)), or with a post norm y = x + post_norm(part(norm(x))).
 /// @tparam NormName  suffix of the names of the norm's parameters, such as "attention_norm"
 /// @tparam Prefix    prefix of the names of the part's layers, such as "first"; may be ""
 /// @tparam Norm  `RMSNorm<…>`, `LayerNorm<…>`, or a type with the same members
 /// @tparam Part  `GroupedQueryAttention<…>`, `MLP<…>`, or a type with the same members
+/// @tparam PostNorm  `NoPostNorm`, or a type like `Norm`; the part then does not add the residual
+///                   (`BlockShape::post_norm`)
+/// @tparam PostNormName  suffix of the names of the post norm's parameters
 template <ConfigName NormName, ConfigName Prefix, class Norm, class Part, class T, int Hidden,
-          Device D>
+          Device D, class PostNorm = NoPostNorm<D>, ConfigName PostNormName = "">
 class ResidualBranch {
+  static constexpr bool has_post_norm = PostNorm::statistics > 0;
+
  public:
   /// Data that the backward needs. Parts that the recompute policy drops point to memory that the
   /// blocks of one type share.
   struct Saved {
     typename Part::Saved part;
-    float* statistics = nullptr;  ///< [Norm::statistics · tokens]
+    float* statistics = nullptr;       ///< [Norm::statistics · tokens]
+    T* result = nullptr;               ///< [tokens, Hidden]: of the part, if a post norm reads it
+    float* post_statistics = nullptr;  ///< [PostNorm::statistics · tokens]
   };
 
   /// Temporary memory of one branch's backward.
   struct Scratch {
     typename Part::Scratch part;
     T* normalised_gradient = nullptr;  ///< [tokens, Hidden]
+    T* result_gradient = nullptr;      ///< [tokens, Hidden], with a post norm
   };
 
   /// Declares the branch.
@@ -41,6 +59,7 @@ class ResidualBranch {
     const std::string prefix = Prefix.text();
     recomputation_ = recomputation;
     norm_.declare(block + '.' + NormName.text(), initial.norm_epsilon);
+    post_norm_.declare(block + '.' + PostNormName.text(), initial.norm_epsilon);
     part_.declare(prefix.empty() ? block : block + '.' + prefix, registry, initial, recomputation);
   }
 
@@ -55,10 +74,14 @@ class ResidualBranch {
   /// first policy that drops the part.
   template <class Wanted>
   static void take_saved(Arena<D>& arena, Saved& saved, Index tokens, const Wanted& wanted) {
+    constexpr auto kind = MemoryKind::activations;
     Part::take_saved(arena, saved.part, tokens, wanted);
+    if (has_post_norm && wanted(kept_by_all_policies)) {
+      saved.result = arena.template take<T>(kind, tokens * Hidden);
+      saved.post_statistics = arena.template take<float>(kind, PostNorm::statistics * tokens);
+    }
     if (!wanted(Recompute::block)) return;
-    saved.statistics =
-        arena.template take<float>(MemoryKind::activations, Norm::statistics * tokens);
+    saved.statistics = arena.template take<float>(kind, Norm::statistics * tokens);
   }
   /// Allocates the memory that blocks share in the forward.
   static void take_shared(Arena<D>& arena, Saved& saved, Index tokens) {
@@ -66,6 +89,9 @@ class ResidualBranch {
   }
   static void take_scratch(Arena<D>& arena, Scratch& scratch, Index tokens) {
     Part::take_scratch(arena, scratch.part, tokens);
+    if (has_post_norm) {
+      scratch.result_gradient = arena.template take<T>(MemoryKind::activations, tokens * Hidden);
+    }
   }
 
   template <class M>
@@ -83,7 +109,15 @@ class ResidualBranch {
     const bool keeps = M::saves && (again || !recomputation_.drops(Recompute::norms));
     const auto normalised =
         normalise<M>(x, {.row_major = true, .transposed = keeps}, saved, context);
-    part_.template forward<M>(normalised, x, y, batch, positions, saved.part, context);
+    if constexpr (has_post_norm) {
+      const TensorView<T, 2, D> result{saved.result, x.shape()};
+      part_.template forward<M>(normalised, {}, result, batch, positions, saved.part, context);
+      post_norm_.forward(result, Operand<T, OperandKind::input, D>{y}, post_statistics(saved, x),
+                         context);
+      add(x, y, context);
+    } else {
+      part_.template forward<M>(normalised, x, y, batch, positions, saved.part, context);
+    }
   }
 
   /// Replaces the gradient of y with that of x, in place, and computes the parameters' gradients:
@@ -100,7 +134,14 @@ class ResidualBranch {
                                 ? normalise<Again>(x, copies, saved, context)
                                 : part_.template input<Again>(saved.part, batch.rows(), copies);
     const TensorView<T, 2, D> normalised_gradient{scratch.normalised_gradient, x.shape()};
-    part_.backward(gradient, normalised, normalised_gradient, batch, positions, saved.part,
+    TensorView<T, 2, D> result_gradient = gradient;
+    if constexpr (has_post_norm) {
+      result_gradient = {scratch.result_gradient, x.shape()};
+      fill_zero(result_gradient.data(), result_gradient.bytes(), context);
+      post_norm_.backward(gradient, TensorView<const T, 2, D>(saved.result, x.shape()),
+                          post_statistics(saved, x), result_gradient, context);
+    }
+    part_.backward(result_gradient, normalised, normalised_gradient, batch, positions, saved.part,
                    scratch.part, accumulate, context);
     norm_.backward(normalised_gradient, x, statistics(saved, x.extent(0)), gradient, context);
   }
@@ -109,6 +150,7 @@ class ResidualBranch {
   void visit(Visitor&& visitor) {
     norm_.visit(visitor);
     part_.visit(visitor);
+    post_norm_.visit(visitor);
   }
   /// Calls `visitor(parameter)` for the adapters of frozen layers: see Lora.
   template <class Visitor>
@@ -130,6 +172,9 @@ class ResidualBranch {
       return normalised;
     }
   }
+  static TensorView<float, 1, D> post_statistics(const Saved& saved, TensorView<const T, 2, D> x) {
+    return {saved.post_statistics, {PostNorm::statistics * x.extent(0)}};
+  }
   static TensorView<float, 1, D> statistics(const Saved& saved, Index tokens) {
     return {saved.statistics, {Norm::statistics * tokens}};
   }
@@ -137,6 +182,7 @@ class ResidualBranch {
   Recomputation recomputation_;
   Norm norm_;
   Part part_;
+  PostNorm post_norm_;
 };
 
 }  // namespace octavo

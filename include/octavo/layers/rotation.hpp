@@ -75,8 +75,9 @@ class NormalisedRotation final {
   static constexpr bool sums_bias = false;
 
   void declare(const std::string& name) {
-    query_norm_.declare(name + ".query_norm.weight", 1, Shape.head_dim, Initial::ones());
-    key_norm_.declare(name + ".key_norm.weight", 1, Shape.head_dim, Initial::ones());
+    const Initial initial = Shape.norm_offset == 0 ? Initial::ones() : Initial::zeros();
+    query_norm_.declare(name + ".query_norm.weight", 1, Shape.head_dim, initial);
+    key_norm_.declare(name + ".key_norm.weight", 1, Shape.head_dim, initial);
   }
 
   void forward(TensorView<const T, 2, D> qkv, const BatchView<D>& batch, const Positions& positions,
@@ -116,7 +117,7 @@ class NormalisedRotation final {
 
  private:
   [[nodiscard]] QkNorm<const T, D> weights() const {
-    return {query_norm_.vector(), key_norm_.vector(), Shape.norm_epsilon};
+    return {query_norm_.vector(), key_norm_.vector(), Shape.norm_epsilon, Shape.norm_offset};
   }
 
   Parameter<T, G, D> query_norm_;

@@ -18,9 +18,11 @@ struct BlockShape {
   int kv_heads = 0;
   int head_dim = 0;
   float norm_epsilon = 1e-5f;
-  bool bias = false;      ///< all linear layers have biases
-  bool qkv_bias = false;  ///< the projection to queries, keys and values has a bias
-  int rotation = 0;       ///< index of the table of rotations: see `RoPE`
+  bool bias = false;       ///< all linear layers have biases
+  bool qkv_bias = false;   ///< the projection to queries, keys and values has a bias
+  float norm_offset = 0;   ///< added to the weights of norms: see NormWeight
+  bool post_norm = false;  ///< results of attention and MLP are normalised before they are added
+  int rotation = 0;        ///< index of the table of rotations: see `RoPE`
   /// Number of tokens that a token attends to, including itself; 0: all earlier ones.
   int window = 0;
   float score_scale = 0;  ///< factor of the attention's scores; 0: 1 / √head_dim
@@ -33,6 +35,8 @@ struct BlockShape {
     return static_cast<int>(head_layout().columns());
   }
   [[nodiscard]] constexpr int attention_columns() const { return heads * head_dim; }
+  /// Whether the last GEMM of attention and MLP adds the residual.
+  [[nodiscard]] constexpr bool adds_residual() const { return tensor_parallel == 1 && !post_norm; }
   [[nodiscard]] constexpr AttentionOptions attention_options() const {
     return {window, score_scale};
   }

@@ -27,7 +27,7 @@ struct AdaptedTensor {
 [[nodiscard]] inline std::vector<AdaptedTensor> adapted_tensors(const ModelDescription& model,
                                                                 const LoraOptions& options) {
   require<ConfigError>(model.family->supports_adapters, "models of the family ", model.family->name,
-                       " do not support adapters; choose a Llama or a Qwen3");
+                       " do not support adapters; choose a model without them, such as a Llama");
   constexpr std::string_view ending = ".weight";
   const std::vector<std::string> targets = options.target_names();
   std::map<std::string, Index> adapters;  // that a parameter has, so far

@@ -5,6 +5,7 @@
 #include <octavo/gemm/gemm_key.hpp>
 #include <octavo/layers/layers.hpp>
 #include <octavo/models/decoder_sizes.hpp>
+#include <octavo/models/expert_balance.hpp>
 #include <octavo/models/model.hpp>
 #include <octavo/models/segments.hpp>
 #include <octavo/models/stage_hooks.hpp>
@@ -184,7 +185,9 @@ class Decoder {
                          TensorView<const float, 1, D> gradient_scale, Accumulation accumulation,
                          Hooks& hooks, const Context<D>& context) {
     const BatchView<D> rows{batch_, batch.documents};
+    experts_.begin_forward(context);
     forward<Mode::train>(batch.tokens, rows, hooks, context);
+    experts_.begin_backward(accumulation, batch_.rows());
     before_head<Mode::train>(hooks, context);
     const TensorView<T, 2, D> gradient = gradient_;
     fill_zero(gradient.data(), gradient.bytes(), context);
@@ -465,6 +468,7 @@ class Decoder {
   std::conditional_t<tensor_parallel == 1, NoGroup, TensorParallelGroup<D>> group_;
   Manifest manifest_;
   ScalingTable<D> scaling_;
+  detail::DecoderExperts<Family, D> experts_;
   WeightStage<D> weight_stage_;
   LayerScratch<D> scratch_;
   FlatParameters<T, G, D> adapter_run_;

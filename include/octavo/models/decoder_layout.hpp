@@ -51,6 +51,7 @@ void Decoder<Family, Precision, D, Gradient>::take_parameters(Arena<D>& arena,
   registry.lora = options_.lora;
   if constexpr (tensor_parallel > 1) registry.group = &group_;
   registry.place = options_.tensor_place;
+  experts_.take(arena, registry);
   constexpr float deviation = 0.02f;
   const float residual = deviation / std::sqrt(2.0f * static_cast<float>(config.layers));
   const Initial initial = Initial::normal(deviation);

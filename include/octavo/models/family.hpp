@@ -1,8 +1,9 @@
 /// @file
 /// Models by preset, independent of their family.
 ///
-/// A *family* is a type that names the parts of a decoder. The library has `LlamaFamily` and
-/// `Gpt2Family`; a custom family may derive from one of them and replace what differs. A family has
+/// A *family* is a type that names the parts of a decoder. The library has `LlamaFamily`,
+/// `Gemma3Family` and `Gpt2Family`; a custom family may derive from one of them and replace what
+/// differs. A family has
 /// - `config`: a value with `layers`, `hidden`, `vocabulary`, `padded_vocabulary()`,
 ///   `tied_embeddings`, `norm_epsilon`, `name` and `facts()`;
 /// - `block_kind(layer)`: the kind of each block, and `block_shapes`: an array of their
@@ -16,6 +17,7 @@
 ///   then those of one rank, as in `ParallelLlamaFamily`.
 #pragma once
 
+#include <octavo/models/gemma3.hpp>
 #include <octavo/models/gpt2.hpp>
 #include <octavo/models/llama.hpp>
 
@@ -31,11 +33,15 @@ template <LlamaConfig Config, class Precision, Device D, class Gradient, class P
 std::type_identity<Llama<Config, Precision, D, Gradient, Parallel>> model_of();
 template <Gpt2Config Config, class Precision, Device D, class Gradient, class Parallel>
 std::type_identity<Gpt2<Config, Precision, D, Gradient, Parallel>> model_of();
+template <Gemma3Config Config, class Precision, Device D, class Gradient, class Parallel>
+std::type_identity<Gemma3<Config, Precision, D, Gradient, Parallel>> model_of();
 
 template <LlamaConfig Config>
 std::type_identity<LlamaFamily<Config>> family_of();
 template <Gpt2Config Config>
 std::type_identity<Gpt2Family<Config>> family_of();
+template <Gemma3Config Config>
+std::type_identity<Gemma3Family<Config>> family_of();
 
 }  // namespace detail
 

@@ -21,9 +21,13 @@ struct Gpt2Family {
                 "Gpt2Config: hidden must be a multiple of heads; change one of them");
 
   static constexpr Gpt2Config config = Config;
-  static constexpr BlockShape block_shape{Config.hidden, Config.ffn(),      Config.heads,
-                                          Config.heads,  Config.head_dim(), Config.norm_epsilon,
-                                          true};
+  static constexpr BlockShape block_shape{.hidden = Config.hidden,
+                                          .ffn = Config.ffn(),
+                                          .heads = Config.heads,
+                                          .kv_heads = Config.heads,
+                                          .head_dim = Config.head_dim(),
+                                          .norm_epsilon = Config.norm_epsilon,
+                                          .bias = true};
   static constexpr std::array block_shapes{block_shape};
   static constexpr int block_kind(int) { return 0; }
   static constexpr Index longest_sequence = Config.positions;

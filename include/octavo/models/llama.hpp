@@ -46,6 +46,18 @@ constexpr BlockShape block_shape_of(const LlamaConfig& config, int ranks) {
           .tensor_parallel = ranks};
 }
 
+/// A plain MLP, or a mixture of experts.
+template <bool HasExperts>
+struct MlpOf {
+  template <BlockShape Shape, ExpertShape, class T, class Up, class Down, class G, Device D>
+  using Type = MLP<Shape, SwiGlu, T, Up, Down, G, D>;
+};
+template <>
+struct MlpOf<true> {
+  template <BlockShape Shape, ExpertShape Experts, class T, class Up, class Down, class G, Device D>
+  using Type = ExpertsMLP<Shape, Experts, T, Up, Down, G, D>;
+};
+
 /// Returns the shape with another window of attention.
 constexpr BlockShape windowed(BlockShape shape, int window) {
   shape.window = window;
@@ -86,15 +98,19 @@ struct LlamaParts {
   using Attention =
       GroupedQueryAttention<block_shapes[Kind], Rotate<T, G, D>, T, typename P::QkvPrecision,
                             typename P::OutputPrecision, G, D>;
+  /// Their load-balancing loss is a term of the loss that training minimises.
+  static constexpr ExpertShape experts = Config.experts;
+  static constexpr float balance_coefficient = Config.balance_coefficient;
   template <class T, class P, class G, Device D>
-  using Mlp = MLP<Shape, SwiGlu, T, typename P::GateUpPrecision, typename P::DownPrecision, G, D>;
+  using Mlp = typename detail::MlpOf<(Config.experts.experts > 0)>::template Type<
+      Shape, Config.experts, T, typename P::GateUpPrecision, typename P::DownPrecision, G, D>;
   template <int Kind, class T, class P, class G, Device D>
   using Block = AttentionMlpBlock<T, Config.hidden, G, D, Norm<T, G, D>,
                                   Attention<Kind, T, P, G, D>, Mlp<T, P, G, D>>;
 };
 
-/// The parts of a Llama; with `window` of a Mistral, with `qkv_bias` of a Qwen2, and with `qk_norm`
-/// of a Qwen3.
+/// The parts of a Llama; with `window` of a Mistral, with `qkv_bias` of a Qwen2, with `qk_norm` of
+/// a Qwen3, and with `experts` of a Mixtral or a Qwen3-MoE.
 /// Source: Touvron et al. 2023, arXiv 2302.13971; Grattafiori et al. 2024, arXiv 2407.21783; Jiang
 /// et al. 2023, arXiv 2310.06825; Qwen2 and Qwen3 technical reports, arXiv 2407.10671 and
 /// 2505.09388.
@@ -107,6 +123,9 @@ struct ParallelLlamaFamily : LlamaParts<Config, detail::block_shape_of(Config, D
   using Parts = LlamaParts<Config, detail::block_shape_of(Config, Degree)>;
   static constexpr int tensor_parallel = Degree;
 
+  static_assert(Config.experts.experts == 0,
+                "TensorParallel: ranks cannot share experts; choose TensorParallel<1>, and "
+                "DataParallel for several ranks");
   static_assert(detail::divides_heads(Config, Degree),
                 "TensorParallel: heads and kv_heads of the LlamaConfig must be multiples of the "
                 "degree, so that each rank has whole heads; choose a smaller TensorParallel");

@@ -4,6 +4,7 @@
 
 #include <octavo/core/config_name.hpp>
 #include <octavo/core/context.hpp>
+#include <octavo/layers/shapes.hpp>
 #include <octavo/models/model.hpp>
 #include <octavo/models/rope_scaling.hpp>
 #include <octavo/tensor/head_layout.hpp>
@@ -32,6 +33,10 @@ struct LlamaConfig {
   /// Number of tokens that a token attends to, including itself; 0: all earlier ones.
   int window = 0;
   int first_windowed_layer = 0;  ///< the layers before it attend to all earlier tokens
+  /// A mixture of experts in place of each MLP, if `experts` is not 0; `ffn` is then the width of
+  /// one expert.
+  ExpertShape experts{};
+  float balance_coefficient = 0;  ///< of the load-balancing loss, which training adds to the loss
 
   /// Returns the rows of the embedding and the head: the vocabulary rounded up to a multiple of
   /// 128, which suits every GEMM of the head. The padding is not visible to callers.
@@ -53,15 +58,23 @@ struct LlamaConfig {
   /// Returns the number of trained values, without padding.
   [[nodiscard]] constexpr Index parameters() const {
     const Index block = Index{hidden} * (qkv_columns() + attention_columns()) +
-                        Index{3} * hidden * ffn + 2 * hidden + (qk_norm ? 2 * head_dim : 0) +
-                        (qkv_bias ? qkv_columns() : 0);
+                        mlp_parameters(experts.experts) + 2 * hidden +
+                        (qk_norm ? 2 * head_dim : 0) + (qkv_bias ? qkv_columns() : 0);
     const Index table = Index{vocabulary} * hidden;
     return layers * block + hidden + table * (tied_embeddings ? 1 : 2);
   }
 
+  /// Returns the values of an MLP, or of a router and this number of experts.
+  [[nodiscard]] constexpr Index mlp_parameters(Index count) const {
+    const Index of_one = Index{3} * hidden * ffn;
+    return experts.experts == 0 ? of_one : count * of_one + Index{hidden} * experts.experts;
+  }
+
   /// Returns the facts about the model that programs report.
   [[nodiscard]] ModelFacts facts() const {
-    const Index looked_up = tied_embeddings ? 0 : Index{vocabulary} * hidden;
+    // Tokens are looked up in the table, and not multiplied by experts that they did not choose.
+    const Index unused = mlp_parameters(experts.experts) - mlp_parameters(experts.choices);
+    const Index looked_up = (tied_embeddings ? 0 : Index{vocabulary} * hidden) + layers * unused;
     return {name.text(),
             vocabulary,
             parameters(),
@@ -141,6 +154,19 @@ inline constexpr LlamaConfig mistral_7b{.name = "mistral_7b",
                                         .rope_theta = 10000.0f,
                                         .window = 4096};
 
+/// Mixtral 8x7B v0.1: 8 experts in each layer, of which 2 process a token.
+inline constexpr LlamaConfig mixtral_8x7b{.name = "mixtral_8x7b",
+                                          .layers = 32,
+                                          .hidden = 4096,
+                                          .ffn = 14336,
+                                          .heads = 32,
+                                          .kv_heads = 8,
+                                          .head_dim = 128,
+                                          .vocabulary = 32000,
+                                          .rope_theta = 1000000.0f,
+                                          .experts = {.experts = 8, .choices = 2},
+                                          .balance_coefficient = 0.02f};
+
 /// Qwen2.5 0.5B.
 inline constexpr LlamaConfig qwen2_5_0_5b{.name = "qwen2_5_0_5b",
                                           .layers = 24,
@@ -181,6 +207,21 @@ inline constexpr LlamaConfig qwen3_0_6b{.name = "qwen3_0_6b",
                                         .rope_theta = 1000000.0f,
                                         .tied_embeddings = true,
                                         .qk_norm = true};
+
+/// Qwen3 30B-A3B: 128 experts in each layer, of which 8 process a token.
+inline constexpr LlamaConfig qwen3_30b_a3b{.name = "qwen3_30b_a3b",
+                                           .layers = 48,
+                                           .hidden = 2048,
+                                           .ffn = 768,
+                                           .heads = 32,
+                                           .kv_heads = 4,
+                                           .head_dim = 128,
+                                           .vocabulary = 151936,
+                                           .norm_epsilon = 1e-6f,
+                                           .rope_theta = 1000000.0f,
+                                           .qk_norm = true,
+                                           .experts = {.experts = 128, .choices = 8},
+                                           .balance_coefficient = 0.001f};
 
 /// Qwen3 8B.
 inline constexpr LlamaConfig qwen3_8b{.name = "qwen3_8b",

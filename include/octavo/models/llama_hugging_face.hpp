@@ -1,5 +1,5 @@
 /// @file
-/// Llama, Mistral, Qwen2 and Qwen3 in Hugging Face folders.
+/// Llama, Mistral, Mixtral, Qwen2, Qwen3 and Qwen3-MoE in Hugging Face folders.
 #pragma once
 
 #include <octavo/models/hugging_face_rope.hpp>
@@ -11,6 +11,31 @@
 namespace octavo OCTAVO_ABI {
 
 namespace detail {
+
+/// Adds the tensors of a layer's MLP or experts. A file has each expert's matrices apart.
+inline void add_mlp(HuggingFaceTensors& all, const ModelDescription& model,
+                    const std::string& theirs, const std::string& ours) {
+  const Index hidden = model.hidden;
+  if (model.experts == 0) {
+    all.add(theirs + "mlp.gate_proj.weight", ours + "gate_up.weight", model.ffn, hidden);
+    all.add(theirs + "mlp.up_proj.weight", ours + "gate_up.weight", model.ffn, hidden, model.ffn);
+    all.add(theirs + "mlp.down_proj.weight", ours + "down.weight", hidden, model.ffn);
+    return;
+  }
+  const bool is_mixtral = model.family->name == "mixtral";
+  const std::string mlp = theirs + (is_mixtral ? "block_sparse_moe." : "mlp.");
+  all.add(mlp + "gate.weight", ours + "router.weight", model.experts, hidden);
+  for (Index i = 0; i < model.experts; ++i) {
+    const std::string expert = message(mlp, "experts.", i, ".");
+    const Index first = 2 * i * model.ffn;
+    all.add(expert + (is_mixtral ? "w1" : "gate_proj") + ".weight", ours + "experts.gate_up.weight",
+            model.ffn, hidden, first);
+    all.add(expert + (is_mixtral ? "w3" : "up_proj") + ".weight", ours + "experts.gate_up.weight",
+            model.ffn, hidden, first + model.ffn);
+    all.add(expert + (is_mixtral ? "w2" : "down_proj") + ".weight", ours + "experts.down.weight",
+            hidden, model.ffn, i * hidden);
+  }
+}
 
 /// Returns the tensors of a Llama, with those of its biases and norms of queries and keys. Source:
 /// transformers, modeling_llama.py, modeling_qwen2.py and modeling_qwen3.py.
@@ -39,9 +64,7 @@ inline std::vector<HuggingFaceTensor> llama_tensors(const ModelDescription& mode
     }
     all.add(attention + "o_proj.weight", ours + "output.weight", hidden, queries);
     all.add_vector(theirs + "post_attention_layernorm.weight", ours + "mlp_norm.weight", hidden);
-    all.add(theirs + "mlp.gate_proj.weight", ours + "gate_up.weight", model.ffn, hidden);
-    all.add(theirs + "mlp.up_proj.weight", ours + "gate_up.weight", model.ffn, hidden, model.ffn);
-    all.add(theirs + "mlp.down_proj.weight", ours + "down.weight", hidden, model.ffn);
+    add_mlp(all, model, theirs, ours);
   }
   all.add_vector("model.norm.weight", "final_norm.weight", hidden);
   if (!model.tied_embeddings) {
@@ -161,6 +184,45 @@ inline void write_qwen3(const ModelDescription& model, JsonLine& text) {
   write_qwen_windows(model, text);
 }
 
+inline void read_mixtral(const JsonFields& fields, ModelDescription& model) {
+  read_llama_shape(fields, model);
+  if (fields.has("sliding_window")) model.window = length_of(fields, "sliding_window");
+  model.experts = fields.natural("num_local_experts", 8);
+  model.choices = fields.natural("num_experts_per_tok", 2);
+  model.balance_coefficient =
+      static_cast<float>(fields.number("router_aux_loss_coef", 0, 1e6).value_or(0.001));
+}
+inline void write_mixtral(const ModelDescription& model, JsonLine& text) {
+  write_mistral(model, text);
+  text.add("num_local_experts", model.experts)
+      .add("num_experts_per_tok", model.choices)
+      .add("router_aux_loss_coef", model.balance_coefficient);
+}
+
+/// Only models whose layers all have experts are supported.
+inline void read_qwen3_moe(const JsonFields& fields, ModelDescription& model) {
+  read_qwen3(fields, model);
+  model.ffn = fields.natural("moe_intermediate_size", 768);
+  model.experts = fields.has("num_local_experts") ? fields.natural("num_local_experts")
+                                                  : fields.natural("num_experts", 128);
+  model.choices = fields.natural("num_experts_per_tok", 8);
+  model.renormalised = fields.flag("norm_topk_prob", false);
+  model.balance_coefficient =
+      static_cast<float>(fields.number("router_aux_loss_coef", 0, 1e6).value_or(0.001));
+  require<ConfigError>(
+      fields.natural("decoder_sparse_step", 1) == 1 && fields.naturals("mlp_only_layers").empty(),
+      fields.place(), ": some layers have no experts, which Octavo's models do not support");
+}
+inline void write_qwen3_moe(const ModelDescription& model, JsonLine& text) {
+  write_qwen3(model, text);
+  text.add("moe_intermediate_size", model.ffn)
+      .add("num_experts", model.experts)
+      .add("num_experts_per_tok", model.choices)
+      .add("norm_topk_prob", model.renormalised)
+      .add("decoder_sparse_step", Index{1})
+      .add("router_aux_loss_coef", model.balance_coefficient);
+}
+
 }  // namespace detail
 
 inline constexpr HuggingFaceFamily llama_in_hugging_face{.name = "llama",
@@ -187,6 +249,20 @@ inline constexpr HuggingFaceFamily qwen3_in_hugging_face{.name = "qwen3",
                                                          .write = detail::write_qwen3,
                                                          .tensors = detail::llama_tensors,
                                                          .constants = detail::llama_constants};
+inline constexpr HuggingFaceFamily mixtral_in_hugging_face{.name = "mixtral",
+                                                           .architecture = "MixtralForCausalLM",
+                                                           .read = detail::read_mixtral,
+                                                           .write = detail::write_mixtral,
+                                                           .tensors = detail::llama_tensors,
+                                                           .constants = detail::llama_constants,
+                                                           .supports_adapters = false};
+inline constexpr HuggingFaceFamily qwen3_moe_in_hugging_face{.name = "qwen3_moe",
+                                                             .architecture = "Qwen3MoeForCausalLM",
+                                                             .read = detail::read_qwen3_moe,
+                                                             .write = detail::write_qwen3_moe,
+                                                             .tensors = detail::llama_tensors,
+                                                             .constants = detail::llama_constants,
+                                                             .supports_adapters = false};
 
 /// Returns the description of a preset. Its family is the first that has all of its parts.
 [[nodiscard]] inline ModelDescription description_of(const LlamaConfig& config) {
@@ -194,6 +270,9 @@ inline constexpr HuggingFaceFamily qwen3_in_hugging_face{.name = "qwen3",
   if (config.window > 0) family = &mistral_in_hugging_face;
   if (config.qkv_bias) family = &qwen2_in_hugging_face;
   if (config.qk_norm) family = &qwen3_in_hugging_face;
+  if (config.experts.experts > 0) {
+    family = config.qk_norm ? &qwen3_moe_in_hugging_face : &mixtral_in_hugging_face;
+  }
   const RopeScaling& scaling = config.rope_scaling;
   return {.family = family,
           .layers = config.layers,
@@ -210,7 +289,11 @@ inline constexpr HuggingFaceFamily qwen3_in_hugging_face{.name = "qwen3",
           .qkv_bias = config.qkv_bias,
           .qk_norm = config.qk_norm,
           .window = config.window,
-          .first_windowed_layer = config.first_windowed_layer};
+          .first_windowed_layer = config.first_windowed_layer,
+          .experts = config.experts.experts,
+          .choices = config.experts.choices,
+          .renormalised = config.experts.experts == 0 || config.experts.renormalised,
+          .balance_coefficient = config.balance_coefficient};
 }
 
 }  // namespace octavo

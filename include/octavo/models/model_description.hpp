@@ -46,17 +46,30 @@ struct ModelDescription {
   bool gated_mlp = true;           ///< the MLP has a gate
   Index window = 0;                ///< tokens that a token attends to; 0: all earlier ones
   Index first_windowed_layer = 0;  ///< the layers before it have no window
+  Index global_every = 0;          ///< distance of layers without a window; 0: all layers are alike
+  float local_rope_theta = 0;      ///< of layers with a window; 0: that of the others
+  float query_scalar = 0;         ///< scores are divided by its square root; 0: by that of head_dim
+  Index experts = 0;              ///< of each layer; 0: a plain MLP
+  Index choices = 0;              ///< number of experts that process a token
+  bool renormalised = true;       ///< the weights of a token's experts sum to 1
+  bool post_norms = false;        ///< results of attention and MLP are normalised
+  bool offset_norms = false;      ///< weights of norms are differences from 1
+  bool gelu_gate = false;         ///< the MLP's gate is a GELU instead of a SiLU
+  bool scaled_embedding = false;  ///< embeddings are multiplied by √hidden
   /// @}
 
   /// @name Settings that are not part of the shape
   /// @{
+  float balance_coefficient = 0;         ///< of the experts' load-balancing loss
   std::optional<Index> begin_of_text{};  ///< a token ID
   std::vector<Index> end_of_text{};      ///< token IDs
   /// @}
 
   [[nodiscard]] bool learns_positions() const { return rope_theta == 0; }
   /// Whether ranks can share its layers: see TensorParallel.
-  [[nodiscard]] bool can_share_layers() const { return !linear_bias && !qkv_bias; }
+  [[nodiscard]] bool can_share_layers() const {
+    return !linear_bias && !qkv_bias && !post_norms && experts == 0;
+  }
 };
 
 /// Returns the name of a kind of frequency scaling, as in a Hugging Face configuration.
@@ -118,6 +131,18 @@ struct ModelDescription {
   compare("qkv_bias", model.qkv_bias, other.qkv_bias);
   compare("qk_norm", model.qk_norm, other.qk_norm);
   compare("gated_mlp", model.gated_mlp, other.gated_mlp);
+  compare("global_every", model.global_every, other.global_every);
+  compare("local_rope_theta", model.local_rope_theta, other.local_rope_theta);
+  compare("query_scalar", model.query_scalar, other.query_scalar);
+  compare("experts", model.experts, other.experts);
+  if (model.experts != 0 && other.experts != 0) {
+    compare("choices", model.choices, other.choices);
+    compare("renormalised", model.renormalised, other.renormalised);
+  }
+  compare("post_norms", model.post_norms, other.post_norms);
+  compare("offset_norms", model.offset_norms, other.offset_norms);
+  compare("gelu_gate", model.gelu_gate, other.gelu_gate);
+  compare("scaled_embedding", model.scaled_embedding, other.scaled_embedding);
   compare("window", model.window, other.window);
   if (model.window != 0 && other.window != 0) {
     compare("first_windowed_layer", model.first_windowed_layer, other.first_windowed_layer);

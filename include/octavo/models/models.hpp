@@ -5,6 +5,8 @@
 #include <octavo/models/adapter_tensors.hpp>
 #include <octavo/models/decoder.hpp>
 #include <octavo/models/family.hpp>
+#include <octavo/models/gemma3.hpp>
+#include <octavo/models/gemma3_config.hpp>
 #include <octavo/models/gpt2.hpp>
 #include <octavo/models/gpt2_config.hpp>
 #include <octavo/models/hugging_face_families.hpp>

@@ -10,6 +10,9 @@ namespace octavo OCTAVO_ABI {
 struct Accumulation {
   bool first = true;  ///< gradients of parameters are overwritten
   bool last = true;   ///< gradients of parameters are final once computed
+  /// Factor of losses that are not sums over targets, such as load balancing: 1 / number of
+  /// micro-batches of the step, over all ranks.
+  float share = 1;
 };
 
 /// Hooks between the stages of a step; these do nothing.

@@ -323,6 +323,8 @@ class SessionCore : public TrainingSession {
 
   void train(Index number, Accumulation accumulation) {
     timeline_.begin_phase("forward", context_);
+    const Index ranks = communicator_.size() / options_.sharding.tensor_ranks;
+    accumulation.share = 1.0f / static_cast<float>(options_.micro_batches * ranks);
     train_micro_batch(inputs_->micro_batch(number), accumulation);
     timeline_.end_phase(context_);
   }

@@ -31,7 +31,8 @@ const float* widen_rows(TensorView<const T, 2, Cpu> x, const RowNorm<T, Cpu>& no
   float* row = std::exchange(workspace, workspace + round_up(k, 64));
   const float inverse = inverse_root_mean_square(x.data(), k, norm.epsilon);
   for (Index i = 0; i < k; ++i) {
-    row[i] = static_cast<float>(normalised(x.data()[i], inverse, norm.weight.data()[i]));
+    row[i] = static_cast<float>(
+        normalised(x.data()[i], inverse, static_cast<float>(norm.weight.data()[i])));
   }
   return row;
 }

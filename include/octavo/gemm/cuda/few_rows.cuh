@@ -91,7 +91,7 @@ OCTAVO_KERNEL void __launch_bounds__(few_rows_threads, 2)
     const auto write = [&](int column, int count, const Run<T>& run) {
       store_run<Vectors>(row + column, count, run);
     };
-    normalise_row<Vectors>(x, a.norm_weight, k, a.norm_epsilon, squares, write);
+    normalise_row<Vectors>(x, a.norm_weight, 0.0f, k, a.norm_epsilon, squares, write);
     __syncthreads();
     x = row;
   }

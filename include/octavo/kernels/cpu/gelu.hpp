@@ -2,17 +2,11 @@
 /// GELU on the `Cpu` device.
 #pragma once
 
-#include <octavo/core/math.hpp>
 #include <octavo/kernels/cpu/bias.hpp>
 #include <octavo/kernels/gelu.hpp>
+#include <octavo/kernels/swiglu_formula.hpp>
 
 namespace octavo OCTAVO_ABI::detail {
-
-/// (1 + tanh(z)) / 2 for z = √(2/π) · (x + 0.044715 · x³): the sigmoid of 2 · z.
-inline float gelu_gate(float x) {
-  constexpr float twice_root = 1.5957691216f;  // 2 · √(2/π)
-  return 1.0f / (1.0f + fast_exp(-twice_root * (x + 0.044715f * x * x * x)));
-}
 
 /// See gelu_forward.
 template <LinearPrecision P, OperandKind Kind, class T>
@@ -24,7 +18,7 @@ void gelu_forward_body(TensorView<const T, 2, Cpu> x, const Operand<P, Kind, Cpu
     T* result = y.values.row(t);
     for (Index i = 0; i < ffn; ++i) {
       const float value = static_cast<float>(row[i]);
-      result[i] = T(value * gelu_gate(value));
+      result[i] = T(value * GeluGate::sigmoid(value));
     }
   });
   quantize(y, context);
@@ -42,7 +36,7 @@ void gelu_backward_body(TensorView<const T, 2, Cpu> y_gradient, TensorView<const
     T* result = x_gradient.values.row(t);
     for (Index i = 0; i < ffn; ++i) {
       const float value = static_cast<float>(row[i]);
-      const float s = gelu_gate(value);
+      const float s = GeluGate::sigmoid(value);
       const float slope = 1.5957691216f + 0.2140644488f * value * value;  // 2 · dz/dx
       result[i] = T(static_cast<float>(dy[i]) * (s + value * s * (1.0f - s) * slope));
     }

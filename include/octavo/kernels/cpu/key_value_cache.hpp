@@ -32,7 +32,8 @@ void append_to_cache_body(TensorView<T, 2, Cpu> qkv, HeadLayout layout,
   const Index dim = layout.head_dim;
   const auto rotate = [&](const T* head, T* target, TensorView<const T, 1, Cpu> weight, Index at) {
     if (!rotation.empty()) {
-      rotate_normalised_head(head, target, weight.data(), norm.epsilon, dim, rotation.row(at));
+      rotate_normalised_head(head, target, weight.data(), norm.epsilon, norm.offset, dim,
+                             rotation.row(at));
     } else if (head != target) {
       std::copy(head, head + dim, target);
     }

@@ -9,13 +9,13 @@ namespace octavo OCTAVO_ABI::detail {
 
 /// Returns x · inverse · weight.
 template <class T>
-T normalised(T x, float inverse, T weight) {
-  return T(static_cast<float>(x) * inverse * static_cast<float>(weight));
+T normalised(T x, float inverse, float weight) {
+  return T(static_cast<float>(x) * inverse * weight);
 }
 
 /// See rms_norm_forward.
 template <LinearPrecision P, OperandKind Kind, class T>
-void rms_norm_forward_body(TensorView<const T, 2, Cpu> x, TensorView<const T, 1, Cpu> weight,
+void rms_norm_forward_body(TensorView<const T, 2, Cpu> x, const NormWeight<T, Cpu>& weight,
                            float epsilon, const Operand<P, Kind, Cpu>& y,
                            TensorView<float, 1, Cpu> inverse_rms, const Context<Cpu>& context) {
   const Index hidden = x.extent(1);
@@ -24,7 +24,10 @@ void rms_norm_forward_body(TensorView<const T, 2, Cpu> x, TensorView<const T, 1,
     const float inverse = inverse_root_mean_square(row, hidden, epsilon);
     inverse_rms.data()[t] = inverse;
     T* result = y.values.row(t);
-    for (Index i = 0; i < hidden; ++i) result[i] = normalised(row[i], inverse, weight.data()[i]);
+    const T* w = weight.values.data();
+    for (Index i = 0; i < hidden; ++i) {
+      result[i] = normalised(row[i], inverse, static_cast<float>(w[i]) + weight.offset);
+    }
   });
   quantize(y, context);
 }
@@ -32,7 +35,7 @@ void rms_norm_forward_body(TensorView<const T, 2, Cpu> x, TensorView<const T, 1,
 /// See rms_norm_backward. With g = dy · w: dx = r · (g − x · r² · mean(g · x)).
 template <class T, class G>
 void rms_norm_backward_body(TensorView<const T, 2, Cpu> y_gradient, TensorView<const T, 2, Cpu> x,
-                            TensorView<const T, 1, Cpu> weight,
+                            const NormWeight<T, Cpu>& weight,
                             TensorView<const float, 1, Cpu> inverse_rms,
                             TensorView<T, 2, Cpu> x_gradient, TensorView<G, 1, Cpu> weight_gradient,
                             const Context<Cpu>& context) {
@@ -41,15 +44,16 @@ void rms_norm_backward_body(TensorView<const T, 2, Cpu> y_gradient, TensorView<c
   parallel_for(tokens, hidden, context, [&](Index t) {
     const T* dy = y_gradient.row(t);
     const T* row = x.row(t);
-    const T* w = weight.data();
+    const T* w = weight.values.data();
     T* dx = x_gradient.row(t);
     const float inverse = inverse_rms.data()[t];
     const float dot = lane_sum(hidden, [&](Index i) {
-      return static_cast<float>(dy[i]) * static_cast<float>(w[i]) * static_cast<float>(row[i]);
+      return static_cast<float>(dy[i]) * (static_cast<float>(w[i]) + weight.offset) *
+             static_cast<float>(row[i]);
     });
     const float mean = dot * inverse * inverse / static_cast<float>(hidden);
     for (Index i = 0; i < hidden; ++i) {
-      const float g = static_cast<float>(dy[i]) * static_cast<float>(w[i]);
+      const float g = static_cast<float>(dy[i]) * (static_cast<float>(w[i]) + weight.offset);
       dx[i] = T(static_cast<float>(dx[i]) + inverse * (g - static_cast<float>(row[i]) * mean));
     }
   });

@@ -25,15 +25,15 @@ void rotate_head(const Value& source, T* target, Index half, const float* rotati
 /// same.
 /// @param angles  of its position: head_dim / 2 cosines, then sines
 template <class T>
-void rotate_normalised_head(const T* head, T* target, const T* weight, float epsilon, Index dim,
-                            const float* angles) {
+void rotate_normalised_head(const T* head, T* target, const T* weight, float epsilon, float offset,
+                            Index dim, const float* angles) {
   if (weight == nullptr) {
     const auto plain = [&](Index j) { return static_cast<float>(head[j]); };
     rotate_head(plain, target, dim / 2, angles, 1.0f);
   } else {
     const float inverse = inverse_root_mean_square(head, dim, epsilon);
     const auto normalised = [&](Index j) {
-      return static_cast<float>(head[j]) * inverse * static_cast<float>(weight[j]);
+      return static_cast<float>(head[j]) * inverse * (static_cast<float>(weight[j]) + offset);
     };
     rotate_head(normalised, target, dim / 2, angles, 1.0f);
   }
@@ -41,16 +41,16 @@ void rotate_normalised_head(const T* head, T* target, const T* weight, float eps
 
 /// Converts the gradient of normalised heads to that of the heads, in place.
 template <class T>
-void head_norm_backward(T* gradient, const T* head, const T* weight, Index head_dim,
+void head_norm_backward(T* gradient, const T* head, const T* weight, float offset, Index head_dim,
                         float epsilon) {
   const float inverse = inverse_root_mean_square(head, head_dim, epsilon);
   const float dot = lane_sum(head_dim, [&](Index j) {
-    return static_cast<float>(gradient[j]) * static_cast<float>(weight[j]) *
+    return static_cast<float>(gradient[j]) * (static_cast<float>(weight[j]) + offset) *
            static_cast<float>(head[j]);
   });
   const float mean = dot * inverse * inverse / static_cast<float>(head_dim);
   for (Index j = 0; j < head_dim; ++j) {
-    const float g = static_cast<float>(gradient[j]) * static_cast<float>(weight[j]);
+    const float g = static_cast<float>(gradient[j]) * (static_cast<float>(weight[j]) + offset);
     gradient[j] = T(inverse * (g - static_cast<float>(head[j]) * mean));
   }
 }
@@ -84,7 +84,7 @@ void rope_forward_body(TensorView<const T, 2, Cpu> qkv, HeadLayout layout,
     for (Index h = 0; h < layout.heads + layout.kv_heads; ++h) {
       const T* weight = (h < layout.heads ? norm.query : norm.key).data();
       rotate_normalised_head(qkv.row(t) + h * dim, rotated.row(t) + h * dim, weight, norm.epsilon,
-                             dim, angles);
+                             norm.offset, dim, angles);
     }
     if (rotated.data() == qkv.data()) return;
     const Index values = (layout.heads + layout.kv_heads) * dim;
@@ -121,8 +121,8 @@ void rope_backward_body(TensorView<T, 2, Cpu> rotated_gradient, HeadLayout layou
     parallel_for(rotated_gradient.extent(0), rotated_gradient.extent(1), context, [&](Index t) {
       for (Index h = 0; h < rotated_heads; ++h) {
         const T* weight = (h < layout.heads ? norm.query : norm.key).data();
-        head_norm_backward(rotated_gradient.row(t) + h * dim, qkv.row(t) + h * dim, weight, dim,
-                           norm.epsilon);
+        head_norm_backward(rotated_gradient.row(t) + h * dim, qkv.row(t) + h * dim, weight,
+                           norm.offset, dim, norm.epsilon);
       }
     });
   }

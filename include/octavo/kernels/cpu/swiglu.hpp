@@ -8,28 +8,28 @@
 namespace octavo OCTAVO_ABI::detail {
 
 /// See swiglu_forward.
-template <LinearPrecision P, OperandKind Kind, class T>
-void swiglu_forward_body(TensorView<const T, 2, Cpu> gate_up, const Operand<P, Kind, Cpu>& y,
-                         const Context<Cpu>& context) {
+/// @tparam Gate  `SiluGate` or `GeluGate`
+template <class Gate, LinearPrecision P, OperandKind Kind, class T>
+void gated_forward_body(const char*, TensorView<const T, 2, Cpu> gate_up,
+                        const Operand<P, Kind, Cpu>& y, const Context<Cpu>& context) {
   const Index ffn = y.values.extent(1);
   parallel_for(y.values.extent(0), 2 * ffn, context, [&](Index t) {
     const T* gate = gate_up.row(t);
     const T* up = gate + ffn;
     T* result = y.values.row(t);
     for (Index i = 0; i < ffn; ++i) {
-      result[i] = T(gated(static_cast<float>(gate[i]), static_cast<float>(up[i])));
+      result[i] = T(Gate::gated(static_cast<float>(gate[i]), static_cast<float>(up[i])));
     }
   });
   quantize(y, context);
 }
 
-/// See swiglu_backward. With s = sigmoid(gate): dgate = dy · up · s · (1 + gate · (1 − s)),
-/// dup = dy · gate · s.
-template <LinearPrecision P, OperandKind Kind, class T>
-void swiglu_backward_body(TensorView<const T, 2, Cpu> y_gradient,
-                          TensorView<const T, 2, Cpu> gate_up,
-                          const Operand<P, Kind, Cpu>& gate_up_gradient,
-                          const Context<Cpu>& context) {
+/// See swiglu_backward.
+template <class Gate, LinearPrecision P, OperandKind Kind, class T>
+void gated_backward_body(const char*, TensorView<const T, 2, Cpu> y_gradient,
+                         TensorView<const T, 2, Cpu> gate_up,
+                         const Operand<P, Kind, Cpu>& gate_up_gradient,
+                         const Context<Cpu>& context) {
   const Index ffn = y_gradient.extent(1);
   parallel_for(y_gradient.extent(0), 3 * ffn, context, [&](Index t) {
     const T* gate = gate_up.row(t);
@@ -38,11 +38,10 @@ void swiglu_backward_body(TensorView<const T, 2, Cpu> y_gradient,
     T* gate_gradient = gate_up_gradient.values.row(t);
     T* up_gradient = gate_gradient + ffn;
     for (Index i = 0; i < ffn; ++i) {
-      const float g = static_cast<float>(gate[i]);
-      const float d = static_cast<float>(dy[i]);
-      const float s = 1.0f / one_plus_exp(g);
-      gate_gradient[i] = T(d * static_cast<float>(up[i]) * s * (1.0f + g * (1.0f - s)));
-      up_gradient[i] = T(d * g * s);
+      const GateGradients gradients = Gate::gradients(
+          static_cast<float>(dy[i]), static_cast<float>(gate[i]), static_cast<float>(up[i]));
+      gate_gradient[i] = T(gradients.gate);
+      up_gradient[i] = T(gradients.up);
     }
   });
   quantize(gate_up_gradient, context);

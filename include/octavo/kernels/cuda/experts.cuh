@@ -179,7 +179,7 @@ struct ExpertSwigluSource {
   static constexpr int parts = 1;
   static constexpr int rounds_in_flight = 4;
   static constexpr bool makes_zeros = true;
-  using Inputs = SwigluSource<T>;
+  using Inputs = GatedSource<SiluGate, T>;
   Inputs inputs;
   RowWeights weights;
 
@@ -223,7 +223,7 @@ struct ExpertSwigluGradientSource {
   static constexpr int parts = 2;
   static constexpr int rounds_in_flight = 2;
   static constexpr bool makes_zeros = true;
-  using Inputs = SwigluGradientSource<T>;
+  using Inputs = GatedGradientSource<SiluGate, T>;
   Inputs inputs;
   RowWeights weights;
 

@@ -5,14 +5,9 @@
 #include <octavo/kernels/cuda/bias.cuh>
 #include <octavo/kernels/cuda/quantize.cuh>
 #include <octavo/kernels/gelu.hpp>
+#include <octavo/kernels/swiglu_formula.hpp>
 
 namespace octavo OCTAVO_ABI::detail {
-
-/// (1 + tanh(z)) / 2 for z = √(2/π) · (x + 0.044715 · x³): the sigmoid of 2 · z.
-__device__ inline float gelu_gate_of(float x) {
-  constexpr float twice_root = 1.5957691216f;  // 2 · √(2/π)
-  return __fdividef(1.0f, 1.0f + __expf(-twice_root * (x + 0.044715f * x * x * x)));
-}
 
 /// The source of gelu(x).
 template <class T>
@@ -34,7 +29,7 @@ struct GeluSource {
     __device__ Produced<T, 1> make(int, const Run<T>& loaded) const {
       Floats values = to_floats(loaded);
 #pragma unroll
-      for (float& value : values.values) value *= gelu_gate_of(value);
+      for (float& value : values.values) value *= GeluGate::sigmoid(value);
       return {{to_run<T>(values)}};
     }
   };
@@ -77,7 +72,7 @@ struct GeluGradientSource {
 #pragma unroll
       for (int i = 0; i < run_size; ++i) {
         const float value = values.values[i];
-        const float s = gelu_gate_of(value);
+        const float s = GeluGate::sigmoid(value);
         const float slope = 1.5957691216f + 0.2140644488f * value * value;  // 2 · dz/dx
         gradients.values[i] *= s + value * s * (1.0f - s) * slope;
       }

@@ -8,6 +8,7 @@
 #include <octavo/kernels/cuda/bias.cuh>
 #include <octavo/kernels/cuda/cross_entropy.cuh>
 #include <octavo/kernels/cuda/dequantize.cuh>
+#include <octavo/kernels/cuda/elementwise.cuh>
 #include <octavo/kernels/cuda/embedding.cuh>
 #include <octavo/kernels/cuda/experts.cuh>
 #include <octavo/kernels/cuda/fp8_weights.cuh>

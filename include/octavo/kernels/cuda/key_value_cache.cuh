@@ -19,7 +19,7 @@ struct AppendArguments {
   const float* rotation;  ///< null: no rotation
   Index rows, capacity;
   std::uint32_t heads, kv_heads, head_dim;
-  float epsilon;
+  float epsilon, offset;
 };
 
 /// Rotates or copies one head per warp to its destination.
@@ -27,7 +27,7 @@ template <class T>
 OCTAVO_KERNEL void __launch_bounds__(elementwise_threads)
     append_to_cache_kernel(const AppendArguments<T> arguments) {
   const auto& [qkv, positions, keys, values, query_weight, key_weight, rotation, rows, capacity,
-               heads, kv_heads, dim, epsilon] = arguments;
+               heads, kv_heads, dim, epsilon, offset] = arguments;
   let_next_begin();
   wait_for_previous();
   const std::uint32_t all_heads = heads + 2 * kv_heads;
@@ -46,7 +46,7 @@ OCTAVO_KERNEL void __launch_bounds__(elementwise_threads)
     target = (is_key ? keys : values) + (position * kv_heads + kv_head) * dim;
   }
   if ((is_query || is_key) && rotation != nullptr) {
-    warp_rotate<T>(source, target, is_query ? query_weight : key_weight, epsilon, dim,
+    warp_rotate<T>(source, target, is_query ? query_weight : key_weight, epsilon, offset, dim,
                    rotation + position * dim);
   } else if (!is_query) {
     warp_copy<T>(source, target, dim);
@@ -67,7 +67,7 @@ void append_to_cache_body(TensorView<T, 2, Cuda> qkv, HeadLayout layout,
       qkv.data(),        positions.data(),     cache.keys.data(),       cache.values.data(),
       norm.query.data(), norm.key.data(),      rotation.data(),         qkv.extent(0),
       cache.capacity(),  narrow(layout.heads), narrow(layout.kv_heads), narrow(layout.head_dim),
-      norm.epsilon};
+      norm.epsilon,      norm.offset};
   launch_ahead("append_to_cache", append_to_cache_kernel<T>,
                dim3(narrow(ceil_divide(heads, head_warps))), elementwise_threads, 0, context,
                arguments);

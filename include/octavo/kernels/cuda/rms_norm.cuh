@@ -13,20 +13,20 @@ namespace octavo OCTAVO_ABI::detail {
 /// written: the rows are read for their root mean squares, and again, from L2, for the cast: see
 /// enqueue_norm_cast.
 template <LinearPrecision P, OperandKind Kind, class T>
-void rms_norm_forward_body(TensorView<const T, 2, Cuda> x, TensorView<const T, 1, Cuda> weight,
+void rms_norm_forward_body(TensorView<const T, 2, Cuda> x, const NormWeight<T, Cuda>& weight,
                            float epsilon, const Operand<P, Kind, Cuda>& y,
                            TensorView<float, 1, Cuda> inverse_rms, const Context<Cuda>& context) {
   constexpr const char* name = "rms_norm_forward";
   require_columns(name, x.extent(1), most_norm_columns);
   const auto write_values = [&](std::uint32_t* amax_bits) {
     T* values = y.values.data();
-    const bool vectors = rows_are_vectors(x.extent(1), x.data(), weight.data(), values);
+    const bool vectors = rows_are_vectors(x.extent(1), x.data(), weight.values.data(), values);
     const Index segments = ceil_divide(x.extent(1), segment_columns);
     const Index warps = std::clamp(ceil_divide(segments, held_segments), Index{1}, most_row_warps);
     launch(name, vectors ? rms_norm_kernel<true, T> : rms_norm_kernel<false, T>, x.extent(0),
            static_cast<int>(warps * 32), normalise_row_bytes(x.extent(1)), context, x.data(),
-           weight.data(), static_cast<int>(x.extent(1)), epsilon, inverse_rms.data(), values,
-           amax_bits);
+           weight.values.data(), weight.offset, static_cast<int>(x.extent(1)), epsilon,
+           inverse_rms.data(), values, amax_bits);
   };
   const auto write_copies = [&] {
     if constexpr (QuantizedPrecision<P>) {
@@ -39,7 +39,7 @@ void rms_norm_forward_body(TensorView<const T, 2, Cuda> x, TensorView<const T, 1
 /// See rms_norm_backward. Uses the context's workspace for partial sums of the weight's gradient.
 template <class T, class G>
 void rms_norm_backward_body(TensorView<const T, 2, Cuda> y_gradient, TensorView<const T, 2, Cuda> x,
-                            TensorView<const T, 1, Cuda> weight,
+                            const NormWeight<T, Cuda>& weight,
                             TensorView<const float, 1, Cuda> inverse_rms,
                             TensorView<T, 2, Cuda> x_gradient,
                             TensorView<G, 1, Cuda> weight_gradient, const Context<Cuda>& context) {
@@ -53,11 +53,17 @@ void rms_norm_backward_body(TensorView<const T, 2, Cuda> y_gradient, TensorView<
   const Index pieces = std::min(rows, most);
   auto* sums = workspace_of<float>(
       context, static_cast<std::size_t>(pieces * columns) * sizeof(float), name);
-  const bool vectors =
-      rows_are_vectors(columns, y_gradient.data(), x.data(), weight.data(), x_gradient.data());
-  const RmsNormBackwardArguments<T> arguments{
-      y_gradient.data(), x.data(), weight.data(), inverse_rms.data(),
-      x_gradient.data(), sums,     rows,          columns};
+  const bool vectors = rows_are_vectors(columns, y_gradient.data(), x.data(), weight.values.data(),
+                                        x_gradient.data());
+  const RmsNormBackwardArguments<T> arguments{y_gradient.data(),
+                                              x.data(),
+                                              weight.values.data(),
+                                              weight.offset,
+                                              inverse_rms.data(),
+                                              x_gradient.data(),
+                                              sums,
+                                              rows,
+                                              columns};
   const auto enqueue = [&](auto* kernel, Index shared_floats) {
     launch(name, kernel, pieces, row_threads(columns),
            static_cast<std::size_t>(shared_floats) * sizeof(float), context, arguments);

@@ -25,7 +25,7 @@ void rope_forward_body(TensorView<const T, 2, Cuda> qkv, HeadLayout layout,
   const Index heads = rows * layout.all_heads();
   launch(name, norm_rotate_kernel<T>, ceil_divide(heads, head_warps), elementwise_threads, 0,
          context, qkv.data(), rotated.data(), rows, angles, norm.query.data(), norm.key.data(),
-         static_cast<std::uint32_t>(layout.heads), norm.epsilon);
+         static_cast<std::uint32_t>(layout.heads), norm.epsilon, norm.offset);
 }
 
 /// See rope_backward. Without a normalisation, the copies of a quantised operand are cast from
@@ -50,8 +50,8 @@ void rope_backward_body(TensorView<T, 2, Cuda> rotated_gradient, HeadLayout layo
   if (!norm.query.empty()) {
     rotate(nullptr);
     HeadNormArguments<T> arguments{
-        values,       qkv.data(), norm.query.data(), nullptr,     rows, layout.columns(), 0,
-        layout.heads, 0,          angles.head_dim,   norm.epsilon};
+        values,       qkv.data(), norm.query.data(), nullptr,      rows,       layout.columns(), 0,
+        layout.heads, 0,          angles.head_dim,   norm.epsilon, norm.offset};
     enqueue_head_norm_backward(arguments, norm_gradient.query.data(), context);
     arguments.weight = norm.key.data();
     arguments.first_head = layout.heads;

@@ -8,9 +8,10 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// The source of silu(gate) · up.
-template <class T>
-struct SwigluSource {
+/// The source of an activated gate times up.
+/// @tparam Gate  `SiluGate` or `GeluGate`
+template <class Gate, class T>
+struct GatedSource {
   static constexpr int parts = 1;
   static constexpr int rounds_in_flight = 4;
   static constexpr bool makes_zeros = true;
@@ -37,7 +38,7 @@ struct SwigluSource {
       Floats y;
 #pragma unroll
       for (int i = 0; i < run_size; ++i) {
-        y.values[i] = gated(gates.values[i], ups.values[i]);
+        y.values[i] = Gate::gated(gates.values[i], ups.values[i]);
       }
       return {{to_run<T>(y)}};
     }
@@ -53,8 +54,8 @@ struct SwigluSource {
 };
 
 /// The source of the gradients of gates and of ups.
-template <class T>
-struct SwigluGradientSource {
+template <class Gate, class T>
+struct GatedGradientSource {
   static constexpr int parts = 2;
   static constexpr int rounds_in_flight = 2;
   static constexpr bool makes_zeros = true;
@@ -68,7 +69,7 @@ struct SwigluGradientSource {
 
   template <bool Vectors>
   struct Runs {
-    typename SwigluSource<T>::template Runs<Vectors> inputs;
+    typename GatedSource<Gate, T>::template Runs<Vectors> inputs;
     const T* gradient;
     int stride;
 
@@ -84,11 +85,10 @@ struct SwigluGradientSource {
       Floats up_gradient;
 #pragma unroll
       for (int i = 0; i < run_size; ++i) {
-        const float g = gates.values[i];
-        const float d = gradients.values[i];
-        const float s = __fdividef(1.0f, one_plus_exp(g));
-        gate_gradient.values[i] = d * ups.values[i] * s * (1.0f + g * (1.0f - s));
-        up_gradient.values[i] = d * g * s;
+        const GateGradients of =
+            Gate::gradients(gradients.values[i], gates.values[i], ups.values[i]);
+        gate_gradient.values[i] = of.gate;
+        up_gradient.values[i] = of.up;
       }
       return {{to_run<T>(gate_gradient), to_run<T>(up_gradient)}};
     }
@@ -98,30 +98,31 @@ struct SwigluGradientSource {
 
   template <bool Vectors>
   __device__ Runs<Vectors> runs(Index row, Index column) const {
-    return {SwigluSource<T>{gate_up, ffn}.template runs<Vectors>(row, column),
+    return {GatedSource<Gate, T>{gate_up, ffn}.template runs<Vectors>(row, column),
             opaque(y_gradient + row * ffn + column), static_cast<int>(ffn)};
   }
 };
 
 /// See swiglu_forward.
-template <LinearPrecision P, OperandKind Kind, class T>
-void swiglu_forward_body(TensorView<const T, 2, Cuda> gate_up, const Operand<P, Kind, Cuda>& y,
-                         const Context<Cuda>& context) {
+template <class Gate, LinearPrecision P, OperandKind Kind, class T>
+void gated_forward_body(const char* name, TensorView<const T, 2, Cuda> gate_up,
+                        const Operand<P, Kind, Cuda>& y, const Context<Cuda>& context) {
   // The rows that are read are twice as long as those that are written.
-  require_operand_size<P>("swiglu_forward", gate_up.extent(0), gate_up.extent(1));
-  const SwigluSource<T> source{gate_up.data(), y.values.extent(1)};
-  kernels::produce("swiglu_forward", source, y, context);
+  require_operand_size<P>(name, gate_up.extent(0), gate_up.extent(1));
+  const GatedSource<Gate, T> source{gate_up.data(), y.values.extent(1)};
+  kernels::produce(name, source, y, context);
 }
 
 /// See swiglu_backward.
-template <LinearPrecision P, OperandKind Kind, class T>
-void swiglu_backward_body(TensorView<const T, 2, Cuda> y_gradient,
-                          TensorView<const T, 2, Cuda> gate_up,
-                          const Operand<P, Kind, Cuda>& gate_up_gradient,
-                          const Context<Cuda>& context) {
-  require_operand_size<P>("swiglu_backward", gate_up.extent(0), gate_up.extent(1));
-  const SwigluGradientSource<T> source{y_gradient.data(), gate_up.data(), y_gradient.extent(1)};
-  kernels::produce("swiglu_backward", source, gate_up_gradient, context);
+template <class Gate, LinearPrecision P, OperandKind Kind, class T>
+void gated_backward_body(const char* name, TensorView<const T, 2, Cuda> y_gradient,
+                         TensorView<const T, 2, Cuda> gate_up,
+                         const Operand<P, Kind, Cuda>& gate_up_gradient,
+                         const Context<Cuda>& context) {
+  require_operand_size<P>(name, gate_up.extent(0), gate_up.extent(1));
+  const GatedGradientSource<Gate, T> source{y_gradient.data(), gate_up.data(),
+                                            y_gradient.extent(1)};
+  kernels::produce(name, source, gate_up_gradient, context);
 }
 
 }  // namespace octavo::detail

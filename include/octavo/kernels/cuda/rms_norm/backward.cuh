@@ -2,7 +2,7 @@
 /// The kernels of RMSNorm's backward.
 #pragma once
 
-#include <octavo/kernels/cuda/run.cuh>
+#include <octavo/kernels/cuda/rms_norm/rows.cuh>
 
 namespace octavo OCTAVO_ABI::detail {
 
@@ -14,6 +14,7 @@ struct RmsNormBackwardArguments {
   const T* y_gradient;       ///< [rows, columns]
   const T* x;                ///< [rows, columns]
   const T* weight;           ///< [columns]
+  float weight_offset;       ///< see NormWeight
   const float* inverse_rms;  ///< [rows]
   T* x_gradient;             ///< [rows, columns], added to
   float* weight_sums;        ///< [blocks, columns]
@@ -44,7 +45,8 @@ OCTAVO_KERNEL void __launch_bounds__(512)
       const Index count = columns - column;
       const Floats gradient = load_floats<Vectors>(dy + column, count);
       const Floats value = load_floats<Vectors>(x + column, count);
-      const Floats weight = load_floats<Vectors>(arguments.weight + column, count);
+      const Floats weight = offset_weights(load_run<Vectors>(arguments.weight + column, count),
+                                           arguments.weight_offset);
       float sums[run_size];
 #pragma unroll
       for (int i = 0; i < run_size; ++i) {
@@ -62,7 +64,8 @@ OCTAVO_KERNEL void __launch_bounds__(512)
       const Index count = columns - column;
       const Floats gradient = load_floats<Vectors>(dy + column, count);
       const Floats value = load_floats<Vectors>(x + column, count);
-      const Floats weight = load_floats<Vectors>(arguments.weight + column, count);
+      const Floats weight = offset_weights(load_run<Vectors>(arguments.weight + column, count),
+                                           arguments.weight_offset);
       Floats result = load_floats<Vectors>(dx + column, count);
 #pragma unroll
       for (int i = 0; i < run_size; ++i) {
@@ -135,7 +138,7 @@ OCTAVO_KERNEL void __launch_bounds__(held_threads, Runs * sizeof(T) == 2 ? 2 : 1
     for (int i = 0; i < Runs; ++i) {
       const Floats gradient = to_floats(held.y_gradient[i]);
       const Floats value = to_floats(held.x[i]);
-      const Floats weight = to_floats(weights[i]);
+      const Floats weight = offset_weights(weights[i], arguments.weight_offset);
 #pragma unroll
       for (int j = 0; j < run_size; ++j) {
         dot += gradient.values[j] * weight.values[j] * value.values[j];
@@ -147,7 +150,7 @@ OCTAVO_KERNEL void __launch_bounds__(held_threads, Runs * sizeof(T) == 2 ? 2 : 1
     for (int i = 0; i < Runs; ++i) {
       const Floats gradient = to_floats(held.y_gradient[i]);
       const Floats value = to_floats(held.x[i]);
-      const Floats weight = to_floats(weights[i]);
+      const Floats weight = offset_weights(weights[i], arguments.weight_offset);
       Floats result = to_floats(held.x_gradient[i]);
 #pragma unroll
       for (int j = 0; j < run_size; ++j) {

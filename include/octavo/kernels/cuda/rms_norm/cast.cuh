@@ -75,6 +75,7 @@ struct RmsNormSource {
   static constexpr bool makes_zeros = true;
   const Bf16* x;       ///< [rows, columns]
   const Bf16* weight;  ///< [columns]
+  float weight_offset;
   RmsNormBoard board;
   Index rows;
   Index columns;
@@ -83,6 +84,7 @@ struct RmsNormSource {
   struct Runs {
     const Bf16* x;
     const Bf16* weight;
+    float weight_offset;
     RmsNormBoard board;
     Index first_row;
     int stride;
@@ -100,7 +102,7 @@ struct RmsNormSource {
         inverses()[row] = row < rows_inside ? board.wait_for(first_row + row) : 0.0f;
       }
       __syncthreads();
-      weights = to_floats(loaded);
+      weights = offset_weights(loaded, weight_offset);
     }
     __device__ Produced<Bf16, 1> make(int i, const Run<Bf16>& loaded) const {
       // A non-finite root would turn the zeros beyond the matrix into NaN.
@@ -123,6 +125,7 @@ struct RmsNormSource {
   __device__ Runs<Vectors> runs(Index row, Index column) const {
     return {opaque(x + row * columns + column),
             weight + column,
+            weight_offset,
             board,
             row,
             static_cast<int>(columns),
@@ -212,7 +215,7 @@ struct RmsNormLaunch {
 /// available.
 template <QuantizedPrecision P, OperandKind Kind>
 void enqueue_norm_cast(const char* name, TensorView<const Bf16, 2, Cuda> x,
-                       TensorView<const Bf16, 1, Cuda> weight, float epsilon,
+                       const NormWeight<Bf16, Cuda>& weight, float epsilon,
                        const Operand<P, Kind, Cuda>& y, TensorView<float, 1, Cuda> inverse_rms,
                        const Context<Cuda>& context) {
   const std::size_t bytes =
@@ -220,8 +223,8 @@ void enqueue_norm_cast(const char* name, TensorView<const Bf16, 2, Cuda> x,
   auto* board = workspace_of<std::uint32_t>(context, bytes, name);
   check(cudaMemsetAsync(board, RmsNormBoard::blank_byte, bytes, context.stream()),
         "cudaMemsetAsync");
-  const RmsNormSource source{x.data(), weight.data(), RmsNormBoard(board), x.extent(0),
-                             x.extent(1)};
+  const RmsNormSource source{x.data(),    weight.values.data(), weight.offset, RmsNormBoard(board),
+                             x.extent(0), x.extent(1)};
   enqueue_cast<false>(name, source, y, context, RmsNormLaunch{epsilon, inverse_rms.data(), bytes});
 }
 

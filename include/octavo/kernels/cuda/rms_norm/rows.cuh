@@ -65,18 +65,28 @@ __device__ Run<T> normalised(const Run<T>& x, float inverse, const Floats& weigh
   return to_run<T>(values);
 }
 
+/// Returns weights plus a constant: see NormWeight.
+template <class T>
+__device__ Floats offset_weights(const Run<T>& weights, float offset) {
+  Floats values = to_floats(weights);
+#pragma unroll
+  for (float& value : values.values) value += offset;
+  return values;
+}
+
 /// Segments of a row that a warp keeps in registers; those of very long rows are read twice.
 inline constexpr int held_segments = 2;
 /// Maximum number of warps of a block that processes a row.
 inline constexpr Index most_row_warps = 8;
 
 /// Normalises a row with all threads of a block.
+/// @param offset   of the weight: see NormWeight
 /// @param squares  [segments, 32], in shared memory
 /// @param write    called for each run of the row: (column, elements of it, run)
 /// @return         the row's inverse root mean square
 template <bool Vectors, class T, class Write>
-__device__ float normalise_row(const T* x, const T* weight, int columns, float epsilon,
-                               float* squares, const Write& write) {
+__device__ float normalise_row(const T* x, const T* weight, float offset, int columns,
+                               float epsilon, float* squares, const Write& write) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int warps = static_cast<int>(blockDim.x) / 32;
@@ -106,7 +116,8 @@ __device__ float normalise_row(const T* x, const T* weight, int columns, float e
     for (int i = 0; i < 2; ++i) {
       const int column = segment * segment_columns + column_in_segment(i);
       const int count = columns - column;
-      write(column, count, normalised(values.runs[i], inverse, to_floats(weights.runs[i])));
+      write(column, count,
+            normalised(values.runs[i], inverse, offset_weights(weights.runs[i], offset)));
     }
   };
 #pragma unroll
@@ -128,8 +139,8 @@ inline std::size_t normalise_row_bytes(Index columns) {
 /// @param amax_bits  null, or raised to the bits of max |y|
 template <bool Vectors, class T>
 OCTAVO_KERNEL void __launch_bounds__(most_row_warps * 32, sizeof(T) == 2 ? 5 : 2)
-    rms_norm_kernel(const T* x, const T* weight, int columns, float epsilon, float* inverse_rms,
-                    T* y, std::uint32_t* amax_bits) {
+    rms_norm_kernel(const T* x, const T* weight, float offset, int columns, float epsilon,
+                    float* inverse_rms, T* y, std::uint32_t* amax_bits) {
   extern __shared__ float segment_squares[];  // [segments, 32]
   let_next_begin();
   x += Index{blockIdx.x} * columns;
@@ -141,7 +152,8 @@ OCTAVO_KERNEL void __launch_bounds__(most_row_warps * 32, sizeof(T) == 2 ? 5 : 2
       if (count > 0) magnitudes = larger_magnitudes(magnitudes, run);
     }
   };
-  const float inverse = normalise_row<Vectors>(x, weight, columns, epsilon, segment_squares, write);
+  const float inverse =
+      normalise_row<Vectors>(x, weight, offset, columns, epsilon, segment_squares, write);
   if (threadIdx.x == 0) inverse_rms[blockIdx.x] = inverse;
   if (amax_bits != nullptr) raise_to_block_amax(magnitudes, amax_bits);
 }

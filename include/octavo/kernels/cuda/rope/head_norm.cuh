@@ -27,12 +27,12 @@ __device__ float warp_inverse_rms(const T* head, std::uint32_t head_dim, float e
 /// @param angles  of its position: the cosines, then the sines
 template <class T>
 __device__ void warp_rotate(const T* source, T* target, const T* weight, float epsilon,
-                            std::uint32_t head_dim, const float* angles) {
+                            float offset, std::uint32_t head_dim, const float* angles) {
   const std::uint32_t half = head_dim / 2;
   const float inverse = weight == nullptr ? 1.0f : warp_inverse_rms(source, head_dim, epsilon);
   const auto normalised = [&](std::uint32_t j) {
     const float value = static_cast<float>(source[j]);
-    return weight == nullptr ? value : value * inverse * static_cast<float>(weight[j]);
+    return weight == nullptr ? value : value * inverse * (static_cast<float>(weight[j]) + offset);
   };
   for (std::uint32_t j = threadIdx.x % 32; j < half; j += 32) {
     const float first = normalised(j);
@@ -53,7 +53,7 @@ template <class T>
 OCTAVO_KERNEL void __launch_bounds__(elementwise_threads)
     norm_rotate_kernel(const T* source, T* target, Index rows, const Rotation rotation,
                        const T* query_weight, const T* key_weight, std::uint32_t query_heads,
-                       float epsilon) {
+                       float epsilon, float offset) {
   const Index warp = global_thread() / 32;
   const Index row = warp / rotation.all_heads;
   if (row >= rows) return;
@@ -63,7 +63,7 @@ OCTAVO_KERNEL void __launch_bounds__(elementwise_threads)
     warp_copy(source + place, target + place, rotation.head_dim);
   } else {
     warp_rotate(source + place, target + place, head < query_heads ? query_weight : key_weight,
-                epsilon, rotation.head_dim, rotation.angles(row));
+                epsilon, offset, rotation.head_dim, rotation.angles(row));
   }
 }
 
@@ -82,6 +82,7 @@ struct HeadNormArguments {
   Index heads_a_block;  ///< number of heads, over all rows, that one block processes
   std::uint32_t head_dim;
   float epsilon;
+  float offset;  ///< of the weight: see NormWeight
 };
 
 /// Converts the gradient of normalised heads to that of the heads, one head per warp; sums of the
@@ -105,12 +106,13 @@ OCTAVO_KERNEL void __launch_bounds__(elementwise_threads)
     float dot = 0;
     for (std::uint32_t j = lane; j < dim; j += 32) {
       const float product = static_cast<float>(gradient[j]) * static_cast<float>(head[j]);
-      dot += product * static_cast<float>(arguments.weight[j]);
+      dot += product * (static_cast<float>(arguments.weight[j]) + arguments.offset);
       sums[j] += product * inverse;
     }
     const float mean = warp_sum(dot) * inverse * inverse / static_cast<float>(dim);
     for (std::uint32_t j = lane; j < dim; j += 32) {
-      const float g = static_cast<float>(gradient[j]) * static_cast<float>(arguments.weight[j]);
+      const float g = static_cast<float>(gradient[j]) *
+                      (static_cast<float>(arguments.weight[j]) + arguments.offset);
       gradient[j] = T(inverse * (g - static_cast<float>(head[j]) * mean));
     }
   }
