@@ -10,10 +10,11 @@ gemms() {
   [ "$(grep -cE "^gemm \| $2 .*\| fp8 delayed +\| octavo loops$" out)" -eq "$1" ] ||
     fail "not $1 GEMMs of $2 are in FP8"
 }
-gemms 12 'blocks\.[01]\.first\.(up|down)'
-gemms 12 'blocks\.[01]\.last\.(up|down)'
-gemms 12 'blocks\.[01]\.(qkv|output)'
-gemms 0 'blocks\.[01]\.gate_up'
+gemms 12 'blocks\.[02]\.first\.(up|down)'
+gemms 12 'blocks\.[02]\.last\.(up|down)'
+gemms 24 'blocks\.[0-3]\.(qkv|output)'
+gemms 0 'blocks\.[02]\.gate_up'
+gemms 12 'blocks\.[13]\.(gate_up|down)'
 awk '/^step/ { last = $5 } END { exit !(NR > 0 && last > 0 && last < 1.5) }' out || fail "it did not learn the text"
 
 finish

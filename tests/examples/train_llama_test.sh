@@ -717,8 +717,8 @@ cp "$here/../golden/hugging_face/llama.5.json" shape/config.json
 touch full/file
 refused "a folder of another shape" "-DOCTAVO_MODELS=my_model:$PWD/shape -DOCTAVO_PRESETS= -DOCTAVO_PRECISIONS=fp8-delayed && cmake --build" \
   --data text.txt --model hf:shape
-sed -e 's/llama"/mistral"/' shape/config.json >full/config.json
-refused "a folder of another family" "model_type is mistral" --data text.txt --model hf:full
+sed -e 's/llama"/phi3"/' shape/config.json >full/config.json
+refused "a folder of another family" "model_type is phi3" --data text.txt --model hf:full
 refused "a folder that there is not" "--model hf:none: there is no such folder; pass hf: and the folder" --data text.txt --model hf:none
 refused "a folder that is not empty" "--save-hf: full: already exists" "${small[@]}" --save-hf full
 printf 'save-hf = "full"\n' >full.toml
@@ -1217,7 +1217,7 @@ run "another recipe" 2 "${saved[@]}" --out whole --resume latest --precision bf1
 err_is_one_line_with "its recipe is fp8 delayed, but that of this run is bf16"
 err_is_one_line_with "; it fits with --precision fp8-delayed, or pass --convert to convert the checkpoint"
 run "another optimizer" 2 "${saved[@]}" --out whole --resume latest --moments 8bit
-err_is_one_line_with "; it fits with --master-weights fp32 --moments fp32, or pass --convert to convert the checkpoint"
+err_is_one_line_with "; it fits with --optimizer adamw --master-weights fp32 --moments fp32, or pass --convert to convert the checkpoint"
 run "another recipe, converted" 0 "${shorter[@]}" --steps 32 --checkpoint-every 3 --precision bf16 --moments 8bit \
   --resume whole/checkpoints/step-00000030 --out converted --convert
 grep -q "^CONVERTED | to bf16, AdamW with fp32 master weights and 8-bit moments$" out ||

@@ -234,6 +234,22 @@ TEST_F(FamilyGolden, AFamilyOfTheSameShapeIsLoadedToo) {
   EXPECT_EQ(read_hugging_face_config(folder_ / "config.json").window, 4096);
 }
 
+// What a family's file cannot say is an error, not another model.
+TEST(FamilyFiles, RefuseModelsThatTheyCannotDescribe) {
+  LlamaConfig late = mistral;
+  late.first_windowed_layer = 1;
+  LlamaConfig other_weights = mixtral;
+  other_weights.experts.renormalised = false;
+  for (const LlamaConfig& config : {late, other_weights}) {
+    EXPECT_THROW((void)hugging_face_config(description_of(config), "bfloat16"), ConfigError);
+  }
+  LlamaConfig dynamic = shape;
+  dynamic.rope_scaling = {.kind = RopeKind::dynamic, .factor = 2.0f, .original_length = 4096};
+  ModelDescription trained = description_of(dynamic);
+  trained.positions = 512;  // of a run with shorter sequences
+  EXPECT_NO_THROW((void)hugging_face_config(trained, "bfloat16"));
+}
+
 // Rotary frequencies of every scaling, as transformers computes them.
 TEST(RopeScalings, AreThoseOfTransformers) {
   const auto cases = nlohmann::json::parse(bytes_of(reference::golden_path("families/rope.json")));

@@ -79,8 +79,8 @@ config_refused() {
   sed "s/$2/$3/" "$root/tests/golden/hugging_face/llama_scaled.5.json" >"$scratch/mine/config.json"
   refused "octavo_add_model: $scratch/mine/config.json$1" -DOCTAVO_MODELS="mine:$scratch/mine"
 }
-config_refused ": rope_type is yarn, which" '"llama3"' '"yarn"'
-config_refused ": model_type is mistral, which" '"llama"' '"mistral"'
+config_refused ": rope_type is longrope, which" '"llama3"' '"longrope"'
+config_refused ": model_type is phi3, which" '"llama"' '"phi3"'
 config_refused ": hidden_act is gelu, which" '"silu"' '"gelu"'
 config_refused ": attention_bias is ON, which" '"attention_bias": false' '"attention_bias": true'
 config_refused ": hidden_size is missing" '"hidden_size"' '"hidden"'

@@ -96,7 +96,7 @@ def losses(folder):
     lines = [json.loads(line) for line in open(f"{folder}/metrics.jsonl")]
     return [line["loss"] for line in lines if line["event"] in ("step", "evaluation")]
 for zero in (1, 3):
-    assert len(losses(f"one-{zero}")) == 6
+    assert len(losses(f"one-{zero}")) == 7
     assert losses(f"one-{zero}") == losses(f"two-{zero}"), zero
 PYTHON
 

@@ -50,6 +50,7 @@ inline constexpr std::uint64_t most_config_bytes = 1'000'000;
 
 /// Returns the config.json of a model, as transformers 4 and 5 read it.
 /// @param dtype  of its weights, such as "bfloat16"
+/// @throws ConfigError  if its family does not have all parts of the model
 [[nodiscard]] inline std::string hugging_face_config(const ModelDescription& model,
                                                      std::string_view dtype) {
   JsonLine text;
@@ -72,6 +73,13 @@ inline constexpr std::uint64_t most_config_bytes = 1'000'000;
     text.add("eos_token_id", std::span<const Index>(model.end_of_text));
   }
   text.add("torch_dtype", dtype);
+  const JsonFields fields(text.str(), "config.json");
+  ModelDescription written{.family = model.family, .vocabulary = model.vocabulary};
+  model.family->read(fields, written);
+  const std::vector<std::string> lost = differences(written, model);
+  require<ConfigError>(lost.empty(), "a ", model.family->name,
+                       " cannot describe this model in a config.json: read again, ",
+                       lost.empty() ? "" : lost.front());
   return text.str() + "\n";
 }
 

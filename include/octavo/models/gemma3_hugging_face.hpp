@@ -115,7 +115,7 @@ inline void write_gemma3(const ModelDescription& model, JsonLine& text) {
       .add("sliding_window", model.window)
       .add("rope_theta", model.rope_theta)
       .add("rope_local_base_freq", model.local_rope_theta);
-  if (model.positions != 0) text.add("max_position_embeddings", model.positions);
+  write_positions(model, text);
   std::vector<std::string> kinds;
   for (Index i = 0; i < model.layers; ++i) {
     kinds.emplace_back((i + 1) % model.global_every == 0 ? "full_attention" : "sliding_attention");

@@ -116,6 +116,15 @@ inline void read_rope(const JsonFields& fields, ModelDescription& model) {
   }
 }
 
+/// Adds the length of the longest sequence, which is that of the original training if frequencies
+/// depend on it.
+inline void write_positions(const ModelDescription& model, JsonLine& text) {
+  const RopeScaling& scaling = model.rope_scaling;
+  const bool is_dynamic = scaling.kind == RopeKind::dynamic;
+  const Index positions = is_dynamic ? scaling.original_length : model.positions;
+  if (positions != 0) text.add("max_position_embeddings", positions);
+}
+
 /// Adds the parameters of a scaling, if there is one, as transformers 4 and 5 read them.
 inline void write_rope_scaling(const RopeScaling& scaling, JsonLine& text) {
   if (scaling.kind == RopeKind::plain) return;

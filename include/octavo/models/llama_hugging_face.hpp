@@ -103,7 +103,7 @@ inline void write_llama_shape(const ModelDescription& model, JsonLine& text) {
       .add("rms_norm_eps", model.norm_epsilon)
       .add("rope_theta", model.rope_theta)
       .add("hidden_act", "silu");
-  if (model.positions != 0) text.add("max_position_embeddings", model.positions);
+  write_positions(model, text);
   write_rope_scaling(model.rope_scaling, text);
 }
 
@@ -152,7 +152,7 @@ inline void read_qwen_windows(const JsonFields& fields, ModelDescription& model)
   } else if (!fields.flag("use_sliding_window", false)) {
     first = model.layers;
   }
-  if (first >= model.layers) return;
+  if (first >= model.layers || fields.is_null("sliding_window")) return;
   model.window = length_of(fields, "sliding_window", 4096);
   model.first_windowed_layer = first;
 }
@@ -202,6 +202,10 @@ inline void write_mixtral(const ModelDescription& model, JsonLine& text) {
 /// Only models whose layers all have experts are supported.
 inline void read_qwen3_moe(const JsonFields& fields, ModelDescription& model) {
   read_qwen3(fields, model);
+  if (fields.flag("use_sliding_window", false) && !fields.is_null("sliding_window")) {
+    model.window = length_of(fields, "sliding_window", 4096);
+    model.first_windowed_layer = 0;  // transformers has the window in every layer
+  }
   model.ffn = fields.natural("moe_intermediate_size", 768);
   model.experts = fields.has("num_local_experts") ? fields.natural("num_local_experts")
                                                   : fields.natural("num_experts", 128);
