@@ -47,7 +47,7 @@ enum class Recompute {
   block,   ///< everything except the block's input
 };
 
-/// In place of the first policy that drops an activation: no policy drops it.
+/// Marks an activation that no policy drops, where the first policy that drops one is expected.
 inline constexpr auto kept_by_all_policies =
     static_cast<Recompute>(static_cast<int>(Recompute::block) + 1);
 
