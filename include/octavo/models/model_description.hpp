@@ -87,9 +87,9 @@ struct ModelDescription {
     if (value != wanted) all.push_back(message(name, " is ", value, ", not ", wanted));
   };
   const auto compare = [&]<class T>(const std::string& name, T value, T wanted) {
-    const auto yes = [](T flag) { return std::string(flag ? "true" : "false"); };
     if constexpr (std::is_same_v<T, bool>) {
-      compare_as(name, yes(value), yes(wanted));
+      const auto word = [](bool flag) { return std::string(flag ? "true" : "false"); };
+      compare_as(name, word(value), word(wanted));
     } else if constexpr (std::is_same_v<T, float>) {
       compare_as(name, static_cast<double>(value), static_cast<double>(wanted));
     } else {
