@@ -24,7 +24,7 @@
 #include <octavo/core/error.hpp>
 #include <octavo/core/version.hpp>
 #include <octavo/io/atomic_file.hpp>
-#include <octavo/train/interrupt.hpp>
+#include <octavo/run/interrupt.hpp>
 
 #include <common/flags.hpp>
 #include <common/text.hpp>

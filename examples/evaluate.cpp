@@ -9,8 +9,8 @@
 #include <octavo/inference/checkpoint.hpp>
 #include <octavo/inference/hugging_face.hpp>
 #include <octavo/io/atomic_file.hpp>
-#include <octavo/train/chat_evaluation_batches.hpp>
-#include <octavo/train/evaluation_batches.hpp>
+#include <octavo/run/chat_evaluation_batches.hpp>
+#include <octavo/run/evaluation_batches.hpp>
 
 #include <common/tokenizer.hpp>
 #include <evaluate/choices.hpp>

@@ -7,8 +7,8 @@
 #include <octavo/data/chat_template.hpp>
 #include <octavo/data/chat_tokens.hpp>
 #include <octavo/inference/generate.hpp>
-#include <octavo/train/chat_batches.hpp>
-#include <octavo/train/interrupt.hpp>
+#include <octavo/run/chat_batches.hpp>
+#include <octavo/run/interrupt.hpp>
 
 #include <common/text.hpp>
 #include <common/tokenizer.hpp>

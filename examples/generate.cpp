@@ -10,7 +10,7 @@
 #include <octavo/inference/inference.hpp>
 #include <octavo/io/generation_config.hpp>
 #include <octavo/io/hugging_face_config.hpp>
-#include <octavo/train/interrupt.hpp>
+#include <octavo/run/interrupt.hpp>
 #include <train_llama/checkpoints.hpp>
 
 #include <algorithm>

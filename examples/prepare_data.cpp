@@ -25,7 +25,7 @@
 
 #include <octavo/data/byte_tokenizer.hpp>
 #include <octavo/io/token_file_writer.hpp>
-#include <octavo/train/interrupt.hpp>
+#include <octavo/run/interrupt.hpp>
 
 #include <common/flags.hpp>
 #include <common/progress.hpp>

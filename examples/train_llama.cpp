@@ -8,7 +8,7 @@
 // 128 + n stopped by signal n after finishing the step.
 #include <octavo/comm/same_on_all_ranks.hpp>
 #include <octavo/io/folder.hpp>
-#include <octavo/train/train.hpp>
+#include <octavo/run/run.hpp>
 
 #include <train_llama/announce.hpp>
 #include <train_llama/checkpoints.hpp>

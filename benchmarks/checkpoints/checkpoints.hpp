@@ -4,8 +4,8 @@
 // is never more than one checkpoint there, or one folder of weights.
 #pragma once
 
-#include <octavo/train/checkpoints.hpp>
-#include <octavo/train/hugging_face.hpp>
+#include <octavo/checkpoint/checkpoints.hpp>
+#include <octavo/checkpoint/hugging_face.hpp>
 
 #include <benchmark/benchmark.h>
 

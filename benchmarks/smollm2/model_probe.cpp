@@ -6,10 +6,10 @@
 //
 // TOKENS is a token file, of which the first PROMPT are seen. OUT/logits.f32 gets their logits,
 // [PROMPT, vocabulary]; GENERATE tokens that follow greedily are printed.
+#include <octavo/checkpoint/hugging_face.hpp>
 #include <octavo/data/token_file.hpp>
 #include <octavo/inference/generate.hpp>
 #include <octavo/octavo.hpp>
-#include <octavo/train/hugging_face.hpp>
 #include <train_llama/registry.hpp>
 
 #include <cstdio>

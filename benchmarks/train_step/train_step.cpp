@@ -13,7 +13,7 @@
 #include <octavo/core/json_line.hpp>
 #include <octavo/core/timeline_figures.hpp>
 #include <octavo/io/trace_file.hpp>
-#include <octavo/train/gemm_plan_file.hpp>
+#include <octavo/run/gemm_plan_file.hpp>
 
 #include <support/machine.hpp>
 #include <train_step/registry.hpp>

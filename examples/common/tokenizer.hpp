@@ -4,7 +4,7 @@
 #include <common/paths.hpp>
 #include <common/text.hpp>
 #include <octavo/data/byte_tokenizer.hpp>
-#include <octavo/train/interrupt.hpp>
+#include <octavo/run/interrupt.hpp>
 #if defined(OCTAVO_PROGRAM_HAS_PCRE2)
 #include <octavo/data/tokenizer_json.hpp>
 #endif

@@ -2,12 +2,12 @@
 #pragma once
 
 #include <common/text.hpp>
+#include <octavo/checkpoint/checkpoint_export.hpp>
+#include <octavo/checkpoint/checkpoint_folder.hpp>
 #include <octavo/data/open_file.hpp>
 #include <octavo/gemm/gemm_plans.hpp>
 #include <octavo/octavo.hpp>
 #include <octavo/precision/named_precisions.hpp>
-#include <octavo/train/checkpoint_export.hpp>
-#include <octavo/train/checkpoint_folder.hpp>
 #include <train_llama/options.hpp>
 #include <train_llama/ranks.hpp>
 

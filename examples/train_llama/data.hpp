@@ -6,8 +6,8 @@
 #include <octavo/data/data.hpp>
 #include <octavo/inference/generate.hpp>
 #include <octavo/octavo.hpp>
-#include <octavo/train/interrupt.hpp>
-#include <octavo/train/token_batches.hpp>
+#include <octavo/run/interrupt.hpp>
+#include <octavo/run/token_batches.hpp>
 #include <train_llama/documents.hpp>
 #include <train_llama/program.hpp>
 

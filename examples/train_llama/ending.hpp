@@ -2,7 +2,7 @@
 #pragma once
 
 #include <common/text.hpp>
-#include <octavo/train/training_run.hpp>
+#include <octavo/run/training_run.hpp>
 #include <train_llama/options.hpp>
 #include <train_llama/report.hpp>
 

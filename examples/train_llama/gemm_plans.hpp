@@ -3,7 +3,7 @@
 
 #include <common/text.hpp>
 #include <octavo/core/error.hpp>
-#include <octavo/train/gemm_plan_file.hpp>
+#include <octavo/run/gemm_plan_file.hpp>
 
 #include <algorithm>
 #include <cstdio>

@@ -4,9 +4,9 @@
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
+#include <octavo/checkpoint/checkpoint_folder.hpp>
 #include <octavo/data/open_file.hpp>
 #include <octavo/octavo.hpp>
-#include <octavo/train/checkpoint_folder.hpp>
 #include <train_llama/checkpoints.hpp>
 #include <train_llama/options.hpp>
 

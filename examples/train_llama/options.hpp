@@ -3,12 +3,12 @@
 
 #include <CLI/CLI.hpp>
 #include <common/flags_file.hpp>
+#include <octavo/checkpoint/checkpoint_folder.hpp>
 #include <octavo/octavo.hpp>
-#include <octavo/train/checkpoint_folder.hpp>
-#include <octavo/train/gemm_plan_file.hpp>
-#include <octavo/train/run_totals.hpp>
-#include <octavo/train/spikes.hpp>
-#include <octavo/train/training_run.hpp>
+#include <octavo/run/gemm_plan_file.hpp>
+#include <octavo/run/run_totals.hpp>
+#include <octavo/run/spikes.hpp>
+#include <octavo/run/training_run.hpp>
 #include <train_llama/model_choice.hpp>
 #include <train_llama/optimizer.hpp>
 

@@ -4,7 +4,7 @@
 
 #include <common/text.hpp>
 #include <octavo/data/open_file.hpp>
-#include <octavo/train/train.hpp>
+#include <octavo/run/run.hpp>
 #include <train_llama/checkpoints.hpp>
 #include <train_llama/options.hpp>
 #include <train_llama/program.hpp>

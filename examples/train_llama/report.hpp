@@ -6,9 +6,9 @@
 #include <octavo/core/timeline_figures.hpp>
 #include <octavo/io/metrics_file.hpp>
 #include <octavo/octavo.hpp>
-#include <octavo/train/interrupt.hpp>
-#include <octavo/train/operand_health.hpp>
-#include <octavo/train/training_run.hpp>
+#include <octavo/run/interrupt.hpp>
+#include <octavo/run/training_run.hpp>
+#include <octavo/session/operand_health.hpp>
 #include <train_llama/checkpoints.hpp>
 #include <train_llama/events.hpp>
 #include <train_llama/program.hpp>

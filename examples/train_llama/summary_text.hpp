@@ -1,7 +1,7 @@
 // Text about losses and steps.
 #pragma once
 
-#include <octavo/train/training_run.hpp>
+#include <octavo/run/training_run.hpp>
 
 #include <fmt/format.h>
 

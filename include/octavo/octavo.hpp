@@ -3,8 +3,8 @@
 /// `octavo/cuda.cuh` instead. Features that not every program needs have separate headers, or a
 /// header for their whole room: `octavo/models/models.hpp` for Hugging Face's names of a model's
 /// tensors, `octavo/precision/named_precisions.hpp` for precisions by name,
-/// `octavo/train/state.hpp` for copies of a session's state, `octavo/data/data.hpp` for texts and
-/// tokens, `octavo/train/train.hpp` for training with texts and
+/// `octavo/session/state.hpp` for copies of a session's state, `octavo/data/data.hpp` for texts and
+/// tokens, `octavo/run/run.hpp` for training with texts and
 /// files, `octavo/inference/inference.hpp` for generating text.
 #pragma once
 
@@ -18,12 +18,12 @@
 #include <octavo/memory/arena.hpp>
 #include <octavo/models/family.hpp>
 #include <octavo/optim/optim.hpp>
+#include <octavo/parallel/data_parallel.hpp>
 #include <octavo/precision/inference.hpp>
 #include <octavo/precision/layer_precision.hpp>
 #include <octavo/precision/layerwise.hpp>
 #include <octavo/precision/lora.hpp>
 #include <octavo/precision/policy.hpp>
 #include <octavo/precision/scaling.hpp>
+#include <octavo/session/session.hpp>
 #include <octavo/tensor/tensor.hpp>
-#include <octavo/train/data_parallel.hpp>
-#include <octavo/train/session.hpp>

@@ -1,7 +1,7 @@
 // A rank of mpi_comm_test: mpi_ranks TIME_OUT_MS MODE [NUMBER]. Ends with 0 if all is as it must
 // be.
 #include <octavo/comm/mpi_comm.hpp>
-#include <octavo/train/interrupt.hpp>
+#include <octavo/run/interrupt.hpp>
 
 #include <algorithm>
 #include <atomic>

@@ -1,12 +1,12 @@
 // Feeds bytes to the parsers of files that others write: fuzz TARGET CORPUS... with libFuzzer's
 // options. scripts/fuzz builds and runs it. A parser may read what it is given or refuse it with an
 // octavo::Error; all else is a fault.
+#include <octavo/checkpoint/checkpoint_manifest.hpp>
 #include <octavo/core/json_reader.hpp>
 #include <octavo/data/data_files.hpp>
 #include <octavo/data/tokenizer_json.hpp>
 #include <octavo/io/hugging_face_config.hpp>
 #include <octavo/io/safetensors.hpp>
-#include <octavo/train/checkpoint_manifest.hpp>
 
 #include <common/flags_file.hpp>
 

@@ -1,7 +1,7 @@
 // Weights of a checkpoint for an inference: whole, however many ranks wrote them, or not at all.
 #include <gtest/gtest.h>
+#include <octavo/checkpoint/checkpoints.hpp>
 #include <octavo/inference/checkpoint.hpp>
-#include <octavo/train/checkpoints.hpp>
 
 #include <algorithm>
 #include <cstddef>

@@ -1,10 +1,10 @@
 // Every family against folders that transformers saved, and what it computed from them: the shape,
 // logits, loss and every gradient, text generation with a KV cache, and the folder written again.
+#include <octavo/checkpoint/hugging_face.hpp>
 #include <octavo/inference/hugging_face.hpp>
 #include <octavo/inference/session.hpp>
 #include <octavo/models/models.hpp>
-#include <octavo/train/hugging_face.hpp>
-#include <octavo/train/session.hpp>
+#include <octavo/session/session.hpp>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>

@@ -1,5 +1,5 @@
 // The library under FP32 against what PyTorch and Hugging Face transformers computed.
-#include <octavo/train/hugging_face.hpp>
+#include <octavo/checkpoint/hugging_face.hpp>
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <octavo/core/lane.hpp>
-#include <octavo/train/session.hpp>
+#include <octavo/session/session.hpp>
 
 #include <algorithm>
 #include <cstddef>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <octavo/train/session.hpp>
+#include <octavo/session/session.hpp>
 
 #include <algorithm>
 #include <limits>

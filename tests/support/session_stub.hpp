@@ -1,6 +1,6 @@
 #pragma once
 
-#include <octavo/train/training_session.hpp>
+#include <octavo/session/training_session.hpp>
 
 #include <cstddef>
 #include <cstdint>

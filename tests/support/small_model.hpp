@@ -1,7 +1,7 @@
 #pragma once
 
 #include <octavo/models/models.hpp>
-#include <octavo/train/session.hpp>
+#include <octavo/session/session.hpp>
 
 #include <cstddef>
 #include <cstdint>

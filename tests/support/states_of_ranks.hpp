@@ -1,6 +1,6 @@
 #pragma once
 
-#include <octavo/train/state.hpp>
+#include <octavo/session/state.hpp>
 
 #include <gtest/gtest.h>
 

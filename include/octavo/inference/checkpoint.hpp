@@ -2,8 +2,8 @@
 /// Loading the weights of an inference session from a checkpoint.
 #pragma once
 
+#include <octavo/checkpoint/checkpoint_weights.hpp>
 #include <octavo/inference/inferring.hpp>
-#include <octavo/train/checkpoint_weights.hpp>
 
 #include <filesystem>
 

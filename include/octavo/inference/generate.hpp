@@ -5,7 +5,7 @@
 #include <octavo/core/random.hpp>
 #include <octavo/inference/sampling.hpp>
 #include <octavo/inference/text_model.hpp>
-#include <octavo/train/training_session.hpp>
+#include <octavo/session/training_session.hpp>
 
 #include <algorithm>
 #include <functional>

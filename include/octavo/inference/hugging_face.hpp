@@ -2,8 +2,8 @@
 /// Loading the weights of an inference session from a Hugging Face folder.
 #pragma once
 
+#include <octavo/checkpoint/hugging_face.hpp>
 #include <octavo/inference/inferring.hpp>
-#include <octavo/train/hugging_face.hpp>
 
 #include <filesystem>
 

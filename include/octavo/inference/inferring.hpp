@@ -6,7 +6,7 @@
 #include <octavo/inference/inference_shape.hpp>
 #include <octavo/inference/text_model.hpp>
 #include <octavo/memory/arena.hpp>
-#include <octavo/train/weights.hpp>
+#include <octavo/session/weights.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -4,7 +4,7 @@
 
 #include <octavo/inference/inferring.hpp>
 #include <octavo/inference/model.hpp>
-#include <octavo/train/weight_upload.hpp>
+#include <octavo/session/weight_upload.hpp>
 
 #include <algorithm>
 #include <cmath>

@@ -1,0 +1,156 @@
+/// @file
+/// The checkpoints in a folder: listing them, and selecting those to keep.
+#pragma once
+
+#include <octavo/checkpoint/checkpoint_manifest.hpp>
+#include <octavo/io/folder.hpp>
+
+#include <algorithm>
+#include <charconv>
+#include <cstddef>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include <unistd.h>
+
+namespace octavo OCTAVO_ABI {
+
+/// An entry of a folder of checkpoints: a checkpoint, or an incomplete or damaged one.
+struct ListedCheckpoint {
+  std::filesystem::path path;
+  Index step = 0;
+  std::optional<CheckpointManifest> manifest{};  ///< none if incomplete or damaged
+  std::string problem{};                         ///< why there is no manifest
+  /// Whether a save committed it: it is complete, or was damaged later.
+  bool is_committed = false;
+};
+
+/// Which checkpoints of a run are kept. The newest two always are.
+struct CheckpointsToKeep {
+  Index last = 2;     ///< number of the newest to keep
+  Index every = 0;    ///< also keep those whose step is a multiple of this; 0: none
+  bool best = false;  ///< also keep the one with the lowest loss on the newest one's data
+};
+
+namespace detail {
+
+/// Returns a name such as "step-00000100".
+inline std::string checkpoint_name(Index step) {
+  const std::string digits = std::to_string(step);
+  return "step-" + std::string(digits.size() < 8 ? 8 - digits.size() : 0, '0') + digits;
+}
+
+/// Returns a temporary name, which no checkpoint and no other process of this host has.
+inline std::string temporary_name(Index step, const char* purpose) {
+  return message('.', checkpoint_name(step), '.', purpose, '-', ::getpid());
+}
+
+/// Returns the step in the name of a checkpoint or of a temporary folder.
+inline std::optional<Index> step_in(std::string name) {
+  if (name.starts_with('.')) name.erase(0, 1);
+  const std::string prefix = "step-";
+  if (!name.starts_with(prefix)) return std::nullopt;
+  Index step = 0;
+  const char* end = name.data() + name.size();
+  const auto [rest, error] = std::from_chars(name.data() + prefix.size(), end, step);
+  if (error != std::errc{} || (rest != end && *rest != '.')) return std::nullopt;
+  return step;
+}
+
+/// Examines the folder of a checkpoint. Checksums of large files are not verified.
+inline ListedCheckpoint look_at_checkpoint(const std::filesystem::path& path) {
+  ListedCheckpoint found{path, step_in(path.filename().string()).value_or(0)};
+  if (path.filename().string().starts_with('.')) {
+    found.problem = "left by an interrupted save";
+    return found;
+  }
+  found.is_committed = true;
+  std::error_code error;
+  if (!std::filesystem::exists(path / manifest_name, error)) {
+    found.problem = message("has no ", manifest_name);
+    return found;
+  }
+  try {
+    CheckpointManifest manifest = read_manifest(path);
+    for (const CheckpointFile& file : manifest.files) {
+      const auto bytes = std::filesystem::file_size(path / file.name, error);
+      require<IoError>(!error, (path / file.name).string(), ": ", error.message());
+      require<IoError>(bytes == file.digest.bytes, (path / file.name).string(), ": has ", bytes,
+                       " bytes, but was written with ", file.digest.bytes);
+    }
+    found.step = manifest.step;
+    found.manifest = std::move(manifest);
+  } catch (const IoError& damage) {
+    found.problem = damage.what();
+  }
+  return found;
+}
+
+/// Returns the checkpoints that need not be kept.
+/// @param whole  complete checkpoints, in ascending order
+inline std::vector<std::filesystem::path> superfluous(const std::vector<ListedCheckpoint>& whole,
+                                                      const CheckpointsToKeep& keep) {
+  const std::size_t last = static_cast<std::size_t>(std::max(keep.last, Index{2}));
+  const auto loss = [&](const ListedCheckpoint& one) {
+    const bool is_comparable = one.manifest->validation == whole.back().manifest->validation;
+    return is_comparable ? one.manifest->validation_loss : std::nullopt;
+  };
+  const ListedCheckpoint* best = nullptr;
+  for (const ListedCheckpoint& one : whole) {
+    if (loss(one).has_value() && (best == nullptr || *loss(one) < *loss(*best))) best = &one;
+  }
+  std::vector<std::filesystem::path> result;
+  for (std::size_t i = 0; i + last < whole.size(); ++i) {
+    const bool stays =
+        (keep.every != 0 && whole[i].step % keep.every == 0) || (keep.best && &whole[i] == best);
+    if (!stays) result.push_back(whole[i].path);
+  }
+  return result;
+}
+
+}  // namespace detail
+
+/// Lists a folder of checkpoints, such as RUN/checkpoints, by step, including incomplete and
+/// damaged ones. The list is empty if the folder does not exist.
+/// @throws IoError  if it cannot be listed
+[[nodiscard]] inline std::vector<ListedCheckpoint> list_checkpoints(
+    const std::filesystem::path& folder) {
+  std::vector<ListedCheckpoint> all;
+  std::error_code error;
+  if (!std::filesystem::exists(folder, error) && !error) return all;
+  for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end;
+       at.increment(error)) {
+    if (detail::step_in(at->path().filename().string()).has_value()) {
+      all.push_back(detail::look_at_checkpoint(at->path()));
+    }
+  }
+  require<IoError>(!error, folder.string(), ": cannot be listed: ", error.message());
+  std::ranges::sort(all, [](const ListedCheckpoint& a, const ListedCheckpoint& b) {
+    return std::pair(a.step, a.path) < std::pair(b.step, b.path);
+  });
+  return all;
+}
+
+/// Returns the newest complete checkpoint of a folder; "" if there is none.
+/// @param skipped  called with every incomplete or damaged one
+/// @throws IoError  if the folder cannot be listed
+[[nodiscard]] inline std::filesystem::path newest_checkpoint(
+    const std::filesystem::path& folder,
+    const std::function<void(const ListedCheckpoint&)>& skipped) {
+  std::filesystem::path newest;
+  for (const ListedCheckpoint& one : list_checkpoints(folder)) {
+    if (one.manifest.has_value()) {
+      newest = one.path;
+    } else {
+      skipped(one);
+    }
+  }
+  return newest;
+}
+
+}  // namespace octavo

@@ -1,0 +1,199 @@
+/// @file
+/// Resuming from a checkpoint.
+#pragma once
+
+#include <octavo/checkpoint/all_or_none.hpp>
+#include <octavo/checkpoint/checkpoint_conversion.hpp>
+#include <octavo/checkpoint/checkpoint_folder.hpp>
+#include <octavo/memory/buffer.hpp>
+#include <octavo/session/training_session.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <filesystem>
+#include <iterator>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace octavo OCTAVO_ABI {
+
+/// How a checkpoint with another recipe, or other formats of the optimizer's state, is treated.
+enum class OtherRecipes {
+  refused,
+  converted  ///< weights, masters and moments are converted; scales are calibrated again
+};
+
+namespace detail {
+
+/// Compares a checkpoint with a session.
+/// @return whether the checkpoint must be converted
+/// @throws StateMismatchError  naming the difference
+inline bool require_fits(const CheckpointManifest& manifest, const std::filesystem::path& path,
+                         const TrainingSession& session, OtherRecipes others) {
+  const auto same = [&](const char* subject, const char* what, const auto& saved, const auto& here,
+                        const char* advice = "") {
+    if (saved == here) return;
+    throw StateMismatchError(
+        message(path.string(), ": its ", what, " is ", saved, ", but that of this run is ", here,
+                "; resume with the same", advice),
+        subject, message(saved));
+  };
+  same("model", "model", manifest.model, session.facts().name);
+  if (others == OtherRecipes::converted) {
+    const bool converts =
+        manifest.recipe != session.precision() || manifest.optimizer != session.optimizer();
+    if (converts) {
+      same("tensor_parallel", "number of ranks that share each layer", manifest.tensor_ranks,
+           session.sharding().tensor_ranks, ", or in the same recipe with the same optimizer");
+    }
+    return converts;
+  }
+  const char* advice = ", or convert it";
+  same("recipe", "recipe", manifest.recipe, session.precision(), advice);
+  same("optimizer", "optimizer", manifest.optimizer, session.optimizer(), advice);
+  return false;
+}
+
+/// Verifies this rank's share of the files of a checkpoint.
+/// @param context  whose threads read them
+/// @throws IoError  naming a damaged file
+inline void verify_files(const CheckpointManifest& manifest, const std::filesystem::path& path,
+                         const Sharding& ranks, const Context<Cpu>& context) {
+  const auto every = static_cast<std::size_t>(ranks.world_size());
+  for (auto i = static_cast<std::size_t>(ranks.world_rank()); i < manifest.files.size();
+       i += every) {
+    const CheckpointFile& file = manifest.files[i];
+    verify_file(path / file.name, file.digest, context, ReadFrom::anywhere,
+                message("it is damaged: remove ", path.string(),
+                        ", and a run resumes from the checkpoint before it"));
+  }
+}
+
+/// Allocates memory for one entry at a time: pinned memory if the device uses it and some is free,
+/// else ordinary memory.
+inline OwnedBytes memory_for_entries(TrainingSession& session, std::size_t bytes) {
+  if (bytes == 0) return {};
+  try {
+    return session.allocate_for_reading(bytes);
+  } catch (const MemoryError&) {
+    return allocate_on_host(bytes, Context<Cpu>(1));
+  }
+}
+
+/// Counts the distinct names of each text in lines of "text\tname".
+inline std::vector<std::string> counted(const std::vector<std::string>& texts) {
+  std::set<std::string> lines;
+  for (const std::string& text : texts) {
+    for (std::size_t at = 0; at < text.size();) {
+      const std::size_t end = text.find('\n', at);
+      lines.insert(text.substr(at, end - at));
+      at = end + 1;
+    }
+  }
+  std::vector<std::string> result;
+  for (auto line = lines.begin(); line != lines.end();) {
+    const std::string text = line->substr(0, line->find('\t'));
+    Index count = 0;
+    for (; line != lines.end() && line->starts_with(text + '\t'); ++line) ++count;
+    result.push_back(message(count, ' ', text));
+  }
+  return result;
+}
+
+}  // namespace detail
+
+/// Resumes a session from a checkpoint, with the bits of the saved state, whatever the numbers of
+/// ranks, stages of ZeRO and tensor-parallel degrees of the two. With the same number of ranks,
+/// micro-batches and stage of ZeRO, steps on `Cpu` also have the same bits. On `Cuda` this requires
+/// a deterministic context, the same kind of card with the same CUDA, cuBLASLt and cuDNN (the
+/// manifest's `libraries`), and that the context receives the algorithms of the manifest, and no
+/// others, before the next step (`take_gemm_plans`). Every file is read and its checksum verified
+/// before the session is changed. All ranks call it together.
+///
+/// A checkpoint of another recipe or optimizer can be converted: each weight is kept or, if the
+/// formats differ and an FP32 master exists, rounded from the master; masters are kept or, if there
+/// are none, copied from the weights; moments are rounded to the nearest number of their format.
+/// With another recipe, scales and histories are reset, and the next step calibrates them. With the
+/// same recipe and another optimizer, they are kept.
+/// @param path    of the checkpoint; taken from rank 0
+/// @param more    entries that the program saved in addition to the session's state
+/// @param others  whether the recipe or optimizer may differ
+/// @return  the manifest; if the recipe or optimizer differs, its last conversion is this one
+/// @throws StateMismatchError  naming the difference, for another model, recipe, optimizer or other
+///                             adapters, or if it must be converted and the tensor-parallel degree
+///                             differs; the session is unchanged then
+/// @throws IoError             naming the file, for an incomplete or damaged checkpoint; the
+/// session
+///                             is unchanged then
+inline CheckpointManifest load_checkpoint(const std::filesystem::path& path,
+                                          TrainingSession& session,
+                                          std::vector<StateEntry> more = {},
+                                          OtherRecipes others = OtherRecipes::refused) {
+  const std::string place = std::filesystem::absolute(path).string();
+  const std::filesystem::path folder =
+      session.texts_of_ranks(place, "path of a checkpoint").front();
+  std::vector<StateEntry> wanted = session.state();
+  wanted.insert(wanted.end(), std::make_move_iterator(more.begin()),
+                std::make_move_iterator(more.end()));
+  CheckpointManifest manifest;
+  std::optional<detail::CheckpointPieces> pieces;
+  std::optional<detail::CheckpointConversion> conversion;
+  std::vector<std::string> names;
+  const std::vector<std::string> known = detail::all_or_none(session, "check of a checkpoint", [&] {
+    ListedCheckpoint found = detail::look_at_checkpoint(folder);
+    require<IoError>(found.manifest.has_value(), folder.string(),
+                     " is not a complete checkpoint: ", found.problem);
+    manifest = std::move(*found.manifest);
+    const bool converts = detail::require_fits(manifest, folder, session, others);
+    detail::verify_files(manifest, folder, session.sharding(), Context<Cpu>(0));
+    pieces.emplace(folder, manifest);
+    if (converts) conversion.emplace(*pieces, manifest.recipe == session.precision(), wanted);
+    for (const StateEntry& entry : wanted) {
+      if (!conversion || !conversion->makes(entry)) pieces->require_has(entry);
+    }
+    names = pieces->names();
+    std::string is_known(names.size(), '0');
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      const auto is_it = [&](const StateEntry& entry) { return entry.name == names[i]; };
+      if (std::ranges::any_of(wanted, is_it)) is_known[i] = '1';
+    }
+    return is_known;
+  });
+  std::string changes;  // one line per change: what, and of which parameter or operand
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const auto knows = [i](const std::string& text) { return text.at(i) == '1'; };
+    if (std::ranges::any_of(known, knows)) continue;
+    require<ConfigError>(conversion && detail::CheckpointConversion::drops(names[i]),
+                         folder.string(), ": has ", names[i],
+                         ", which this run does not have; it belongs to another program");
+    changes += detail::CheckpointConversion::dropped_text(names[i]);
+  }
+  const auto texts = detail::all_or_none(session, "load of a checkpoint", [&] {
+    std::size_t most = 0;
+    for (const StateEntry& entry : wanted) most = std::max(most, entry.bytes);
+    const OwnedBytes memory = detail::memory_for_entries(session, most);
+    const Context<Cpu> host(0);
+    for (const StateEntry& entry : wanted) {
+      const std::span<std::byte> bytes(memory.get(), entry.bytes);
+      if (conversion && conversion->makes(entry)) {
+        conversion->make(entry, bytes);
+      } else {
+        pieces->read(entry, bytes, host);
+      }
+      entry.write_sync(bytes.data());
+      if (conversion) changes += conversion->text(entry);
+    }
+    return changes;
+  });
+  if (conversion) {
+    manifest.conversions.push_back(
+        {manifest.step, manifest.recipe, manifest.optimizer, detail::counted(texts)});
+  }
+  return manifest;
+}
+
+}  // namespace octavo

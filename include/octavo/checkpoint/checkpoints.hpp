@@ -1,0 +1,367 @@
+/// @file
+/// Saving a run during training.
+#pragma once
+
+#include <octavo/checkpoint/all_or_none.hpp>
+#include <octavo/checkpoint/checkpoint_folder.hpp>
+#include <octavo/checkpoint/checkpoint_load.hpp>
+#include <octavo/checkpoint/checkpoint_writer.hpp>
+#include <octavo/core/start_thread.hpp>
+#include <octavo/gemm/gemm_plans.hpp>
+#include <octavo/io/atomic_file.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <ctime>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace octavo OCTAVO_ABI {
+
+/// Where and how often a run is saved.
+struct CheckpointOptions {
+  std::filesystem::path folder{};  ///< such as RUN/checkpoints; taken from rank 0
+  Index every = 0;                 ///< steps; 0: only when the program calls `save`
+  CheckpointsToKeep keep{};
+  /// Identifies the validation data, such as its hash: only losses on the same data are compared.
+  std::string validation{};
+};
+
+/// The result of a save.
+struct CheckpointRecord {
+  Index step = 0;
+  std::filesystem::path path{};
+  std::uint64_t bytes = 0;
+  double blocked = 0;     ///< seconds that the run waited for it, on this rank
+  double seconds = 0;     ///< from its start to its end, on this rank
+  std::string error{};    ///< empty if the checkpoint is complete
+  std::string warning{};  ///< such as an older checkpoint that could not be removed
+};
+
+/// The checkpoints of a run. During the next steps a thread of each rank copies the state to the
+/// host, writes it with a few other threads, and reads it back: the next step waits for the copy
+/// before it changes the state. After the first step at which all ranks have written and verified
+/// their files, one rename makes it a checkpoint, and older ones may be removed. If one rank fails,
+/// or reads back other bytes than it wrote, the save fails for all: the run continues, and earlier
+/// checkpoints stay. All ranks make the same calls in the same order. If the host lacks the memory
+/// for the copy, the run waits until the state is written.
+class Checkpoints {
+ public:
+  using Tell = std::function<void(const CheckpointRecord&)>;
+
+  /// Creates the folder, locks it for this run, removes leftovers of interrupted saves, and
+  /// allocates host memory for copies of the state.
+  /// @param session  must outlive this
+  /// @param tell     called with the result of each save
+  /// @throws ConfigError  on all ranks, for invalid options, or if another run holds the folder
+  /// @throws IoError      on rank 0, if the folder is not writable; ConfigError on the others
+  Checkpoints(CheckpointOptions options, TrainingSession& session, Tell tell)
+      : options_(std::move(options)), session_(session), tell_(std::move(tell)), writer_(session) {
+    require<ConfigError>(options_.every >= 0 && options_.keep.every >= 0,
+                         "every and keep.every must be at least 0, but are ", options_.every,
+                         " and ", options_.keep.every);
+    require<ConfigError>(options_.keep.last >= 2, "keep.last is ", options_.keep.last,
+                         "; set at least 2, because a disk may fail while a checkpoint is read");
+    const auto texts = detail::all_or_none(session_, "folder of checkpoints", [&] {
+      return is_first() ? take_folder() : std::string();
+    });
+    options_.folder = texts.front();
+    const std::string refusal = writer_.take_memory();
+    if (refusal.empty()) return;
+    tell_({.path = options_.folder,
+           .warning = refusal + ": the run waits until each checkpoint is written"});
+  }
+  Checkpoints(const Checkpoints&) = delete;
+  Checkpoints& operator=(const Checkpoints&) = delete;
+  ~Checkpoints() { join(); }
+
+  [[nodiscard]] const CheckpointOptions& options() const { return options_; }
+  /// Returns whether a step must be saved.
+  [[nodiscard]] bool is_due(Index step) const {
+    return options_.every != 0 && step % options_.every == 0;
+  }
+  /// Returns whether the last completed save failed.
+  [[nodiscard]] bool failed() const { return failed_; }
+
+  /// Resumes the session from a checkpoint, see `load_checkpoint`. A checkpoint of this folder must
+  /// be the newest one.
+  CheckpointManifest resume(const std::filesystem::path& path, std::vector<StateEntry> more = {},
+                            OtherRecipes others = OtherRecipes::refused) {
+    const auto texts = detail::all_or_none(session_, "checkpoint to resume from", [&] {
+      return is_first() ? require_newest(path) : std::string();
+    });
+    CheckpointManifest manifest = load_checkpoint(path, session_, std::move(more), others);
+    conversions_ = manifest.conversions;
+    if (!texts.front().empty()) saved_step_ = manifest.step;
+    return manifest;
+  }
+
+  /// Returns the newest checkpoint of the folder, after the current save has ended; empty if there
+  /// is none. The same on all ranks.
+  [[nodiscard]] std::filesystem::path newest_sync() {
+    finish();
+    return detail::all_or_none(
+               session_, "newest checkpoint",
+               [&] {
+                 return is_first() ? newest_checkpoint(options_.folder, [](const auto&) {}).string()
+                                   : std::string();
+               })
+        .front();
+  }
+
+  /// Starts to save the current state asynchronously, after the previous save has ended. Entries of
+  /// `more` that cannot be read during steps are read at once. A step that was just saved is not
+  /// saved again.
+  /// @param step             the last step of the session
+  /// @param more             entries to save in addition to the session's state
+  /// @param validation_loss  of the current weights, if it is known
+  void save(Index step, std::vector<StateEntry> more = {},
+            std::optional<double> validation_loss = std::nullopt) {
+    finish();
+    if (step == saved_step_) return;
+    begin_ = Clock::now();
+    record_ = {.step = step, .path = options_.folder / detail::checkpoint_name(step)};
+    loss_ = validation_loss;
+    written_ = options_.folder / detail::temporary_name(step, "tmp");
+    std::vector<StateEntry> entries = own_entries(std::move(more));
+    record_.bytes = share_->bytes;
+    if (!in_step("begin of a checkpoint",
+                 [&] { return is_first() ? make_place() : std::string(); })) {
+      return;
+    }
+    written_ = texts_.front();
+    is_pending_ = true;
+    writer_.begin(written_ / own_file(), std::move(entries));
+    record_.blocked = seconds_since(begin_);
+  }
+
+  /// Commits the current save, if all ranks have written and verified their files. Must be called
+  /// after each step.
+  void after_step() {
+    if (is_pending_ && session_.largest_over_ranks(writer_.is_done() ? 0 : 1) == 0) commit();
+  }
+
+  /// Waits for the current save, if there is one, and commits it.
+  void finish() {
+    if (is_pending_) commit();
+    join();
+    if (!prune_error_.empty()) {
+      tell_({.step = record_.step,
+             .path = record_.path,
+             .warning = std::exchange(prune_error_, std::string())});
+    }
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  [[nodiscard]] bool is_first() const { return session_.sharding().world_rank() == 0; }
+  static double seconds_since(Clock::time_point begin) {
+    return std::chrono::duration<double>(Clock::now() - begin).count();
+  }
+  void join() {
+    writer_.join();
+    if (pruner_.joinable()) pruner_.join();
+  }
+  /// Returns the name of this rank's file.
+  [[nodiscard]] std::string own_file() const {
+    return detail::file_name_of_rank(session_.sharding().world_rank());
+  }
+
+  /// @return  the absolute path of the folder
+  std::string take_folder() {
+    const std::filesystem::path folder = std::filesystem::absolute(options_.folder);
+    std::error_code error;
+    std::filesystem::create_directories(folder, error);
+    require<IoError>(!error, folder.string(), ": cannot be created: ", error.message(),
+                     "; choose another folder for the run");
+    lock_ = std::make_unique<FolderLock>(folder);
+    synchronise_names(folder.parent_path());
+    for (const ListedCheckpoint& one : list_checkpoints(folder)) {
+      if (!one.path.filename().string().starts_with('.')) continue;
+      std::filesystem::remove_all(one.path);
+      tell_({.step = one.step, .path = one.path, .warning = "was " + one.problem + ": removed"});
+    }
+    return folder.string();
+  }
+
+  /// @return  "" for a checkpoint of another folder
+  std::string require_newest(const std::filesystem::path& path) const {
+    const std::filesystem::path own = std::filesystem::weakly_canonical(path);
+    if (own.parent_path() != std::filesystem::weakly_canonical(options_.folder)) return {};
+    const std::filesystem::path newest = newest_checkpoint(options_.folder, [](const auto&) {});
+    require<ConfigError>(newest.filename() == own.filename(), path.string(),
+                         " is not the newest checkpoint of the run: ", newest.filename().string(),
+                         " is; choose another folder for a run that resumes from an older one");
+    return own.string();
+  }
+
+  /// Returns this rank's share of the state.
+  std::vector<StateEntry> own_entries(std::vector<StateEntry> more) {
+    std::vector<StateEntry> all = session_.state();
+    for (StateEntry& entry : more) all.push_back(std::move(entry));
+    if (share_ == nullptr) share_ = std::make_unique<detail::CheckpointShare>(all, session_);
+    require<UsageError>(all.size() == share_->writes.size(), "the state has ", all.size(),
+                        " entries, but had ", share_->writes.size(),
+                        " in the first save; save the same entries");
+    std::vector<StateEntry> own;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      if (share_->writes[i]) own.push_back(std::move(all[i]));
+    }
+    return own;
+  }
+
+  /// Creates the folder that ranks write to.
+  /// @return  its path
+  std::string make_place() {
+    const std::uint64_t room = free_disk_bytes(options_.folder);
+    const auto [takes, is_free] = size_texts(share_->bytes, room);
+    require<IoError>(room > share_->bytes, options_.folder.string(), ": a checkpoint takes ", takes,
+                     ", but ", is_free,
+                     " are free on the disk; free disk space: older checkpoints are removed only "
+                     "after it is complete");
+    if (std::filesystem::exists(record_.path)) {
+      require<IoError>(!detail::look_at_checkpoint(record_.path).manifest.has_value(),
+                       record_.path.string(),
+                       ": already exists; resume from the newest checkpoint, or choose another "
+                       "folder for the run");
+      remove_committed_folder(record_.path,
+                              options_.folder / detail::temporary_name(record_.step, "old"));
+    }
+    make_new_folder(written_);
+    return written_.string();
+  }
+
+  /// Runs this rank's part of a stage of the save. Returns whether it succeeded on all ranks; if
+  /// not, the save has failed.
+  bool in_step(const char* what, const std::function<std::string()>& part) {
+    try {
+      texts_ = detail::all_or_none(session_, what, part);
+      return true;
+    } catch (const CommError&) {
+      throw;
+    } catch (const std::exception& error) {
+      record_.error = error.what();
+    }
+    is_pending_ = false;
+    failed_ = true;
+    std::error_code ignored;
+    if (is_first()) std::filesystem::remove_all(written_, ignored);
+    end();
+    return false;
+  }
+
+  void end() {
+    record_.seconds = seconds_since(begin_);
+    tell_(record_);
+  }
+
+  /// Commits the current save, once all ranks have written and verified their files or have failed.
+  void commit() {
+    const auto begin = Clock::now();
+    join();
+    const bool is_written = in_step("files of a checkpoint", [&] {
+      const CheckpointFile file{own_file(), writer_.digest()};
+      return writer_.has_entries() ? detail::line_of(file).str() : std::string();
+    });
+    if (!is_written) return;
+    if (!in_step("commit of a checkpoint", [&] {
+          if (is_first()) write_manifest();
+          return std::string();
+        })) {
+      return;
+    }
+    is_pending_ = false;
+    failed_ = false;
+    saved_step_ = record_.step;
+    record_.blocked += seconds_since(begin);
+    if (is_first()) start_pruning();
+    end();
+  }
+
+  void write_manifest() {
+    const Sharding ranks = session_.sharding();
+    const std::vector<GemmPlanRecord> plans = session_.gemm_plans();
+    CheckpointManifest manifest{.step = record_.step,
+                                .time = static_cast<std::int64_t>(std::time(nullptr)),
+                                .version = version_string,
+                                .model = session_.facts().name,
+                                .recipe = session_.precision(),
+                                .optimizer = session_.optimizer(),
+                                .ranks = ranks.world_size(),
+                                .tensor_ranks = ranks.tensor_ranks,
+                                .zero = static_cast<int>(ranks.zero),
+                                .validation_loss = loss_,
+                                .validation = options_.validation,
+                                .numbers = writer_.numbers(),
+                                .gemm_plans = plans.empty() ? "" : gemm_plans_text(plans),
+                                .libraries = session_.libraries(),
+                                .run_length = session_.run_shape().tokens,
+                                .conversions = conversions_};
+    for (const std::string& text : texts_) {
+      if (text.empty()) continue;
+      JsonReader json(text, "a rank's file", 0, "take another checkpoint");
+      manifest.files.push_back(detail::read_manifest_file(json));
+    }
+    const std::filesystem::path file = written_ / detail::manifest_name;
+    const std::string text = detail::manifest_text(manifest);
+    write_file_atomically(file, text);
+    const FileDigest written{text.size(), crc32c(std::as_bytes(std::span(text)))};
+    detail::verify_file(file, written, Context<Cpu>(1), ReadFrom::disk,
+                        "the disk or the memory damaged it; check both");
+    commit_folder(written_, record_.path);
+  }
+
+  void start_pruning() {
+    try {
+      pruner_ = detail::start_thread("removing old checkpoints", [this] { prune(); });
+    } catch (const Error& error) {
+      prune_error_ = error.what();
+    }
+  }
+
+  /// Removes the checkpoints that the new one replaces, on a separate thread.
+  void prune() {
+    try {
+      std::vector<ListedCheckpoint> whole = list_checkpoints(options_.folder);
+      std::erase_if(whole, [](const ListedCheckpoint& one) { return !one.manifest.has_value(); });
+      for (const std::filesystem::path& path : detail::superfluous(whole, options_.keep)) {
+        const Index step = detail::step_in(path.filename().string()).value_or(0);
+        remove_committed_folder(path, options_.folder / detail::temporary_name(step, "old"));
+      }
+    } catch (const std::exception& error) {
+      prune_error_ = error.what();
+    }
+  }
+
+  CheckpointOptions options_;
+  TrainingSession& session_;
+  Tell tell_;
+  std::unique_ptr<FolderLock> lock_;                ///< of rank 0
+  std::unique_ptr<detail::CheckpointShare> share_;  ///< from the first save on
+  std::vector<std::string> texts_;                  ///< that ranks exchanged in the last stage
+  Index saved_step_ = -1;
+  bool failed_ = false;
+  std::vector<StateConversion> conversions_;  ///< of the run so far
+
+  // Of the current or last save.
+  bool is_pending_ = false;
+  Clock::time_point begin_;
+  CheckpointRecord record_;
+  std::optional<double> loss_;
+  std::filesystem::path written_;  ///< where ranks write
+  detail::CheckpointWriter writer_;
+  std::thread pruner_;
+  std::string prune_error_;
+};
+
+}  // namespace octavo

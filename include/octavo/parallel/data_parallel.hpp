@@ -1,0 +1,460 @@
+/// @file
+/// Ranks that train one model on separate batches, and share the optimizer's work and state.
+#pragma once
+
+#include <octavo/core/lane.hpp>
+#include <octavo/kernels/packed_parts.hpp>
+#include <octavo/kernels/rank_sums.hpp>
+#include <octavo/parallel/cast_run.hpp>
+#include <octavo/parallel/single_rank.hpp>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace octavo OCTAVO_ABI {
+
+namespace detail {
+
+/// The memory of `DataParallel`. The formats in which gradients and weights travel are not template
+/// parameters, so that it is compiled once for each format of sums.
+/// @tparam Sum  format of the gradients' sums
+template <class W, class G, class Sum, Device D>
+class SharedRuns : public SingleRank::Memory<W, G, D> {
+  using Base = SingleRank::Memory<W, G, D>;
+
+ public:
+  using Gradient = Sum;
+  using Run = FlatParameters<W, G, D>;
+
+  /// @param packs  whether gradients travel as `PackedPart`s
+  /// @param casts  whether weights travel in FP8
+  SharedRuns(Arena<D>& arena, const ModelRuns<W, G, D>& runs, const Sharding& sharding, bool packs,
+             bool casts)
+      : Base(arena, runs, sharding), sharding_(sharding) {
+    if (!shares()) return;
+    Index largest = 0;
+    Index rest = -1;
+    for (const ModelRun<W, G, D>& in : runs) {
+      const Run& run = *in.run;
+      require<UsageError>(run.size() % (Run::alignment * sharding_.ranks) == 0, "a flat buffer of ",
+                          run.size(), " elements does not divide among ", sharding_.ranks,
+                          " ranks; lay it out with ModelOptions::run_multiple");
+      const Index size = run.size() / sharding_.ranks;
+      Shared shared{&run, shard_of(run.weights()), {}, {}};
+      if (sharding_.shards_weights()) {
+        shared.weights = {arena.template take<W>(MemoryKind::weights, size), {size}};
+      }
+      if (run.has_fp8_values()) {
+        shared.cast = {in, shared.weights, shard_of(run.fp8_values()), sharding_};
+        rest = std::max(rest, shared.cast.rest_size());
+      }
+      if (!run.is_frozen()) {
+        shared.gradients = {arena.template take<Gradient>(MemoryKind::gradients, size), {size}};
+        largest = std::max(largest, run.size());
+      }
+      runs_.push_back(shared);
+    }
+    constexpr auto kind = MemoryKind::communication;
+    if (casts && sharding_.ranks > 1) {
+      require_casts(rest >= 0);
+      rest_ = {arena.template take<W>(kind, rest), {rest}};
+    }
+    if (packs) {
+      const Index bytes = sharding_.ranks * PackedPart::bytes(largest / sharding_.ranks);
+      packed_ = {arena.template take<std::byte>(kind, bytes), {bytes}};
+      received_ = {arena.template take<std::byte>(kind, bytes), {bytes}};
+    } else {
+      const Index bytes = largest * static_cast<Index>(sizeof(G));
+      received_ = {arena.template take<std::byte>(kind, bytes), {bytes}};
+    }
+    const Index sums = sharding_.ranks * StepStatus::sums;
+    sums_ = {arena.template take<double>(kind, sums), {sharding_.ranks, StepStatus::sums}};
+  }
+
+  [[nodiscard]] std::vector<FlatShard<W, Gradient, D>> shards() const {
+    if constexpr (std::is_same_v<Gradient, G>) {
+      if (!shares()) return Base::shards();
+    }
+    std::vector<FlatShard<W, Gradient, D>> result;
+    const ModelRuns<W, G, D>& runs = Base::runs();
+    for (std::size_t i = 0; i < runs.size(); ++i) {
+      const Index begin = runs[i].run->size() / sharding_.ranks * sharding_.rank;
+      result.push_back(
+          {runs_[i].weights, runs_[i].gradients, begin, runs[i].places(), runs[i].run->size()});
+    }
+    return result;
+  }
+
+ protected:
+  /// A flat buffer of parameters whose work ranks share.
+  struct Shared {
+    const Run* run;
+    TensorView<W, 1, D> weights;           ///< [a shard], this rank's
+    TensorView<Gradient, 1, D> gradients;  ///< [a shard], summed over ranks; none if frozen
+    CastRun<W, G, D> cast;                 ///< empty if weights travel in their own format
+  };
+
+  /// Returns whether there is anything to send or to sum.
+  [[nodiscard]] bool shares() const { return sharding_.ranks > 1 || !std::is_same_v<Gradient, G>; }
+  template <class T>
+  [[nodiscard]] TensorView<T, 1, D> shard_of(TensorView<T, 1, D> run) const {
+    const Index size = run.size() / sharding_.ranks;
+    return run.rows(size * sharding_.rank, size);
+  }
+  Sharding sharding_;
+  std::vector<Shared> runs_;              ///< in forward order; empty if nothing is shared
+  TensorView<W, 1, D> rest_;              ///< of weights that travel in addition to FP8 values
+  TensorView<std::byte, 1, D> packed_;    ///< [of the largest flat buffer], empty unless packed
+  TensorView<std::byte, 1, D> received_;  ///< [of the largest flat buffer], gradients from all
+                                          ///< ranks
+  TensorView<double, 2, D> sums_;         ///< [ranks, StepStatus::sums]
+};
+
+}  // namespace detail
+
+/// Data parallelism: each rank trains on separate batches. Of every flat buffer of parameters, a
+/// rank reduces the gradients of one shard, updates the weights of that shard, and gathers the
+/// other shards before they are read:
+///
+/// - As soon as the gradients of a flat buffer are final, each rank sends every other rank its
+///   shard of them, on a lane that overlaps with the backward. It sums the received shards in FP32,
+///   in rank order. A sum is thus rounded once, and has the same bits however the ranks are
+///   connected.
+/// - Right before a stage reads the weights of a flat buffer that are missing or have changed, the
+///   shards are gathered on the lane, one flat buffer ahead of the stages. With `GatherIn<E4M3>`
+///   each rank first casts its shard into the gather buffer, so the cast needs no further memory.
+///   The amaxes for the scales are computed earlier, once a step, in one reduction.
+///
+/// Results of sums and decisions are the same on all ranks, so ranks stay in step without further
+/// communication.
+/// @tparam Reduce  the format that gradients travel in: `ReduceIn<…>`
+/// @tparam Gather  the format that weights travel in: `GatherIn<…>`
+template <class Reduce = ReduceIn<>, class Gather = GatherIn<>>
+struct DataParallel {
+  /// See SingleRank::Memory.
+  template <class W, class G, Device D>
+  class Memory : public detail::SharedRuns<W, G, typename Reduce::template Sum<G>, D> {
+   public:
+    static constexpr bool casts_weights = Gather::is_cast;
+
+    /// @throws UsageError   if the model's flat buffers cannot be cut into equal shards
+    /// @throws ConfigError  if weights should be sent in FP8, but none of the model's can
+    Memory(Arena<D>& arena, const ModelRuns<W, G, D>& runs, const Sharding& sharding)
+        : detail::SharedRuns<W, G, typename Reduce::template Sum<G>, D>(
+              arena, runs, sharding, Reduce::is_packed, casts_weights) {}
+  };
+
+  /// See SingleRank::For.
+  template <class W, class G, Device D>
+  class For : public Memory<W, G, D>, public StageHooks<W, G, D>, public StepCollectives<D> {
+    using Base = Memory<W, G, D>;
+    using Base::packed_;
+    using Base::received_;
+    using Base::rest_;
+    using Base::runs_;
+    using Base::shard_of;
+    using Base::sharding_;
+    using Base::shares;
+    using Base::sums_;
+    using typename Base::Shared;
+
+   public:
+    using Base::Base;
+    using typename Base::Gradient;
+    using typename Base::Run;
+
+    void start(const Context<D>& context, Communicator<D>& ranks) {
+      ranks_ = &ranks;
+      if (!shares()) return;
+      lane_ = std::make_unique<Lane<D>>(context);
+      progress_ = std::vector<Progress>(runs_.size());
+      for (std::size_t i = 0; i < runs_.size(); ++i) {
+        progress_[i].weights_text = "weights of " + Base::runs()[i].name();
+        progress_[i].gradients_text = "gradients of " + Base::runs()[i].name();
+      }
+    }
+
+    [[nodiscard]] bool weights_are_whole() const override { return !sharding_.shards_weights(); }
+
+    [[nodiscard]] Index total_targets(Index local) override {
+      if (sharding_.ranks == 1) return local;
+      std::vector<Index> all(static_cast<std::size_t>(sharding_.ranks));
+      const auto span = this->timeline().host_communication("numbers of targets");
+      ranks_->all_gather_host_sync(std::as_bytes(std::span(&local, 1)),
+                                   std::as_writable_bytes(std::span(all)), "numbers of targets");
+      if (const Index least = *std::min_element(all.begin(), all.end()); least < 0) return least;
+      Index total = 0;
+      for (const Index targets : all) total += targets;
+      return total;
+    }
+
+    void rehearse(bool rehearses) override {
+      rehearses_ = rehearses;
+      records_ = false;
+      weights_moved();
+    }
+
+    void weights_moved() override {
+      for (Progress& progress : progress_) progress.weights = Weights::absent;
+    }
+    void gather_weights(const Context<D>&) override {
+      if (!weights_are_whole() || !shares()) return;
+      for (std::size_t i = 0; i < runs_.size(); ++i) {
+        if (runs_[i].cast.empty()) {
+          enqueue_gather(i);
+        } else {  // stages read only its FP8 values
+          gather_values(i, forked());
+        }
+      }
+      join_lane();
+    }
+
+    [[nodiscard]] TensorView<const std::byte, 1, D> gather_shards(
+        TensorView<const std::byte, 1, D> own, const Context<D>& context) override {
+      const Index most = received_.size() / sharding_.ranks / Run::alignment * Run::alignment;
+      const Index bytes = std::min(own.size(), most);
+      const TensorView<std::byte, 1, D> all = received_.rows(0, sharding_.ranks * bytes);
+      ranks_->all_gather(own.rows(0, bytes), all, "shards of weights", context);
+      return all;
+    }
+
+    void exchange_shards(TensorView<const std::byte, 2, D> rows,
+                         TensorView<std::byte, 2, D> received, const Context<D>& context) override {
+      const auto span = this->timeline().communication("stages", "directions", nullptr, context);
+      const Index own = sharding_.rank;
+      const auto bytes = static_cast<std::size_t>(rows.extent(1));
+      copy_on_device(received.row(own), rows.row(own), bytes, context);
+      if (sharding_.ranks == 1) return;
+      ranks_->all_to_all({rows.data(), {rows.size()}}, {received.data(), {received.size()}},
+                         "directions of Muon", context);
+    }
+
+    void cast_weights(const ScalingTable<D>& scaling, bool records,
+                      const Context<D>& context) override {
+      if constexpr (Base::casts_weights && std::is_same_v<W, Bf16>) {
+        scaling_ = &scaling;
+        records_ = records;
+        if (const TensorView<std::uint32_t, 1, D> amaxes = scaling.found_amaxes();
+            amaxes.size() != 0) {
+          fill_zero(amaxes.data(), amaxes.bytes(), context);
+          for (const Shared& shared : runs_) shared.cast.find_amaxes(scaling, context);
+          if (!rehearses_) {
+            const auto span = this->timeline().communication("stages", "amaxes", nullptr, context);
+            ranks_->all_reduce_max(amaxes, "amaxes of weights", context);
+          }
+          scaling.set_found_scales(records, context);
+        }
+        for (std::size_t i = 0; i < runs_.size(); ++i) {
+          if (!runs_[i].cast.empty()) progress_[i].weights = Weights::absent;
+        }
+      }
+    }
+    void begin_micro_batch(Index number, const Context<D>&) override {
+      accumulates_ = sharding_.reduces_each_micro_batch() && number > 0;
+      // If gradients share memory with activations, the forward overwrites some that are being
+      // sent.
+      if (accumulates_ && !sharding_.shards_gradients()) join_lane();
+    }
+
+    [[nodiscard]] RunPart<W, D> held_weights(const Run& run) const override {
+      if (weights_are_whole()) return {run.weights(), 0};
+      const TensorView<W, 1, D> shard = runs_[number_of(run)].weights;
+      return {shard, sharding_.rank * shard.size()};
+    }
+    void before_quantize(const Run& run, const Context<D>&) override { gather(run, 1); }
+    void before_forward(const Run& run, const Context<D>&) override { gather(run, 1); }
+    void before_backward(const Run& run, const Context<D>&) override {
+      gather(run, -1);
+      for (std::size_t i = 0; i < runs_.size(); ++i) {
+        const bool is_here = runs_[i].run->gradients().data() == run.gradients().data();
+        if (is_here && std::exchange(progress_[i].sends, false)) lane_->wait(progress_[i].sent);
+      }
+    }
+
+    void gradients_final(const Run& run, const Context<D>&) override {
+      if (!shares() || rehearses_) return;
+      const Context<D>& beside = forked();
+      const auto span = this->timeline().communication("lane", "reduce", &run, beside);
+      Progress& progress = progress_[number_of(run)];
+      const char* what = progress.gradients_text.c_str();
+      const Index ranks = sharding_.ranks;
+      const Index size = run.size() / ranks;
+      const TensorView<Gradient, 1, D> sum = runs_[number_of(run)].gradients;
+      const TensorView<const G, 2, D> parts{run.gradients().data(), {ranks, size}};
+      if constexpr (Reduce::is_packed) {
+        const typename TensorView<std::byte, 2, D>::Shape shape{ranks, PackedPart::bytes(size)};
+        const TensorView<std::byte, 2, D> packed{packed_.data(), shape};
+        pack_parts(parts, packed, beside);
+        const TensorView<const std::byte, 2, D> received{send(packed, what, beside), shape};
+        const RankParts<std::byte, D> of_ranks(received, packed.row(sharding_.rank),
+                                               sharding_.rank);
+        sum_packed_parts(of_ranks, sum, accumulates_, beside);
+      } else {
+        const TensorView<const G, 2, D> received{
+            reinterpret_cast<const G*>(send(parts, what, beside)), {ranks, size}};
+        const RankParts<G, D> of_ranks(received, parts.row(sharding_.rank), sharding_.rank);
+        sum_parts(of_ranks, sum, accumulates_, beside);
+      }
+      lane_->mark(progress.sent);
+      progress.sends = true;
+    }
+
+    void join(const Context<D>&) override {
+      if (!shares()) return;
+      join_lane();
+      records_ = false;
+    }
+
+    void maximum(TensorView<std::uint32_t, 1, D> amaxes, const Context<D>& context) override {
+      if (sharding_.ranks == 1) return;
+      const auto span = this->timeline().communication("stages", "amaxes", nullptr, context);
+      ranks_->all_reduce_max(amaxes, "amaxes", context);
+    }
+
+    void sum(TensorView<StepStatus, 1, D> status, const Context<D>& context) override {
+      if (sharding_.ranks == 1) return;
+      const auto span = this->timeline().communication("stages", "sums", nullptr, context);
+      constexpr Index bytes = StepStatus::sums * static_cast<Index>(sizeof(double));
+      const auto* own = reinterpret_cast<const std::byte*>(status.data());
+      ranks_->all_gather({own, {bytes}}, bytes_of(sums_), "sums of losses and squares", context);
+      const TensorView<const double, 2, D> all = sums_;
+      sum_statuses(all, status, context);
+    }
+
+   private:
+    enum class Weights { absent, coming, there };
+
+    /// The transfers of a flat buffer that are in progress.
+    struct Progress {
+      Weights weights = Weights::absent;  ///< those of all ranks, in the flat buffer's memory
+      bool sends = false;                 ///< gradients are being sent, and must not be overwritten
+      typename Lane<D>::Mark gathered{};  ///< after the gather of weights
+      typename Lane<D>::Mark sent{};      ///< after the sending of gradients
+      std::string weights_text{};         ///< name of the transfer, for errors
+      std::string gradients_text{};
+    };
+
+    template <class T, int Rank>
+    [[nodiscard]] static auto bytes_of(TensorView<T, Rank, D> view) {
+      using Byte = std::conditional_t<std::is_const_v<T>, const std::byte, std::byte>;
+      return TensorView<Byte, 1, D>{reinterpret_cast<Byte*>(view.data()),
+                                    {static_cast<Index>(view.bytes())}};
+    }
+    [[nodiscard]] std::size_t number_of(const Run& run) const {
+      const auto found = std::find_if(runs_.begin(), runs_.end(),
+                                      [&](const Shared& shared) { return shared.run == &run; });
+      return static_cast<std::size_t>(found - runs_.begin());
+    }
+    /// Returns the lane, ordered after the work enqueued so far.
+    [[nodiscard]] const Context<D>& forked() const {
+      lane_->fork();
+      return lane_->context();
+    }
+
+    void join_lane() {
+      lane_->join();
+      for (Progress& progress : progress_) {
+        progress.sends = false;
+        if (progress.weights == Weights::coming) progress.weights = Weights::there;
+      }
+    }
+
+    /// Sends each other rank its part of the gradients, and returns where the parts for this rank
+    /// arrive.
+    template <class T>
+    const std::byte* send(TensorView<T, 2, D> parts, const char* what, const Context<D>& beside) {
+      const TensorView<const std::byte, 1, D> bytes = bytes_of(parts);
+      ranks_->all_to_all(bytes, received_.rows(0, bytes.size()), what, beside);
+      return received_.data();
+    }
+
+    /// Waits for the flat buffer's weights, and starts gathering those of the next one.
+    /// @param direction  1: in forwards; -1: in backwards
+    void gather(const Run& run, int direction) {
+      if (shares()) gather(number_of(run), direction);
+    }
+    void gather(std::size_t number, int direction) {
+      if (is_there_anyhow(number)) return;
+      enqueue_gather(number);
+      Progress& progress = progress_[number];
+      const bool was_there = progress.weights == Weights::there;
+      if (!was_there) lane_->wait(progress.gathered);
+      progress.weights = Weights::there;
+      const bool in_order = last_ <= number + 1 && number <= last_ + 1;
+      // A tied table is also read between other flat buffers, which determine the next one.
+      if (was_there && !in_order) return;
+      last_ = number;
+      const std::size_t next = number + static_cast<std::size_t>(direction);
+      if (in_order && next < runs_.size() && memory_of(next) != memory_of(number)) {
+        enqueue_gather(next);
+      }
+    }
+    void enqueue_gather(std::size_t number) {
+      Progress& progress = progress_[number];
+      if (progress.weights != Weights::absent || is_there_anyhow(number)) return;
+      const bool is_cast = !runs_[number].cast.empty();
+      if (is_cast && scaling_ == nullptr) return;  // nothing has read FP8 values yet
+      for (std::size_t other = 0; other < runs_.size(); ++other) {
+        if (memory_of(other) == memory_of(number)) progress_[other].weights = Weights::absent;
+      }
+      progress.weights = Weights::coming;
+      const Shared& shared = runs_[number];
+      const Context<D>& beside = forked();
+      if (!is_cast) {
+        gather_values(number, beside);
+      } else {
+        if constexpr (Base::casts_weights && std::is_same_v<W, Bf16>) {
+          shared.cast.cast(*scaling_, records_, beside);
+        }
+        const auto span = this->timeline().communication("lane", "gather", shared.run, beside);
+        const auto all_gather = [&](auto part, auto whole, const char* what) {
+          gather_bytes(bytes_of(part), bytes_of(whole), what, beside);
+        };
+        shared.cast.gather_fp8_values(all_gather);
+        if (!rehearses_) shared.cast.gather_rest(rest_, all_gather, beside);
+      }
+      lane_->mark(progress.gathered);
+    }
+    void gather_values(std::size_t number, const Context<D>& beside) {
+      const Shared& shared = runs_[number];
+      const auto span = this->timeline().communication("lane", "gather", shared.run, beside);
+      gather_bytes(bytes_of(shared.weights), bytes_of(shared.run->weights()),
+                   progress_[number].weights_text.c_str(), beside);
+    }
+    /// In a rehearsal, this rank's part replaces those of all ranks.
+    void gather_bytes(TensorView<const std::byte, 1, D> part, TensorView<std::byte, 1, D> whole,
+                      const char* what, const Context<D>& beside) {
+      if (!rehearses_) return ranks_->all_gather(part, whole, what, beside);
+      for (std::byte* place = whole.data(); place != whole.data() + whole.size();
+           place += part.size()) {
+        if (place != part.data()) copy_on_device(place, part.data(), part.bytes(), beside);
+      }
+    }
+    /// Returns whether the rank has all weights of the flat buffer without a gather: frozen weights
+    /// do not change, and a rehearsal uses the initial weights, if the rank has all of them.
+    [[nodiscard]] bool is_there_anyhow(std::size_t number) const {
+      const Shared& shared = runs_[number];
+      return (rehearses_ || shared.run->is_frozen()) && shared.cast.empty() && weights_are_whole();
+    }
+    [[nodiscard]] const void* memory_of(std::size_t number) const {
+      const Run& run = *runs_[number].run;
+      if (run.has_fp8_values()) return run.fp8_values().data();
+      return run.weights().data();
+    }
+
+    Communicator<D>* ranks_ = nullptr;
+    const ScalingTable<D>* scaling_ = nullptr;  ///< by which weights are cast; null before the
+                                                ///< first cast
+    bool records_ = false;                      ///< whether casts until `join` are recorded
+    std::unique_ptr<Lane<D>> lane_;
+    std::vector<Progress> progress_;  ///< of the flat buffers
+    std::size_t last_ = 0;            ///< the flat buffer that a stage requested last
+    bool rehearses_ = false;
+    bool accumulates_ = false;  ///< to the sums of earlier micro-batches
+  };
+};
+
+}  // namespace octavo

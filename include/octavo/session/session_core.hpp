@@ -1,0 +1,413 @@
+/// @file
+/// The part of a session that does not depend on its model: inputs, the order of a step,
+/// evaluation, and error recovery.
+#pragma once
+
+#include <octavo/attention/libraries.hpp>
+#include <octavo/comm/all_gather_texts.hpp>
+#include <octavo/comm/self_comm.hpp>
+#include <octavo/memory/arena.hpp>
+#include <octavo/models/stage_hooks.hpp>
+#include <octavo/optim/optimizer.hpp>
+#include <octavo/parallel/replica_check.hpp>
+#include <octavo/parallel/single_rank.hpp>
+#include <octavo/session/session_inputs.hpp>
+#include <octavo/session/training_session.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace octavo OCTAVO_ABI::detail {
+
+/// The name of a parameter and the number of its elements that are visible to users.
+struct ParameterFacts {
+  std::string name;
+  Index elements = 0;    ///< of the whole, without padding rows
+  ParameterPart part{};  ///< the part that this rank has
+  Index columns = 0;     ///< of the whole
+  std::string format{};  ///< of its weight
+  bool is_adapter = false;
+  bool is_frozen = false;
+};
+
+/// A session without the types of its model, its optimizer and its ranks, so that most of a session
+/// is compiled once. `SessionOfModel` is the rest, and uses `SessionParts`.
+template <Device D>
+class SessionCore : public TrainingSession {
+ public:
+  [[nodiscard]] StepResult step(const Batch& batch, double learning_rate) override;
+
+  void limit_steps(double loss, double gradient_norm) override {
+    loss_limit_ = loss;
+    gradient_norm_limit_ = gradient_norm;
+  }
+
+  void begin_evaluation() override {
+    bind();
+    cast_frozen_if_due();
+    prepare_weights(Evaluates{true});
+    weights_may_have_moved_ = false;
+  }
+
+  using TrainingSession::evaluate;
+  [[nodiscard]] LossSum evaluate(const Batch& batch, std::span<float> losses) override {
+    check_batch(batch, 1, options_.batch, facts_.vocabulary);
+    require<ShapeError>(losses.empty() || static_cast<Index>(losses.size()) == rows(),
+                        "evaluate: losses has ", losses.size(), " elements, but must have ",
+                        rows());
+    collectives().compare(batch);
+    get_ready_for_evaluation();
+    try {
+      inputs_->copy_batch(batch, context_);
+      fill_zero(buffers_.status.data(), buffers_.status.bytes(), context_);
+      evaluate_losses(inputs_->micro_batch(0));
+      add_losses(buffers_.losses, buffers_.status, context_);
+      collectives().join(context_);
+      const LossSum sum{read_status_sync().loss_sum, count_targets(batch.targets)};
+      if (!losses.empty()) inputs_->copy_losses_sync(losses, context_);
+      return sum;
+    } catch (...) {
+      settle();
+      throw;
+    }
+  }
+
+  void next_token_logits(std::span<const std::int32_t> tokens, std::span<float> logits) override {
+    const auto count = static_cast<Index>(tokens.size());
+    require<ShapeError>(count > 0 && count <= options_.batch.tokens,
+                        "next_token_logits: tokens has ", count, " elements, but must have 1 to ",
+                        options_.batch.tokens);
+    require<ShapeError>(static_cast<Index>(logits.size()) == facts_.vocabulary,
+                        "next_token_logits: logits has ", logits.size(),
+                        " elements, but must have ", facts_.vocabulary);
+    for (const std::int32_t token : tokens) check_token(token, facts_.vocabulary);
+    get_ready_for_evaluation();
+    const BatchShape shape = shape_of_text(count);
+    const auto device_tokens = buffers_.tokens.rows(0, shape.rows());
+    try {
+      fill_zero(device_tokens.data(), device_tokens.bytes(), context_);
+      inputs_->copy_tokens(tokens, {}, context_);
+      read_logits_sync(device_tokens, shape, count - 1, logits);
+    } catch (...) {
+      settle();
+      throw;
+    }
+  }
+
+  [[nodiscard]] bool must_calibrate() const override { return must_calibrate_ != 0; }
+  void calibrate(const Batch& batch) override;
+  [[nodiscard]] const MemoryPlan& memory() const override { return arena_.plan(); }
+  [[nodiscard]] std::size_t allocated_bytes() const override { return arena_.allocated(); }
+  [[nodiscard]] std::size_t allocated_host_bytes() const override {
+    return arena_.allocated_on_host();
+  }
+  [[nodiscard]] const ModelFacts& facts() const override { return facts_; }
+  [[nodiscard]] BatchShape run_shape() const override { return buffers_.shape; }
+  [[nodiscard]] Index micro_batches() const override { return options_.micro_batches; }
+  [[nodiscard]] const ReplayCounts& replays() const override { return replay_->counts(); }
+  [[nodiscard]] std::vector<GemmPlanRecord> gemm_plans() const override {
+    return octavo::gemm_plans(context_);
+  }
+  [[nodiscard]] GemmPlanSummary gemm_plan_summary() const override {
+    return octavo::gemm_plan_summary(context_);
+  }
+  [[nodiscard]] std::vector<OperandReport> operands() override {
+    return scaling().report_sync(context_);
+  }
+
+  [[nodiscard]] std::vector<StateEntry> state() override;
+
+  void begin_reading() override {
+    reader_->begin();
+    was_read_ = true;
+  }
+  void end_reading() override { reader_->finish(); }
+  [[nodiscard]] OwnedBytes allocate_for_reading(std::size_t bytes) override {
+    return allocate_on_host(bytes, context_);
+  }
+
+  [[nodiscard]] std::vector<WeightInfo> weights() const override;
+
+  void read_weights_sync(const WeightSink& sink) override;
+
+  [[nodiscard]] LossSum sum_over_ranks(const LossSum& own) override;
+  [[nodiscard]] std::int64_t largest_over_ranks(std::int64_t own) override {
+    return std::ranges::max(of_all_ranks(own, "signals"));
+  }
+  [[nodiscard]] std::vector<std::string> texts_of_ranks(const std::string& own,
+                                                        const char* what) override {
+    return all_gather_texts(communicator_, own, what);
+  }
+  [[nodiscard]] Sharding sharding() const override { return options_.sharding; }
+  [[nodiscard]] std::string transport() const override { return communicator_.transport(); }
+  [[nodiscard]] std::string card() const override {
+    if constexpr (std::is_same_v<D, Cuda>) return context_.card();
+    return {};
+  }
+  [[nodiscard]] std::string libraries() const override { return libraries_text(context_); }
+  [[nodiscard]] std::uint64_t hash_weights_sync() override;
+
+  void begin_timeline_sync() override {
+    // Ranks leave the exchange at nearly the same time; each sets its clock by it.
+    (void)of_all_ranks(char{}, "begin of a timeline");
+    timeline_.begin();
+  }
+  [[nodiscard]] std::vector<TimelineSpan> end_timeline() override { return timeline_.end(); }
+
+ protected:
+  /// Whether weights are quantised for an evaluation or for training.
+  struct Evaluates {
+    bool value;
+  };
+
+  /// @param communicator  null for a session that trains alone
+  SessionCore(const SessionOptions& options, Context<D>& context, Communicator<D>* communicator,
+              const MemoryPlan& plan, ModelFacts facts)
+      : communicator_(communicator == nullptr ? alone_ : *communicator),
+        options_(options),
+        context_(context),
+        arena_(plan, communicator_.allocate(plan.peak, context), context),
+        facts_(std::move(facts)) {}
+
+  /// Completes a session's construction, once its parts have their memory.
+  /// @param parameters  including those of blocks that the shape does not know
+  /// @throws UsageError  if two parameters have the same name, so that `set_weight` and a saved
+  ///                     state would know only one of them
+  void start(const SessionBuffers<D>& buffers, ReplicaCheck<D>& replicas,
+             std::vector<ParameterFacts> parameters) {
+    buffers_ = buffers;
+    replicas_ = &replicas;
+    collectives().report_to(timeline_);
+    inputs_.emplace(buffers, options_.batch.tokens, updater().staged_bytes(), context_);
+    must_calibrate_ = scaling().has_histories() ? 1 : 0;
+    parameters_ = std::move(parameters);
+    facts_.parameters = facts_.frozen = 0;
+    std::vector<std::string> names;
+    names.reserve(parameters_.size());
+    for (const ParameterFacts& parameter : parameters_) {
+      facts_.parameters += parameter.elements;
+      if (parameter.is_frozen) facts_.frozen += parameter.elements;
+      names.push_back(parameter.name);
+    }
+    std::sort(names.begin(), names.end());
+    const auto twice = std::adjacent_find(names.begin(), names.end());
+    require<UsageError>(
+        twice == names.end(), "the names of parameters must be unique, but two are ",
+        twice == names.end() ? "" : *twice, "; rename one of their branches or layers");
+  }
+
+  /// Chooses the algorithms of all GEMMs in the manifest, before the first step. Algorithms that
+  /// must be tried are timed in micro-batches of random tokens: between the other kernels, on the
+  /// operands and under the load of a step. These micro-batches leave no trace: a step overwrites
+  /// all that they write except the scaling state, which is reset afterwards. All ranks then use
+  /// the algorithms of rank 0, because timings differ and each rank would choose differently.
+  /// @throws CommError  see share_gemm_plans_sync
+  void choose_gemms();
+
+  /// Invalidates earlier casts and gathers: the weights are about to change.
+  void note_new_state() {
+    wait_for_reading();
+    frozen_are_cast_ = false;
+    weights_may_have_moved_ = true;
+    collectives().weights_moved();
+  }
+
+  /// Discards the recording of the step, which contains operations between ranks. Called before the
+  /// session's parts and their communicators are destroyed.
+  void drop_record() { replay_.reset(); }
+
+  /// Called after a weight was set: old maxima would keep the new weight's scale.
+  void forget_histories() {
+    if (!scaling().has_histories() || must_calibrate_ != 0) return;
+    reset_scaling_sync();
+    must_calibrate_ = 1;
+  }
+
+  [[nodiscard]] const SessionOptions& options() const { return options_; }
+  [[nodiscard]] Context<D>& context() const { return context_; }
+  [[nodiscard]] Communicator<D>& communicator() const { return communicator_; }
+  [[nodiscard]] Arena<D>& arena() { return arena_; }
+  [[nodiscard]] Timeline<D>& timeline() { return timeline_; }
+  [[nodiscard]] const SessionBuffers<D>& buffers() const { return buffers_; }
+  [[nodiscard]] const std::vector<ParameterFacts>& parameters() const { return parameters_; }
+
+ private:
+  /// The members that the parts of a session implement. All enqueue except those whose names end in
+  /// `_sync`.
+  virtual void bind() = 0;
+  virtual void prepare_weights(Evaluates evaluates) = 0;
+  virtual void cast_frozen_weights() {}
+  virtual void train_micro_batch(const DeviceBatch<D>& batch, Accumulation accumulation) = 0;
+  virtual void evaluate_losses(const DeviceBatch<D>& batch) = 0;
+  /// Returns the number that a text's rows must be a multiple of, unless the text has as many rows
+  /// as a batch.
+  [[nodiscard]] virtual Index text_multiple() const = 0;
+  /// Copies the logits of one row of a batch to the host.
+  virtual void read_logits_sync(TensorView<const std::int32_t, 1, D> tokens, BatchShape shape,
+                                Index row, std::span<float> logits) = 0;
+  /// Returns the shape of the batch that a text is the beginning of. Tokens after the last one do
+  /// not affect it, except through a current scale of a whole tensor, which includes the filler.
+  [[nodiscard]] BatchShape shape_of_text(Index count) const {
+    const Index multiple = text_multiple();
+    BatchShape shape{1, std::min(round_up(count, multiple), buffers_.shape.tokens)};
+    while (shape.rows() % multiple != 0 && shape.sequences < buffers_.shape.sequences) {
+      ++shape.sequences;
+    }
+    return shape;
+  }
+  [[nodiscard]] virtual const ScalingTable<D>& scaling() const = 0;
+  [[nodiscard]] virtual GemmRows gemm_rows() const = 0;
+  virtual void reset_counts() = 0;
+  virtual void verify_step() const = 0;
+  [[nodiscard]] virtual StepCollectives<D>& collectives() = 0;
+  [[nodiscard]] virtual Optimizer<D>& updater() = 0;
+  /// Frees memory that is not kept across steps.
+  virtual void begin_step() = 0;
+  virtual void visit_weights(StateCollector<D>& collector) = 0;
+  /// Visits the weights of each flat buffer that this rank updates, in buffer order.
+  virtual void visit_updated_weights(
+      const std::function<void(TensorView<const std::byte, 1, D>)>& visit) = 0;
+  virtual void give_weights_sync(const WeightSink& sink) = 0;
+
+  [[nodiscard]] Index rows() const { return options_.batch.rows(); }
+
+  /// Returns the values of all ranks, in rank order.
+  template <class T>
+  [[nodiscard]] std::vector<T> of_all_ranks(const T& own, const char* what) {
+    std::vector<T> all(static_cast<std::size_t>(communicator_.size()));
+    communicator_.all_gather_host_sync(std::as_bytes(std::span(&own, 1)),
+                                       std::as_writable_bytes(std::span(all)), what);
+    return all;
+  }
+
+  /// Casts frozen weights if they were set since the last cast. Steps do not cast them, so a
+  /// recording of the step has no casts of them.
+  void cast_frozen_if_due() {
+    if (frozen_are_cast_) return;
+    wait_for_reading();
+    cast_frozen_weights();
+    frozen_are_cast_ = true;
+  }
+  /// Resets all scales to 1, including those that frozen weights were cast with.
+  void reset_scaling_sync() {
+    scaling().reset_sync(context_);
+    frozen_are_cast_ = false;
+  }
+
+  void rehearse_gemms();
+
+  /// Copies uniformly distributed random tokens, for as many micro-batches as a rehearsal runs.
+  void copy_random_inputs();
+
+  /// Fills the histories of delayed scales before the first step, which would otherwise cast with
+  /// scales of 1; in E5M2 that rounds nearly all of a gradient to zero. The step overwrites
+  /// everything else that this writes. An amax is measured correctly only once the casts before it
+  /// have their scales, and a gradient passes two casts in a block: hence two passes. They cover
+  /// all micro-batches of the step, as the step does, so that scales do not depend on how its
+  /// tokens are split. Enqueues; does not synchronise.
+  void fill_histories(Index micro_batches);
+
+  /// Moves the histories of delayed scales, equally on all ranks.
+  void update_scaling() {
+    if (scaling().has_histories()) collectives().maximum(scaling().amaxes(), context_);
+    scaling().update(context_);
+  }
+
+  void train(Index number, Accumulation accumulation) {
+    timeline_.begin_phase("forward", context_);
+    const Index ranks = communicator_.size() / options_.sharding.tensor_ranks;
+    accumulation.share = 1.0f / static_cast<float>(options_.micro_batches * ranks);
+    train_micro_batch(inputs_->micro_batch(number), accumulation);
+    timeline_.end_phase(context_);
+  }
+
+  /// Enqueues everything between the step's inputs and its status, without synchronisation or
+  /// allocation. Nothing here depends on the host's values, so one recording of it is valid for
+  /// every step.
+  /// @param compares  also hashes the weights
+  /// @param was_read  the state has been read since the last step, by a thread that may still be
+  ///                  reading
+  /// @throws ManifestError  before the weights change, if the GEMMs that ran differ from the
+  ///                        manifest
+  void enqueue_step(bool compares, bool was_read);
+
+  /// Waits until no other thread reads the state, which is about to change.
+  void wait_for_reading() const noexcept {
+    if (reader_ != nullptr) reader_->wait();
+  }
+
+  /// Sets, in each entry, which part of a parameter it describes.
+  void note_parts(std::vector<StateEntry>& entries) const;
+
+  /// Called after an exception: waits until the device has read its inputs, so that others can be
+  /// copied, and discards the casts of an evaluation, some of which may be missing. Errors of this
+  /// call are ignored, so that the caller reports the original one.
+  void settle() noexcept;
+
+  /// Undoes the changes of a step that threw: before its weights changed, only those of the scaling
+  /// state.
+  void undo_step() noexcept;
+
+  template <class Action>
+  static void attempt(const Action& action) noexcept {
+    try {
+      action();
+    } catch (...) {
+      return;
+    }
+  }
+
+  StepStatus read_status_sync() const {
+    communicator_.wait_sync(context_, "step");
+    StepStatus result{};
+    copy_to_host_sync(&result, buffers_.status.data(), sizeof(result), context_);
+    return result;
+  }
+
+  static Index count_targets(std::span<const std::int32_t> targets) {
+    return static_cast<Index>(
+        std::count_if(targets.begin(), targets.end(), [](std::int32_t t) { return t >= 0; }));
+  }
+
+  /// Casts the current weights for evaluation.
+  void get_ready_for_evaluation() {
+    if (weights_may_have_moved_) {
+      begin_evaluation();
+    } else {
+      bind();
+    }
+  }
+
+  SelfComm<D> alone_;
+  Communicator<D>& communicator_;
+  SessionOptions options_;
+  Context<D>& context_;
+  Arena<D> arena_;
+  ModelFacts facts_;
+  Timeline<D> timeline_;
+  SessionBuffers<D> buffers_;
+  ReplicaCheck<D>* replicas_ = nullptr;
+  std::vector<ParameterFacts> parameters_;
+  std::optional<SessionInputs<D>> inputs_;
+  std::optional<Replay<D>> replay_{std::in_place};
+  std::unique_ptr<StateReader<D>> reader_;  ///< exists once the state has been read
+  bool was_read_ = false;                   ///< since the last step, the same on all ranks
+  double loss_limit_ = std::numeric_limits<double>::infinity();  ///< for a step's mean loss
+  double gradient_norm_limit_ = std::numeric_limits<double>::infinity();
+  std::int64_t must_calibrate_ = 0;     ///< 1: before the next step, until a step is not skipped
+  bool weights_may_have_moved_ = true;  ///< since they were quantised for evaluation
+  bool frozen_are_cast_ = false;
+};
+
+}  // namespace octavo OCTAVO_ABI::detail
+
+#include <octavo/session/session_state.hpp>
+#include <octavo/session/session_step.hpp>

@@ -1,0 +1,280 @@
+/// @file
+/// Training of a model behind a type-erased interface, for programs that choose model and precision
+/// at run time.
+#pragma once
+
+#include <octavo/comm/sharding.hpp>
+#include <octavo/core/error.hpp>
+#include <octavo/core/replay.hpp>
+#include <octavo/core/timeline.hpp>
+#include <octavo/gemm/gemm_planning.hpp>
+#include <octavo/layers/scaling_table.hpp>
+#include <octavo/models/model.hpp>
+#include <octavo/optim/optim.hpp>
+#include <octavo/parallel/batch.hpp>
+#include <octavo/session/state_entry.hpp>
+#include <octavo/session/weights.hpp>
+
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace octavo OCTAVO_ABI {
+
+/// Options of a session.
+struct SessionOptions {
+  BatchShape batch{};              ///< of one micro-batch, including its maximum number of
+                                   ///< documents
+  Index micro_batches = 1;         ///< micro-batches per step, over which gradients are accumulated
+  ModelOptions model{};            ///< recompute policy and head chunk
+  OptimizerSettings optimizer{};   ///< those of its type, such as `AdamWSettings`
+  Offload offload{};               ///< whether the optimizer's state is kept in host memory
+  float max_gradient_norm = 1.0f;  ///< maximum gradient norm (0 disables clipping)
+  std::uint64_t seed = 1;          ///< for the initial weights and stochastic rounding
+  /// How ranks share the work, if there are several. A session takes `rank`, `ranks` and
+  /// `tensor_place` from its communicator; plans set them.
+  Sharding sharding{};
+  /// How GEMM algorithms are chosen on the `Cuda` device, if the context has no records of them.
+  GemmChoice gemm_choice = GemmChoice::heuristic;
+  /// Interval in steps at which ranks compare the weights that each of them holds whole
+  /// (`ReplicaCheck`); 0: never. Not with `Zero::weights`, with which ranks hold shards.
+  Index check_replicas = 0;
+};
+
+namespace detail {
+
+/// @throws ConfigError  if a session cannot be created with these options
+inline void check_options(const SessionOptions& options) {
+  const auto check = [](const char* name, auto value, bool good, const char* advice) {
+    require<ConfigError>(good, name, " is ", value, "; set ", advice);
+  };
+  check("micro-batches", options.micro_batches, options.micro_batches > 0, "at least 1");
+  check("check-replicas", options.check_replicas, options.check_replicas >= 0,
+        "a number of steps, or 0 for never");
+  check("check-replicas", options.check_replicas,
+        options.check_replicas == 0 || !options.sharding.shards_weights(),
+        "0, or choose ZeRO-1 or ZeRO-2: with ZeRO-3, no weights are replicated");
+  check("offload chunk", options.offload.chunk,
+        options.offload.chunk > 0 && options.offload.chunk % Offload::multiple == 0,
+        message("a multiple of ", Offload::multiple, " elements").c_str());
+  check("head_chunk", options.model.head_chunk, options.model.head_chunk >= 0,
+        "a number of tokens, or 0");
+  check("max_gradient_norm", options.max_gradient_norm,
+        options.max_gradient_norm >= 0 && std::isfinite(options.max_gradient_norm),
+        "a positive number, or 0 to disable clipping");
+}
+
+}  // namespace detail
+
+/// Returns a notice if sequences run longer than they are passed; otherwise "".
+/// @param run  see `TrainingSession::run_shape`
+inline std::string run_shape_note(Index sequence_length, BatchShape run) {
+  if (run.tokens == sequence_length) return {};
+  return message("sequences of ", sequence_length, " tokens are padded to ", run.tokens,
+                 ", as FP8 GEMMs, tensor parallelism or fast GEMMs require");
+}
+
+/// The result of a training step.
+struct StepResult {
+  double loss = 0;           ///< mean over the step's targets, over all ranks; NaN without a target
+  double gradient_norm = 0;  ///< before clipping
+  /// Whether the step was skipped, with nothing changed: loss, gradients or an operand were not
+  /// finite, or were above the limits.
+  bool skipped = false;
+  bool is_above_limits = false;  ///< skipped although everything was finite, see `limit_steps`
+};
+
+/// Sum of losses and number of tokens of an evaluation.
+struct LossSum {
+  double sum = 0;
+  Index tokens = 0;
+
+  /// NaN without a token: no loss is not a loss of 0.
+  [[nodiscard]] double mean() const {
+    return tokens == 0 ? std::nan("") : sum / static_cast<double>(tokens);
+  }
+};
+
+/// Trains a model; the type-erased interface for programs that choose model and precision at run
+/// time.
+class TrainingSession {
+ public:
+  virtual ~TrainingSession() = default;
+
+  /// Runs one optimizer step. With delayed scales, the first step runs its micro-batches two extra
+  /// times, to fill their histories.
+  /// @param batch          of micro_batches · rows tokens; may have documents only if the options'
+  ///                       shape sets their maximum number per micro-batch
+  /// @param learning_rate  at least 0, and finite in FP32
+  /// @throws ShapeError     for a wrong number of tokens or targets
+  /// @throws ConfigError    for an invalid learning rate, a token outside the vocabulary, documents
+  ///                        that are out of order or more than the shape allows
+  /// @throws ManifestError  if GEMMs ran differently than announced in the manifest
+  /// @throws CommError      if ranks compared weights (`SessionOptions::check_replicas`) and some
+  ///                        differ; the program must end
+  /// @note a step that throws changes no weight and no scale, and the session can continue with the
+  ///   next step. The exception is a CommError, after which weights may have changed and the
+  ///   session cannot continue
+  [[nodiscard]] virtual StepResult step(const Batch& batch, double learning_rate) = 0;
+
+  /// Sets limits from the next step on: a step whose loss or gradient norm is above its limit is
+  /// skipped, like a non-finite one. The decision is made on the device, from values that are the
+  /// same on all ranks. Infinity, the default, disables a limit.
+  /// @param loss           mean over a step's targets
+  /// @param gradient_norm  before clipping
+  virtual void limit_steps(double loss, double gradient_norm) {
+    (void)loss;
+    (void)gradient_norm;
+  }
+
+  /// Prepares `evaluate` and `next_token_logits` with the current weights and scales. Delayed
+  /// scales are 1 before a session's first step, and after `set_weight` until the next step, unless
+  /// `calibrate` was called.
+  virtual void begin_evaluation() = 0;
+
+  /// Computes the losses of one batch, for this rank only. All ranks must call it equally often.
+  /// @param batch  of rows tokens
+  /// @throws ShapeError, ConfigError  as in `step`
+  [[nodiscard]] LossSum evaluate(const Batch& batch) { return evaluate(batch, {}); }
+
+  /// Does the same, and returns the loss of each target.
+  /// @param losses  [rows], written: in nats, 0 for ignored targets; empty: not needed
+  /// @throws ShapeError  for a wrong number of losses
+  [[nodiscard]] virtual LossSum evaluate(const Batch& batch, std::span<float> losses) = 0;
+
+  /// Whether delayed scales have no histories yet, and are 1 until a step calibrates them.
+  [[nodiscard]] virtual bool must_calibrate() const { return false; }
+
+  /// Calibrates delayed scales without histories on a batch, for evaluations before the next step.
+  /// That step calibrates them again, and has the same bits as without this call. All ranks must
+  /// call it. Does nothing unless `must_calibrate()`.
+  /// @param batch  of rows tokens
+  /// @throws ShapeError, ConfigError  as in `step`
+  virtual void calibrate(const Batch& batch) { (void)batch; }
+
+  /// Computes the logits of the token that follows `tokens`. The model also processes up to 15
+  /// padding tokens, which change the result only if current scales cover whole tensors.
+  /// @param tokens  at least 1, and at most a sequence
+  /// @param logits  [vocabulary], written
+  /// @throws ShapeError   for a wrong number of tokens or logits
+  /// @throws ConfigError  for a token outside the vocabulary
+  virtual void next_token_logits(std::span<const std::int32_t> tokens, std::span<float> logits) = 0;
+
+  [[nodiscard]] virtual const Manifest& manifest() const = 0;
+  [[nodiscard]] virtual const MemoryPlan& memory() const = 0;
+  [[nodiscard]] virtual std::size_t allocated_bytes() const = 0;
+  /// Returns the bytes of host memory, in addition to device memory.
+  [[nodiscard]] virtual std::size_t allocated_host_bytes() const { return 0; }
+  [[nodiscard]] virtual const ModelFacts& facts() const = 0;
+  /// Returns how many of `facts().parameters` ranks exchange in FP8 (`GatherIn`).
+  [[nodiscard]] virtual Index parameters_gathered_in_fp8() const { return 0; }
+  /// Returns the shape in which micro-batches run: sequences may be longer than in the options'
+  /// batch, padded with rows without targets; see `Decoder::run_shape`.
+  [[nodiscard]] virtual BatchShape run_shape() const = 0;
+  /// Returns the number of micro-batches per step.
+  [[nodiscard]] virtual Index micro_batches() const = 0;
+  [[nodiscard]] virtual std::string precision() const = 0;
+  /// Returns the name of the GPU, such as "NVIDIA H200"; "" on `Cpu`.
+  [[nodiscard]] virtual std::string card() const { return {}; }
+  /// Returns the GPU and the libraries that run the computation; "" on `Cpu`. See `libraries_text`.
+  [[nodiscard]] virtual std::string libraries() const { return {}; }
+  /// Returns the optimizer's name and the formats of its state.
+  [[nodiscard]] virtual std::string optimizer() const = 0;
+  [[nodiscard]] virtual Index head_chunks() const = 0;
+  /// Returns how often the step's work was enqueued by the host, recorded, and launched from its
+  /// record.
+  [[nodiscard]] virtual const ReplayCounts& replays() const = 0;
+  /// Returns the GEMM algorithms that were chosen by trying, for later runs; see
+  /// `store_gemm_plans`.
+  [[nodiscard]] virtual std::vector<GemmPlanRecord> gemm_plans() const { return {}; }
+  /// Returns how the GEMM algorithms were chosen.
+  [[nodiscard]] virtual GemmPlanSummary gemm_plan_summary() const { return {}; }
+  /// Returns amax, scale and statistics of every quantised operand in the last step.
+  [[nodiscard]] virtual std::vector<OperandReport> operands() = 0;
+
+  /// Returns all state on which later steps depend, except their inputs and the session's options:
+  /// weights that are not frozen, the optimizer's state and the scaling state. The random bits of
+  /// rounding depend on the seed and the number of steps, which are included. GEMM algorithms
+  /// belong to a card: see `gemm_plans`; checkpoints store them in addition to the state. Valid
+  /// while the session lives; if ranks share weights, the entries must be read before the next
+  /// step. See `save_state_sync` and `load_state_sync`.
+  [[nodiscard]] virtual std::vector<StateEntry> state() = 0;
+
+  /// Lets another thread read the entries of the last `state()` (`StateEntry::read_beside`) until
+  /// `end_reading`. Steps continue, but steps and other writers wait before they change data that
+  /// is being read. All ranks call it.
+  virtual void begin_reading() {}
+  /// Copies all entries to be read, and waits for the copies. Called once for each `begin_reading`,
+  /// by the reading thread. On the `Cuda` device, data that is not copied yet when a step would
+  /// wait is moved to free device memory, as far as it fits, until it is copied.
+  /// @throws CudaError  if some data cannot be read; nothing waits for it afterwards
+  virtual void end_reading() {}
+  /// Allocates the host memory to which reading is fastest: pinned on the `Cuda` device, which
+  /// takes a while.
+  /// @param bytes  more than 0
+  /// @throws MemoryError  if the host has too little free memory
+  [[nodiscard]] virtual OwnedBytes allocate_for_reading(std::size_t bytes) {
+    return allocate_on_host(bytes, Context<Cpu>(1));
+  }
+
+  /// Returns the sum over all ranks, on each of them. All ranks call it; it waits for them.
+  [[nodiscard]] virtual LossSum sum_over_ranks(const LossSum& own) { return own; }
+  /// Returns the maximum over all ranks, on each of them. All ranks call it; it waits for them.
+  [[nodiscard]] virtual std::int64_t largest_over_ranks(std::int64_t own) { return own; }
+  /// Returns the texts of all ranks, in rank order, on each of them. All ranks call it; it waits
+  /// for them.
+  /// @param what  names the exchange in errors; must live as long as the program
+  [[nodiscard]] virtual std::vector<std::string> texts_of_ranks(const std::string& own,
+                                                                const char* what) {
+    (void)what;
+    return {own};
+  }
+  /// Returns how ranks share the work, and which of them this is.
+  [[nodiscard]] virtual Sharding sharding() const { return {}; }
+  /// See Communicator.
+  [[nodiscard]] virtual std::string transport() const { return {}; }
+
+  /// Returns a hash of all current weights, computed from those that each rank updates. It is the
+  /// same on all ranks and in all ZeRO stages. It depends on the number of ranks, which determines
+  /// where the weights are cut. All ranks call it.
+  [[nodiscard]] virtual std::uint64_t hash_weights_sync() = 0;
+
+  /// Starts timing with the next step (`Timeline`); on the `Cuda` device timed steps do not use the
+  /// recording. All ranks call it; it waits for them.
+  virtual void begin_timeline_sync() {}
+  /// Stops timing.
+  /// @return the spans of the timed steps, in µs from nearly the same time on all ranks
+  [[nodiscard]] virtual std::vector<TimelineSpan> end_timeline() { return {}; }
+
+  /// Sets a parameter, and its FP32 master if there is one. Delayed scales lose their histories:
+  /// they are 1 until the next step calibrates them, including in evaluations before that step.
+  /// @param name    such as "blocks.0.qkv.weight"
+  /// @param values  [rows, columns] of the parameter, without padding rows, which become 0; must be
+  ///                finite when rounded to the weight's format
+  /// @throws ConfigError  for an unknown name, a wrong number of values, or a value that is not
+  ///                      finite
+  virtual void set_weight(const std::string& name, std::span<const float> values) = 0;
+
+  /// Does the same for a parameter that need not be in memory as a whole.
+  /// @param source  called for the elements that this rank has, a piece at a time
+  /// @throws ConfigError  for an unknown name, or a value that is not finite; the pieces before it
+  ///                      are set
+  virtual void set_weight(const std::string& name, const WeightSource& source) = 0;
+
+  /// Returns the adapters of a model of which only the adapters are trained; empty if all weights
+  /// are trained.
+  [[nodiscard]] virtual std::optional<LoraOptions> lora() const { return {}; }
+
+  /// Returns every parameter, in the order of `read_weights_sync`: those of adapters come first.
+  [[nodiscard]] virtual std::vector<WeightInfo> weights() const = 0;
+
+  /// Passes all weights to `sink` as they are stored, a piece at a time. All ranks call it,
+  /// assemble each piece from their parts, and wait for it.
+  /// @param sink  empty: this rank only takes part in the exchanges
+  virtual void read_weights_sync(const WeightSink& sink) = 0;
+};
+
+}  // namespace octavo
