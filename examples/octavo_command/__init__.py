@@ -1,0 +1,1 @@
+"""The command `octavo`. Each module in commands/ is a subcommand, see dispatch.py."""
