@@ -19,79 +19,77 @@ namespace detail {
 template <class O, class M>
 using OptimizerOf = typename O::template For<typename M::T, typename M::G, typename M::DeviceType>;
 
-template <class O, class M>
-concept HasOptimizer = requires {
-  typename OptimizerOf<O, M>;
-};
-template <class O>
-concept HasSettings = requires {
-  typename O::Settings;
-};
-template <class F, class M, class D = typename M::DeviceType>
-concept IsOptimizer = std::derived_from<F, Optimizer<D>>;
-template <class O, class M, class D = typename M::DeviceType>
-concept TakesShards = std::constructible_from < OptimizerOf<O, M>,
-        Arena<D>
-&, std::vector<FlatShard<typename M::T, typename M::G, D>>, const typename O::Settings&,
-    std::uint64_t, const Offload& > ;
-template <class F>
-concept HasOptimizerName = requires {
-  { F::name() } -> std::convertible_to<std::string>;
-};
-
-}  // namespace detail
-
-/// The type of an optimizer that a `ModelSession` of a model trains with, such as `AdamW<>`:
-/// - `Settings`, its constants of a training, with default values;
-/// - a class template `For<W, G, D>`, the optimizer of weights in `W` and their gradients in `G`.
-///   It is derived from `Optimizer<D>`, has `static std::string name()`, and a constructor
-///   `(Arena<D>&, const std::vector<FlatShard<W, G, D>>&, const Settings&, std::uint64_t seed,
-///   const Offload&)` that takes its memory and writes nothing;
-/// - optionally a class template `Memory<W, G, D>` with the same constructor, for plans in programs
-///   without code for the device; its memory must not depend on `G`.
-template <class O, class M>
-concept SessionOptimizer =
-    detail::HasOptimizer<O, M> && detail::HasSettings<O> &&
-    detail::IsOptimizer<detail::OptimizerOf<O, M>, M> &&
-    !std::is_abstract_v<detail::OptimizerOf<O, M>> &&
-    detail::TakesShards<O, M> && detail::HasOptimizerName<detail::OptimizerOf<O, M>>;
-
-namespace detail {
-
-/// Reports which member an optimizer lacks.
-template <class O, class M>
-struct SessionOptimizerCheck {
-  static_assert(HasOptimizer<O, M>,
-                "ModelSession: the optimizer must be AdamW<masters, moments>, or have its members; "
-                "this has no `template <class W, class G, Device D> class For`, the optimizer of "
-                "one model");
-};
-template <class O, class M>
-requires HasOptimizer<O, M>
-struct SessionOptimizerCheck<O, M> {
+/// Returns whether a type with a `For` meets the other requirements of `SessionOptimizer`.
+/// @tparam reports  whether the compiler reports each unmet requirement
+template <class O, class M, bool reports>
+consteval bool has_members_of_optimizer() {
   using F = OptimizerOf<O, M>;
   using D = typename M::DeviceType;
-  static_assert(HasSettings<O>, "ModelSession: the optimizer lacks a type Settings");
-  static_assert(IsOptimizer<F, M>,
-                "ModelSession: the optimizer's For must be derived from Optimizer<D>");
-  static_assert(!std::is_abstract_v<F>,
-                "ModelSession: the optimizer's For must override every pure member of "
-                "Optimizer<D> (optim/optimizer.hpp)");
-  static_assert(!HasSettings<O> || std::is_abstract_v<F> || TakesShards<O, M>,
-                "ModelSession: the optimizer's For lacks a constructor (Arena<D>&, const "
-                "std::vector<FlatShard<W, G, D>>&, const Settings&, std::uint64_t seed, const "
-                "Offload&) that takes its memory");
-  static_assert(HasOptimizerName<F>,
-                "ModelSession: the optimizer's For lacks `static std::string name()`");
-};
+  using Shards = std::vector<FlatShard<typename M::T, typename M::G, D>>;
+  if constexpr (!requires { typename O::Settings; }) {
+    static_assert(!reports, "ModelSession: the optimizer lacks a type Settings");
+    return false;
+  }
+  if constexpr (!std::derived_from<F, Optimizer<D>>) {
+    static_assert(!reports, "ModelSession: the optimizer's For must be derived from Optimizer<D>");
+    return false;
+  }
+  if constexpr (std::is_abstract_v<F>) {
+    static_assert(!reports,
+                  "ModelSession: the optimizer's For must override every pure member of "
+                  "Optimizer<D> (optim/optimizer.hpp)");
+    return false;
+  } else if constexpr (requires { typename O::Settings; }) {
+    if constexpr (!std::constructible_from<F, Arena<D>&, Shards, const typename O::Settings&,
+                                           std::uint64_t, const Offload&>) {
+      static_assert(!reports,
+                    "ModelSession: the optimizer's For lacks a constructor (Arena<D>&, const "
+                    "std::vector<FlatShard<W, G, D>>&, const Settings&, std::uint64_t seed, const "
+                    "Offload&) that takes its memory");
+      return false;
+    }
+  }
+  if constexpr (!requires {
+                  { F::name() } -> std::convertible_to<std::string>;
+                }) {
+    static_assert(!reports, "ModelSession: the optimizer's For lacks `static std::string name()`");
+    return false;
+  }
+  return true;
+}
+
+/// Returns whether a type is a `SessionOptimizer`.
+/// @tparam reports  whether the compiler reports what is missing
+template <class O, class M, bool reports>
+consteval bool is_session_optimizer() {
+  if constexpr (requires { typename OptimizerOf<O, M>; }) {
+    return has_members_of_optimizer<O, M, reports>();
+  } else {
+    static_assert(
+        !reports,
+        "ModelSession: the optimizer must be AdamW<masters, moments>, or have its members; this "
+        "has no `template <class W, class G, Device D> class For`, the optimizer of one model");
+    return false;
+  }
+}
 
 }  // namespace detail
+
+/// The type of an optimizer that a `ModelSession` of a model trains with, such as `AdamW<>`. It has
+/// the `Settings` of a training, with default values, and a class template `For<W, G, D>`, the
+/// optimizer of weights in `W` and gradients in `G`, with the members that
+/// `detail::has_members_of_optimizer` lists. The constructor of `For` takes its memory and writes
+/// nothing. A class template `Memory<W, G, D>` with the same constructor is optional: programs
+/// without code for the device plan with it. Its memory must not depend on `G`.
+template <class O, class M>
+concept SessionOptimizer = detail::is_session_optimizer<O, M, false>();
 
 /// Replaces a session whose optimizer is not valid.
 template <class Model, class Optimizer, class Ranks>
 requires(TrainableModel<Model> &&
-         !SessionOptimizer<Optimizer, Model>) class ModelSession<Model, Optimizer, Ranks>
-    : detail::SessionOptimizerCheck<Optimizer, Model> {
+         !SessionOptimizer<Optimizer, Model>) class ModelSession<Model, Optimizer, Ranks> {
+  static_assert(detail::is_session_optimizer<Optimizer, Model, true>() || true);
+
  public:
   template <class... Arguments>
   ModelSession(const SessionOptions&, Arguments&...) {}
