@@ -7,7 +7,7 @@ scratch=$(mktemp -d) || exit 1
 trap 'rm -rf "$scratch"' EXIT
 cd "$scratch" || exit 1
 mkdir -p bin scripts include examples tests/{core,examples,mutants}
-cp "$root/scripts/mutate" scripts/
+cp "$root"/scripts/{mutate,cpp_symbols.py} scripts/
 git init -q . || exit 1
 export PATH=$scratch/bin:$PATH RAN=$scratch/ran
 
@@ -17,12 +17,17 @@ cat >bin/cmake <<'END2'
 [ "$1" = --build ] || exit 0
 ! grep -qs dawdles "$2/../examples/program.cpp" || { echo $$ >>"$RAN.slow"; sleep 60; }
 mkdir -p "$2/bin" && cd "$2/.." && ! grep -rqs broken include examples || exit 1
-printf '#!/usr/bin/env bash\necho own >>"$RAN"\ngrep -q right include/own.hpp\n' >build/bin/test_core_own
+printf '#!/usr/bin/env bash\necho own >>"$RAN"\ngrep -q 'right.given' include/own.hpp\n' >build/bin/test_core_own
 chmod +x build/bin/test_core_own
 END2
 chmod +x bin/cmake
 echo '{"configurePresets": [{"name": "tests", "cacheVariables": {}}]}' >CMakePresets.json
-echo "right" >include/own.hpp
+cat >include/own.hpp <<'END2'
+class Own {
+  int is(int given) { return given == 1 ? right(given, 2) : 0; }
+  int was() { return right(3, 4); }
+};
+END2
 echo "right, whatever" >examples/program.cpp
 echo "TEST(Own, IsRight)" >tests/core/own_test.cpp
 cat >tests/examples/program_test.sh <<'END2'
@@ -33,12 +38,12 @@ echo program >>"$RAN"
 grep -q right examples/program.cpp && ! grep -q fails examples/program.cpp
 END2
 cat >tests/mutants/all.txt <<'END2'
-[own-is-wrong] include/own.hpp
+[own-is-wrong] Own::is
 test: core/own_test.cpp Own.*
-- right
-+ wrong
+- right($1)
++ wrong($1)
 
-[program-is-wrong] examples/program.cpp
+[program-is-wrong] program.cpp
 test: examples/program_test.sh
 - right
 + wrong
@@ -104,7 +109,7 @@ for again in "1 program" ""; do
   tries "a survivor that is not noted, '$again'" 1 "$again"
   says "survived: program-has-another-word: NOT LISTED"
 done
-sed -i '/^- right/i survives: nobody looks at it' tests/mutants/all.txt
+sed -i '/^- right(/i survives: nobody looks at it' tests/mutants/all.txt
 tries "what is noted, and caught" 1 ""
 says "caught: own-is-wrong, which the catalogue lists as a survivor"
 sed -i '/^survives/d' tests/mutants/all.txt
@@ -185,5 +190,22 @@ refused() {
 refused "Other is no test of core/own_test.cpp" Other.IsRight
 refused "IsWrong is no test of core/own_test.cpp" Own.IsWrong
 tries "a filter of what is there" 0 "" --check
+
+# A pattern is found in other lines, in another file and among other names, and must be unambiguous.
+git mv -f include/own.hpp include/other.hpp 2>/dev/null || mv include/own.hpp include/other.hpp
+sed -i 's/given/asked/g; s/== 1/>= 7/; s/? right(/\n      ? \/\/ what is\n right(/' include/other.hpp
+tries "a function that was moved, with other lines and names" 0 "" --check
+# refused_place PLACE PATTERN TEXT
+refused_place() {
+  printf '[another] %s\ntest: core/own_test.cpp\n- %s\n+ $1\n' "$1" "$2" >tests/mutants/more.txt
+  tries "the pattern $2 in $1" 2 "" --check
+  says "another: $3"
+}
+refused_place Own "right(\$1" "its pattern must occur once in Own of include/other.hpp, but occurs 2 times"
+refused_place Own::was "wrong(\$1" "its pattern must occur once in Own::was of include/other.hpp, but occurs 0 times"
+refused_place Own::will "right(\$1" "Own::will does not exist"
+refused_place was.hpp "right(\$1" "was.hpp does not exist"
+refused_place Own::was "right" "its pattern has no \$1"
+rm tests/mutants/more.txt
 
 [ "$failures" -eq 0 ] && echo "mutate: OK"
