@@ -1,0 +1,168 @@
+"""octavo import: reads the configuration of another trainer, and writes Octavo's."""
+import argparse
+import os
+import sys
+
+from octavo_command.errors import CommandError
+from octavo_command.importing import (accelerate, deepspeed, derive, environment, hugging_face, llama_factory, megatron,
+                                      mistakes, report, rows, shell, sources, torchtitan)
+from octavo_command.importing.run import MAPPED, NO_EFFECT, REFUSED, UNKNOWN, Run, Setting
+
+SUMMARY = "writes Octavo's configuration from that of another trainer, and answers every key"
+
+TRAINERS = {"megatron": megatron, "torchtitan": torchtitan, "deepspeed": deepspeed, "accelerate": accelerate,
+            "llama_factory": llama_factory, "hugging_face": hugging_face}
+HELP = """octavo import FILE... [--out FILE.toml]
+octavo import -- torchrun ... pretrain_gpt.py ...
+
+Reads a Megatron-LM script, a torchtitan TOML, a DeepSpeed JSON, an Accelerate YAML, a LLaMA-Factory YAML, or Hugging
+Face's TrainingArguments (JSON, a Python file or a command line), and every file that these name. Several files form one
+run. Nothing is executed. Prints a table with an answer for every key, and the configuration for train_llama or
+finetune_llama.
+
+Exit codes: 0 if every key is mapped or has no effect here; 1 if a key is refused or unknown (the configuration is
+written without it); 2 if a file cannot be read or the command line is wrong (nothing is written)."""
+
+
+def parse(words):
+    parser = argparse.ArgumentParser(prog="octavo import", description=HELP, allow_abbrev=False,
+                                     usage="octavo import FILE... [flags]",
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="*", metavar="FILE", help="configurations and scripts; or -- COMMAND")
+    parser.add_argument("--out", metavar="FILE", help="new file for the configuration; by default it is only printed")
+    parser.add_argument("--from", dest="trainer", choices=sorted(TRAINERS), help="trainer of JSON and YAML files")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE",
+                        help="value of a variable of a script; 1=VALUE is its first argument")
+    parser.add_argument("--ranks", type=int, metavar="N", help="number of ranks, if the sources do not set it")
+    parser.add_argument("--steps", type=int, metavar="N", help="number of optimizer steps; replaces samples and epochs")
+    command = []
+    if "--" in words:
+        at = words.index("--")
+        words, command = words[:at], words[at + 1:]
+    options = parser.parse_args(words)
+    if bool(options.files) == bool(command):
+        raise CommandError("pass either files or, behind --, a command line; see octavo import --help")
+    for name in ("ranks", "steps"):
+        if getattr(options, name) is not None and getattr(options, name) < 1:
+            raise CommandError(f"--{name} must be at least 1, but is {getattr(options, name)}")
+    for pair in options.set:
+        if "=" not in pair:
+            raise CommandError(f"--set must be NAME=VALUE, but is {pair}")
+    if options.out and os.path.exists(options.out):
+        raise CommandError(f"--out must name a new file, but {options.out} exists")
+    return options, command
+
+
+def row_of(setting):
+    if setting.trainer in TRAINERS:
+        return rows.find(TRAINERS[setting.trainer].ROWS, str(setting.key))
+    if setting.trainer == "wrapper":
+        return environment.WRAPPER
+    found = rows.find(environment.LAUNCHER if setting.trainer == "launcher" else environment.ENVIRONMENT, setting.key)
+    return found or (environment.SCRIPT_VARIABLE if setting.trainer == "script" else None)
+
+
+def answer(setting, run):
+    """Answers a setting from its row, or stores a fact."""
+    if setting.answer:
+        return
+    row = row_of(setting)
+    if row is None:
+        run.say(setting, UNKNOWN, "unknown to this importer")
+    elif shell.unresolved(setting.value) and not isinstance(row, (rows.nothing, rows.exported)):
+        run.say(setting, REFUSED, f"depends on {shell.unresolved(setting.value)}; pass --set NAME=VALUE")
+    elif setting.value is None:
+        run.say(setting, NO_EFFECT, "not set")
+    elif setting.value == "auto" and setting.trainer == "deepspeed":
+        run.say(setting, NO_EFFECT, "the trainer's arguments decide")
+    else:
+        try:
+            row.take(setting, run)
+        except (ValueError, TypeError, OverflowError):
+            run.say(setting, REFUSED, "the value has another form than this importer expects")
+
+
+def defaults(run):
+    """Adds the trainers' own defaults for the keys that the sources do not set."""
+    for name in run.trainers:
+        module = TRAINERS[name]
+        added = dict(module.DEFAULTS)
+        present = {getattr(module, "OLD_KEYS", {}).get(setting.key, setting.key)
+                   for setting in run.settings if setting.trainer == name and not shell.unresolved(setting.value)}
+        if any(key in present for key in ("--fp8-format", "fp8")):
+            added.update(getattr(module, "DEFAULTS_WITH_FP8", {}))
+        if "--lr-warmup-fraction" in present or "--lr-warmup-samples" in present:
+            added.pop("--lr-warmup-iters", None)
+        for key, value in added.items():
+            if key not in present and row_of(Setting(key, value, "default", name)) is not None:
+                run.settings.append(Setting(key, value, "default", name))
+
+
+def named_files(run, given):
+    """Reads DeepSpeed's file if a key names it."""
+    for setting in list(run.settings):
+        key = str(setting.key)
+        if key not in ("deepspeed", "deepspeed_config.deepspeed_config_file") or not isinstance(setting.value, str):
+            continue
+        folder = os.path.dirname(setting.place.rpartition(":")[0] or setting.place)
+        before = len(run.settings)
+        sources.read_named(run, setting, folder, given, "deepspeed")
+        del run.settings[run.settings.index(setting, before)]  # it is in the list already
+
+
+def import_run(options, command):
+    given = dict(pair.split("=", 1) for pair in options.set)
+    run = Run()
+    for path in options.files:
+        sources.read(run, path, given, options.trainer)
+    if command:
+        sources.read_command(run, command, "command line", {}, "", given)
+    named_files(run, given)
+    if options.ranks:
+        run.settings.insert(0, Setting("--ranks", options.ranks, "octavo import", "importer"))
+        run.facts["ranks"] = (options.ranks, run.settings[0])
+        run.say(run.settings[0], MAPPED, "the number of ranks")
+    if options.steps:
+        run.settings.insert(0, Setting("--steps", options.steps, "octavo import", "importer"))
+        run.facts["steps"] = (options.steps, run.settings[0])
+        run.say(run.settings[0], MAPPED, "the number of steps")
+    defaults(run)
+    for setting in run.settings:
+        answer(setting, run)
+    order = ["deepspeed", "accelerate", "torchtitan", "megatron", "llama_factory", "hugging_face"]
+    for name in sorted(run.trainers, key=order.index):
+        TRAINERS[name].derive(run)
+    if not {"torchtitan", "megatron", "llama_factory", "hugging_face"} & set(run.trainers):
+        derive.common(run)
+    for setting in run.settings:
+        if not setting.answer:
+            run.say(setting, UNKNOWN, "unknown to this importer together with the other keys")
+    mistakes.find(run)
+    return run
+
+
+def run(words):
+    options, command = parse(words)
+    found = import_run(options, command)
+    ranks = derive.ranks_of(found)
+    text = report.configuration(found, ranks)
+    print("\n".join(report.lines(found)))
+    for warning in found.warnings:
+        print(f"\nwarning: {warning}")
+    counted = report.counts(found)
+    print("\n" + ", ".join(f"{count} {name}" for name, count in counted.items()))
+    if options.out:
+        write(options.out, text)
+        print(f"wrote {options.out}; train with: {report.command(found, ranks, options.out)}")
+    else:
+        print("\n" + text, end="")
+    sys.stdout.flush()
+    return 1 if counted[REFUSED] or counted[UNKNOWN] else 0
+
+
+def write(path, text):
+    try:
+        with open(path, "x", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise CommandError(f"cannot write {path}: {error.strerror}", 1) from None

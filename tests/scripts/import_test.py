@@ -1,0 +1,474 @@
+#!/usr/bin/env python3
+"""Tests octavo import through its command line: import_test.py [TRAIN_LLAMA FINETUNE_LLAMA]
+
+With the two trainers, configurations that were imported also train.
+"""
+import contextlib
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+try:
+    import tomllib
+except ImportError:
+    print("needs Python 3.11")
+    sys.exit(77)
+try:
+    import yaml
+except ImportError:
+    yaml = None
+
+HERE = os.path.dirname(os.path.realpath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+SCRIPTS = os.path.join(HERE, "import")
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(ROOT, "examples"))
+
+from octavo_command import dispatch  # noqa: E402
+from octavo_command.commands import import_  # noqa: E402
+from octavo_command.importing import report, rows, shapes  # noqa: E402
+
+TRAINERS = dict(zip(("train_llama", "finetune_llama"), map(os.path.realpath, sys.argv[1:3])))
+
+
+def octavo(*words, cwd=None):
+    """Runs the command in this process, which takes a tenth of the time."""
+    before, output, error = os.getcwd(), io.StringIO(), io.StringIO()
+    os.chdir(cwd or before)
+    try:
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(error):
+            code = dispatch.main(["import", *words])
+    finally:
+        os.chdir(before)
+    return subprocess.CompletedProcess(words, code, output.getvalue(), error.getvalue())
+
+
+def octavo_process(*words, **more):
+    return subprocess.run([os.path.join(ROOT, "octavo"), "import", *words], capture_output=True, text=True,
+                          timeout=60, check=False, **more)
+
+
+class Imported:
+    """The output of a run: the answers by key, the warnings, and the configuration."""
+
+    def __init__(self, *words, **more):
+        result = octavo(*words, **more)
+        self.code, self.error, self.output = result.returncode, result.stderr, result.stdout
+        table, _, rest = result.stdout.partition("\n\n")
+        self.answers = {}
+        for line in table.splitlines():
+            found = re.match(r"(.*?)  .*?\b(mapped|no effect|refused|unknown)  +(.*)", line)
+            self.answers.setdefault(found.group(1), []).append((found.group(2), found.group(3)))
+        self.warnings = re.findall(r"^warning: (.*)", result.stdout, re.M)
+        configuration = rest[rest.find("\n# Imported"):] if "# Imported" in rest else ""
+        self.toml = tomllib.loads(configuration)
+
+    def kind(self, key):
+        return self.answers[key][0][0]
+
+    def text(self, key):
+        return self.answers[key][0][1]
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def file(self, name, content):
+        path = os.path.join(self.folder, name)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(content if isinstance(content, str) else json.dumps(content))
+        return path
+
+    def imported(self, name, content, *words):
+        return Imported(self.file(name, content), *words)
+
+    def refuses(self, text, *words, code=2):
+        result = octavo(*words, cwd=self.folder)
+        self.assertEqual(result.returncode, code, result.stderr)
+        self.assertEqual(result.stderr.count("\n"), 1)
+        self.assertIn(text, result.stderr)
+
+
+class WholeRuns(Case):
+    """Whole scripts: every key is answered, and the configuration is the expected one."""
+
+    def answered(self, run, keys):
+        given = [key for key, answers in run.answers.items() if not all("(default)" in text for _, text in answers)]
+        missing = [key for key in keys if key not in run.answers and not any(
+            name.endswith("…") and key.startswith(name[:-1]) for name in run.answers)]
+        self.assertEqual(missing, [])
+        self.assertEqual(len(given), len(keys), set(given) ^ set(keys))
+        self.assertNotIn("unknown", [answer for answers in run.answers.values() for answer, _ in answers])
+
+    def test_megatron(self):
+        run = Imported(os.path.join(SCRIPTS, "llama3_8b_fp8.sh"))
+        with open(os.path.join(SCRIPTS, "llama3_8b_fp8.sh"), encoding="utf-8") as file:
+            script = file.read()
+        flags = set(re.findall(r"--[a-z][\w-]*", script)) - {"--fp16", "--train-data-path", "--valid-data-path"}
+        self.answered(run, flags | {"CUDA_DEVICE_MAX_CONNECTIONS", "NCCL_DEBUG", "OUTPUT"})
+        self.assertEqual(run.code, 1)
+        self.assertEqual([key for key in run.answers if run.kind(key) == "refused"], ["--exit-duration-in-mins"])
+        self.assertEqual(run.warnings, [])
+        self.assertEqual(run.toml, {
+            "model": "llama3_8b", "precision": "fp8-delayed", "device": "cuda", "zero": 1, "gather": "fp8",
+            "reduce": "stored", "data": ["corpus/slimpajama_text_document.bin"], "batch": 1, "seq-len": 8192,
+            "micro-batches": 16, "validation-fraction": 0.01, "validation-batches": 32, "steps": 10000,
+            "learning-rate": 1.5e-4, "schedule": "cosine", "warmup": 500, "final-fraction": 0.0666666666667,
+            "weight-decay": 0.1, "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "max-gradient-norm": 1.0, "seed": 1234,
+            "out": "runs/llama3_8b_fp8", "log-every": 1, "evaluate-every": 100, "checkpoint-every": 1000,
+            "resume": "auto"})
+        self.assertIn("mpirun -n 8 octavo train", run.output)
+
+    def test_megatron_with_arguments_and_variables(self):
+        run = Imported(os.path.join(SCRIPTS, "llama3_8b_fp8.sh"), "--set", "1=runs/other", "--set", "3=held_out",
+                       "--set", "DTYPE=bf16", "--set", "GPUS=4")
+        self.assertEqual(run.toml["out"], "runs/other")
+        self.assertEqual(run.toml["validation-data"], ["held_out.bin"])
+        self.assertEqual(run.toml["precision"], "bf16")
+        self.assertNotIn("gather", run.toml)
+        self.assertIn("mpirun -n 4 octavo train", run.output)
+
+    @unittest.skipUnless(yaml, "no python3-yaml")
+    def test_llama_factory(self):
+        run = Imported("llama3_full_sft.yaml", cwd=SCRIPTS)
+        with open(os.path.join(SCRIPTS, "llama3_full_sft.yaml"), encoding="utf-8") as file:
+            keys = set(re.findall(r"^(\w+):", file.read(), re.M))
+        with open(os.path.join(SCRIPTS, "zero1.json"), encoding="utf-8") as file:
+            for key, value in json.load(file).items():
+                keys |= {f"{key}.{inner}" for inner in value} if isinstance(value, dict) else {key}
+        self.answered(run, keys)
+        self.assertEqual(run.code, 0)
+        self.assertEqual(run.toml, {
+            "model": "hf:meta-llama/Meta-Llama-3-8B-Instruct", "device": "cuda", "recompute": "block", "zero": 1,
+            "precision": "Fp8Recipe<DelayedScaling<16, AmaxReduction::max, Margin{0}>>", "comm-timeout": 180000000,
+            "chats": ["data/ultrachat.jsonl"], "chat-template": "llama3", "batch": 4, "seq-len": 4096,
+            "micro-batches": 8, "steps": 1000, "learning-rate": 2e-4, "schedule": "cosine", "warmup": 100,
+            "final-fraction": 0.0, "weight-decay": 0.0, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8,
+            "max-gradient-norm": 1.0, "seed": 42, "out": "saves/llama3-8b/full/sft", "log-every": 10,
+            "evaluate-every": 500, "checkpoint-every": 500, "keep-last": 3})
+        self.assertIn("octavo finetune", run.output)
+
+    def test_torchtitan(self):
+        path = os.path.join(SCRIPTS, "llama3_8b.toml")
+        run = Imported(path, "--ranks", "8")
+        with open(path, "rb") as file:
+            tables = tomllib.load(file)
+        keys = {f"{name}.{key}" for name, table in tables.items() if name != "quantize" for key in table}
+        keys |= {f"quantize.linear.float8.{key}" for key in tables["quantize"]["linear"]["float8"]} | {"--ranks"}
+        self.answered(run, keys)
+        self.assertEqual([key for key in run.answers if run.kind(key) == "refused"], ["training.dataset"])
+        self.assertEqual(run.toml, {
+            "model": "llama3_8b", "precision": "fp8-tensorwise", "device": "cuda", "recompute": "swiglu", "zero": 3,
+            "gather": "fp8", "batch": 1, "seq-len": 8192, "micro-batches": 8, "steps": 1000, "learning-rate": 3e-4,
+            "schedule": "linear", "warmup": 200, "final-fraction": 0.0, "optimizer": "adamw", "weight-decay": 0.1,
+            "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "max-gradient-norm": 1.0, "out": "./outputs",
+            "log-every": 10, "evaluate-every": 0, "checkpoint-every": 500, "keep-last": 10})
+
+    @unittest.skipUnless(TRAINERS and yaml, "no trainers, or no python3-yaml")
+    def test_configurations_train(self):
+        """Everything but the size of the run comes from the configuration."""
+        text, chats = self.file("text.txt", "all that is gold does not glitter\n" * 400), self.file("chats.jsonl", "".join(
+            json.dumps({"messages": [{"role": "user", "content": "Say red!"},
+                                     {"role": "assistant", "content": "red"}]}) + "\n" for _ in range(40)))
+        template = self.file("bytes.json", {"user": {"before": "U: ", "end": "\n"},
+                                            "assistant": {"before": "A: ", "end": "\n"}})
+        size = ["--device", "cpu", "--model", "llama_tiny", "--seq-len", "64", "--batch", "1", "--micro-batches", "1",
+                "--steps", "2", "--warmup", "1", "--sample", "0", "--validation-batches", "1", "--comm-timeout", "9"]
+        for name, more in (("llama3_8b_fp8.sh", ["--data", text]), ("llama3_8b.toml", ["--data", text]),
+                           ("llama3_full_sft.yaml", ["--chats", chats, "--chat-template", template, "--tokenizer",
+                                                     "bytes", "--precision", "fp8-delayed"])):
+            with self.subTest(name):
+                path, out = os.path.join(self.folder, name + ".imported"), os.path.join(self.folder, name + ".run")
+                octavo(os.path.join(SCRIPTS, name), "--out", path, "--ranks", "1")
+                program = TRAINERS["finetune_llama" if name.endswith("yaml") else "train_llama"]
+                result = subprocess.run([program, "--config", path, "--out", out, *size, *more], capture_output=True,
+                                        text=True, timeout=120, check=False)
+                self.assertEqual(result.returncode, 0, result.stderr)
+                with open(os.path.join(out, "config.toml"), "rb") as file:
+                    used = tomllib.load(file)
+                with open(path, "rb") as file:
+                    wanted = tomllib.load(file)
+                given = [word[2:] for word in size + more if word.startswith("--")] + ["out", "device", "resume"]
+                for key in wanted.keys() - set(given):
+                    self.assertEqual(used[key], wanted[key], key)
+
+    @unittest.skipUnless(TRAINERS, "no trainers")
+    def test_flags_exist(self):
+        """Every flag that a table sets or advises is a flag of a trainer."""
+        texts = "".join(subprocess.run([program, "--help"], capture_output=True, text=True, check=True).stdout
+                        for program in TRAINERS.values())
+        flags = set(report.ORDER)
+        for module in import_.TRAINERS.values():
+            flags |= {row.flag for row in module.ROWS.values() if isinstance(row, (rows.to, rows.choice))}
+            advice = " ".join(str(text) for row in module.ROWS.values() for text in vars(row).values())
+            flags |= set(re.findall(r"(?:pass|use|see|and|:) --([a-z][a-z0-9-]*)", advice))
+        known = set(re.findall(r"--([a-z][\w-]*)", texts))
+        self.assertEqual(flags - known, set())
+
+    def test_shapes_are_those_of_the_presets(self):
+        with open(os.path.join(ROOT, "include/octavo/models/llama_config.hpp"), encoding="utf-8") as file:
+            text = file.read()
+        names = {"layers": "layers", "hidden": "hidden", "ffn": "ffn", "heads": "heads", "kv_heads": "kv_heads",
+                 "head_dim": "head_dim", "vocabulary": "vocabulary", "rope_theta": "rope_theta",
+                 "tied": "tied_embeddings", "qk_norm": "qk_norm", "qkv_bias": "qkv_bias"}
+        count = 0
+        for preset, body in re.findall(r"constexpr LlamaConfig (\w+)\{(.*?)\};", text, re.S):
+            if preset not in shapes.PRESETS:
+                continue
+            count += 1
+            for field, member in names.items():
+                found = re.search(rf"\.{member} = ([\w.]+)", body)
+                value = 500000.0 if found is None and field == "rope_theta" else 0 if found is None else \
+                    {"true": 1, "false": 0}.get(found.group(1)) if found.group(1) in ("true", "false") else \
+                    float(found.group(1).rstrip("f"))
+                self.assertEqual(shapes.PRESETS[preset][field], value, f"{preset}.{field}")
+        self.assertGreaterEqual(count, 11)
+
+
+class Mistakes(Case):
+    """Each configuration error that runs in the field had is named."""
+
+    ZERO = {"zero_optimization": {"stage": 1}, "train_micro_batch_size_per_gpu": 4}
+    SFT = ("model_name_or_path: m\nstage: sft\nfinetuning_type: full\ntemplate: llama3\ndataset: x\nfp8: true\n"
+           "max_steps: 10\n")
+
+    def warns(self, run, text):
+        self.assertEqual(sum(text in warning for warning in run.warnings), 1, run.warnings)
+
+    def test_no_mistake(self):
+        self.assertEqual(self.imported("ds.json", self.ZERO).warnings, [])
+
+    def test_section_fp8_of_deepspeed(self):
+        run = self.imported("ds.json", {**self.ZERO, "fp8": {"enabled": True, "loss_scale": 0, "hysteresis": 2}})
+        self.warns(run, 'DeepSpeed ignores the section "fp8"')
+        for key in ("fp8.enabled", "fp8.loss_scale", "fp8.hysteresis"):
+            self.assertEqual(run.kind(key), "no effect")
+
+    def test_accumulation_in_fp32(self):
+        run = self.imported("ds.json", {**self.ZERO, "data_types": {"grad_accum_dtype": "fp32"}})
+        self.warns(run, "data_types.grad_accum_dtype = fp32 casts every gradient")
+        self.assertEqual(run.toml["reduce"], "fp32")
+        self.assertEqual(self.imported("ds.json", {**self.ZERO, "data_types": {"grad_accum_dtype": "bf16"}}).warnings, [])
+
+    def test_communication_in_fp32(self):
+        run = self.imported("ds.json", {**self.ZERO, "communication_data_type": "fp32"})
+        self.warns(run, "communication_data_type = fp32 sends twice the bytes")
+
+    @unittest.skipUnless(yaml, "no python3-yaml")
+    def test_back_end_auto_or_missing(self):
+        auto = self.imported("sft.yaml", self.SFT + "fp8_backend: auto\n")
+        self.warns(auto, "the FP8 back end is auto, so torchao runs")
+        self.assertEqual(auto.toml["precision"], "fp8-rowwise")
+        self.warns(self.imported("sft.yaml", self.SFT), "the FP8 back end is missing")
+        self.assertEqual(self.imported("sft.yaml", self.SFT + "fp8_backend: te\n").warnings, [])
+        accelerate = "compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_GPU\nmixed_precision: fp8\n"
+        self.warns(self.imported("a.yaml", accelerate), "the FP8 back end is missing")
+
+    def test_connections(self):
+        script = "torchrun --nproc_per_node 8 pretrain_gpt.py --tensor-model-parallel-size 8\n"
+        self.warns(self.imported("run.sh", script), "CUDA_DEVICE_MAX_CONNECTIONS is not set")
+        self.warns(self.imported("run.sh", "export CUDA_DEVICE_MAX_CONNECTIONS=8\n" + script),
+                   "CUDA_DEVICE_MAX_CONNECTIONS is 8")
+        self.assertEqual(self.imported("run.sh", "export CUDA_DEVICE_MAX_CONNECTIONS=1\n" + script).warnings, [])
+        self.assertEqual(self.imported("run.sh", "CUDA_DEVICE_MAX_CONNECTIONS=1 " + script).warnings, [])
+
+    def test_all_reduce_variable(self):
+        run = self.imported("run.sh", "export NVTE_FP8_ALLREDUCE=1 CUDA_DEVICE_MAX_CONNECTIONS=1\n"
+                                      "torchrun pretrain_gpt.py --bf16\n")
+        self.warns(run, "nothing reads NVTE_FP8_ALLREDUCE")
+        self.assertEqual(run.kind("NVTE_FP8_ALLREDUCE"), "no effect")
+
+    @unittest.skipUnless(yaml, "no python3-yaml")
+    def test_layers(self):
+        self.file("ds.json", {**self.ZERO, "train_micro_batch_size_per_gpu": "auto"})
+        self.file("acc.yaml", "compute_environment: LOCAL_MACHINE\nnum_processes: 8\nmixed_precision: bf16\n"
+                              "distributed_type: DEEPSPEED\ndeepspeed_config:\n  deepspeed_config_file: ds.json\n")
+        run = self.imported("run.sh", "accelerate launch --config_file acc.yaml run_clm.py --output_dir o --bf16\n")
+        self.warns(run, "3 files decide this run")
+        self.assertEqual(run.toml["zero"], 1)
+        self.assertEqual(run.toml["precision"], "bf16")
+        self.assertIn("mpirun -n 8 octavo train", run.output)
+        self.assertEqual(run.kind("num_processes"), "mapped")
+
+    def test_contradicting_layers(self):
+        self.file("ds.json", self.ZERO)
+        run = self.imported("run.sh", "torchrun --nproc_per_node 2 run_clm.py --output_dir o "
+                                      "--per_device_train_batch_size 8 --deepspeed ds.json\n")
+        self.assertIn("contradicts per_device_train_batch_size = 8", run.text("train_micro_batch_size_per_gpu"))
+        self.assertEqual((run.code, run.toml["batch"]), (1, 8))
+
+
+class Keys(Case):
+    def megatron(self, flags, *words):
+        return Imported(*words, "--", "torchrun", "--nproc_per_node", "4", "pretrain_gpt.py", *flags.split())
+
+    def test_unknown_keys(self):
+        run = self.megatron("--lr 1e-3 --not-a-flag 3")
+        self.assertEqual(run.answers["--not-a-flag"], [("unknown", "unknown to this importer")])
+        self.assertEqual(run.code, 1)
+        self.assertIn("--not-a-flag: unknown", run.output)
+
+    def test_exit_code_without_refusals(self):
+        self.assertEqual(self.megatron("--lr 1e-3 --context-parallel-size 1").code, 0)
+        self.assertEqual(self.megatron("--lr 1e-3 --context-parallel-size 2").code, 1)
+
+    def test_recipes_of_megatron(self):
+        for flags, precision in (
+                ("--bf16", "bf16"), ("", "fp32"),
+                ("--fp8-format hybrid --fp8-amax-history-len 1024 --fp8-amax-compute-algo max", "fp8-delayed"),
+                ("--fp8-format hybrid", "Fp8Recipe<DelayedScaling<1, AmaxReduction::most_recent, Margin{0}>>"),
+                ("--fp8-format hybrid --fp8-recipe tensorwise", "fp8-tensorwise"),
+                ("--fp8-format e4m3 --fp8-recipe tensorwise", "Fp8Recipe<Tensorwise, E4M3Only>"),
+                ("--fp8-format e4m3 --fp8-recipe blockwise", "fp8-blockwise"),
+                ("--fp8-format hybrid --fp8-recipe tensorwise --first-last-layers-bf16", "fp8-tensorwise-bf16-edges"),
+                ("--fp8-format hybrid --fp8-recipe tensorwise --first-last-layers-bf16 --num-layers-at-start-in-bf16 2",
+                 "Layerwise<First<2, Bf16>, Fp8Recipe<Tensorwise>, Last<1, Bf16>>")):
+            with self.subTest(flags):
+                self.assertEqual(self.megatron(flags).toml["precision"], precision)
+        run = self.megatron("--fp8-format e4m3 --fp8-recipe mxfp8")
+        self.assertEqual((run.kind("--fp8-recipe"), run.toml.get("precision")), ("refused", None))
+        self.assertEqual(self.megatron("--fp16").kind("--fp16"), "refused")
+
+    def test_defaults_of_the_other_trainer(self):
+        toml = self.megatron("--lr 1e-3 --train-iters 100").toml
+        self.assertEqual((toml["weight-decay"], toml["beta2"], toml["schedule"], toml["warmup"]),
+                         (0.01, 0.999, "linear", 0))
+
+    def test_ranks_that_are_unknown(self):
+        run = Imported("--", "python", "pretrain_gpt.py", "--global-batch-size", "64")
+        self.assertIn("pass --ranks N", run.text("--global-batch-size"))
+        run = Imported("--ranks", "8", "--", "python", "pretrain_gpt.py", "--global-batch-size", "64")
+        self.assertEqual(run.toml["micro-batches"], 8)
+        run = self.megatron("--global-batch-size 63")
+        self.assertIn("must be a multiple of batch 1 × 4 ranks", run.text("--global-batch-size"))
+        run = self.megatron("--global-batch-size 64 --tensor-model-parallel-size 2")
+        self.assertEqual((run.toml["micro-batches"], run.toml["tensor-parallel"]), (32, 2))
+
+    def test_shape_of_no_preset(self):
+        run = self.megatron("--num-layers 5 --hidden-size 640 --num-attention-heads 10")
+        self.assertEqual((run.kind("--num-layers"), run.toml.get("model")), ("refused", None))
+        run = self.megatron("--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --num-query-groups 8 "
+                            "--ffn-hidden-size 14336 --vocab-size 128256 --position-embedding-type rope --rotary-base 10000")
+        self.assertEqual((run.kind("--rotary-base"), run.toml["model"]), ("refused", "llama3_8b"))
+
+    def test_blend(self):
+        run = self.megatron("--data-path 0.3 a 0.7 b")
+        self.assertEqual(run.toml["data"], ["a.bin:0.3", "b.bin:0.7"])
+
+    def test_hugging_face_json_and_python(self):
+        arguments = {"output_dir": "out", "per_device_train_batch_size": 4, "max_steps": 100, "lr_scheduler_type": "cosine",
+                     "warmup_ratio": 0.1, "bf16": True, "optim": "adamw_bnb_8bit", "save_strategy": "no",
+                     "gradient_checkpointing": True, "resume_from_checkpoint": None}
+        run = self.imported("arguments.json", arguments)
+        code = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
+        for run in (run, self.imported("train.py", f"args = TrainingArguments({code})\n")):
+            self.assertEqual(run.code, 0)
+            self.assertEqual((run.toml["warmup"], run.toml["moments"], run.toml["recompute"], run.toml["precision"]),
+                             (10, "8bit", "block", "bf16"))
+            self.assertNotIn("checkpoint-every", run.toml)
+        run = self.imported("train.py", "args = TrainingArguments(output_dir='o', max_steps=count)\n")
+        self.assertIn("depends on count", run.text("max_steps"))
+
+    @unittest.skipUnless(yaml, "no python3-yaml")
+    def test_epochs(self):
+        arguments = {"output_dir": "out", "num_train_epochs": 3, "warmup_ratio": 0.1}
+        run = self.imported("arguments.json", arguments)
+        self.assertIn("pass --steps N", run.text("num_train_epochs"))
+        self.assertEqual(self.imported("arguments.json", arguments, "--steps", "200").toml["warmup"], 20)
+        sft = "model_name_or_path: m\nstage: sft\nfinetuning_type: lora\ntemplate: llama3\nnum_train_epochs: 2\n"
+        run = self.imported("sft.yaml", sft)
+        self.assertEqual((run.toml["epochs"], run.toml["lora"], run.toml["lora-alpha"]), (2, 8, 16))
+
+    @unittest.skipUnless(yaml, "no python3-yaml")
+    def test_accelerate_with_transformer_engine(self):
+        run = self.imported("a.yaml", "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nmixed_precision: fp8\n"
+                                      "num_processes: 2\nfp8_config:\n  backend: TE\n  fp8_format: HYBRID\n  amax_history_len: 1024\n"
+                                      "  amax_compute_algo: max\n  override_linear_precision: (false, false, false)\n"
+                                      "fsdp_config:\n  fsdp_sharding_strategy: SHARD_GRAD_OP\n")
+        self.assertEqual((run.toml["precision"], run.toml["zero"], run.code), ("fp8-delayed", 2, 0))
+
+
+    def test_the_command(self):
+        result = octavo_process("--ranks", "2", "--", "torchrun", "pretrain_gpt.py", "--lr", "1e-3", "--no-such-flag")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("mpirun -n 2 octavo train", result.stdout)
+
+
+class Scripts(Case):
+    """Shell scripts are read, and never run."""
+
+    def test_nothing_is_executed(self):
+        self.imported("run.sh", f"touch {self.folder}/made\nX=$(touch {self.folder}/made)\n"
+                                "torchrun pretrain_gpt.py --lr 1e-3\n")
+        self.assertFalse(os.path.exists(f"{self.folder}/made"))
+
+    def test_variables(self):
+        run = self.imported("run.sh", "A=1\nB=$((A + 2 * 3))\nunset_one=\nARGS=(--train-iters \"$B\" # seven\n --lr ${RATE:-1e-3})\n"
+                                      "ARGS+=(--seed ${unset_one:-9})\nif [ $B -gt 5 ] && [ -n \"$A\" ]; then\n ARGS+=(--seq-length 64)\n"
+                                      "else\n ARGS+=(--seq-length 32)\nfi\n[[ $A == 2 ]] && ARGS+=(--seq-length 16)\n"
+                                      "CMD=\"torchrun pretrain_gpt.py ${ARGS[*]}\"\neval $CMD | tee log\n")
+        toml = run.toml
+        self.assertEqual((toml["steps"], toml["learning-rate"], toml["seed"], toml["seq-len"]), (7, 1e-3, 9, 64))
+
+    def test_values_that_the_script_does_not_determine(self):
+        script = "N=$(cat steps)\nif [ -f data ]; then\n R=1\nfi\ntorchrun pretrain_gpt.py --train-iters $N --seed $R --lr $LR\n"
+        run = self.imported("run.sh", script)
+        self.assertIn("depends on $(cat steps)", run.text("--train-iters"))
+        self.assertIn("depends on the condition in line 2", run.text("--seed"))
+        self.assertIn("depends on $LR", run.text("--lr"))
+        run = self.imported("run.sh", script, "--set", "N=5", "--set", "R=2", "--set", "LR=0.1")
+        self.assertEqual((run.toml["steps"], run.toml["seed"], run.toml["learning-rate"]), (5, 2, 0.1))
+
+    def test_a_launch_in_a_loop_or_condition(self):
+        path = self.file("run.sh", "if [ -f x ]; then\n torchrun pretrain_gpt.py --lr 1\nfi\n")
+        self.refuses("whether the trainer starts depends on the condition in line 1", path)
+        path = self.file("run.sh", "torchrun pretrain_gpt.py --lr 1\ntorchrun pretrain_gpt.py --lr 2\n")
+        self.refuses("starts it in these lines: 1, 2", path)
+        self.refuses("lines: none", self.file("run.sh", "echo hello\n"))
+
+
+class Messages(Case):
+    def test_wrong_input(self):
+        self.refuses("cannot read missing.json: No such file", "missing.json")
+        self.refuses("must be valid JSON", self.file("a.json", "{"))
+        if yaml:
+            self.refuses("must be valid YAML", self.file("a.yaml", "a: [1"))
+        self.refuses("must be valid TOML", self.file("a.toml", "a = "))
+        self.refuses("its keys are of none: a; pass --from TRAINER", self.file("b.json", {"a": 1}))
+        self.refuses("must contain keys and values", self.file("b.json", "[1]"))
+        self.refuses("pass either files or", "--ranks", "2")
+        self.refuses("--ranks must be at least 1, but is 0", "--ranks", "0", "a.json")
+        self.refuses("--set must be NAME=VALUE, but is X", "--set", "X", "a.json")
+        self.refuses("must be UTF-8 text", self.file_of_bytes(b"\xff\xfe\x00"))
+
+    def file_of_bytes(self, content):
+        path = os.path.join(self.folder, "bytes.sh")
+        with open(path, "wb") as file:
+            file.write(content)
+        return path
+
+    def test_files_are_not_overwritten(self):
+        source, out = self.file("a.json", Mistakes.ZERO), self.file("out.toml", "mine")
+        self.refuses("--out must name a new file, but", source, "--out", out)
+        result = octavo(source, "--out", os.path.join(self.folder, "new.toml"))
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.refuses("cannot write", source, "--out", "no/folder.toml", code=1)
+
+    def test_without_the_module_yaml(self):
+        self.file("yaml.py", "raise ImportError")
+        path = self.file("a.yaml", "template: llama3\n")
+        result = octavo_process(path, env={**os.environ, "PYTHONPATH": self.folder})
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("install it: apt-get install python3-yaml", result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
