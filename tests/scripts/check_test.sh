@@ -6,6 +6,7 @@ scratch=$(mktemp -d) || exit 1
 trap 'rm -rf "$scratch"' EXIT
 mkdir -p "$scratch"/{scripts,include/octavo/core,tests/compile_fail}
 cp "$root"/scripts/{check,doxygen-markdown,github_markdown.py,prose.py,prose.txt,docs_site.py,draw-throughput} "$scratch/scripts/"
+cp -r "$root/scripts/checks" "$scratch/scripts/"
 
 "$root/scripts/check" --list |
   sed -nE 's/^([a-z-]+) .* \(nightly\)$/\1 nightly/p; t; s/^([a-z-]+) .*/\1/p' | sort >"$scratch/listed"

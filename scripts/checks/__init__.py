@@ -1,0 +1,1 @@
+"""The checks of scripts/check, a module per topic."""

@@ -1,0 +1,78 @@
+"""Checks that run tests and other scripts."""
+
+from xml.etree import ElementTree
+
+from checks.common import JOBS, ROOT, WORK, build, check, fault_of, nightly, run, say
+
+# Rooms whose tests take minutes under sanitizers, because they multiply large matrices or run whole
+# models.
+LONG_SANITIZED = {"gemm", "attention", "models", "parallel", "session", "checkpoint", "run",
+                  "inference", "support"}
+WAITING_TESTS = 2  # run in addition to JOBS others: many tests wait for ranks or for a time-out
+
+
+@check
+def mutants():
+    """Every fault in tests/mutants/ applies: its pattern occurs exactly once."""
+    fault = fault_of("scripts/mutate --check", [ROOT / "scripts" / "mutate", "--check"])
+    return [fault] if fault else []
+
+
+@check
+def sanitize():
+    """Tests of rooms not in LONG_SANITIZED pass under Address- and UndefinedBehaviorSanitizer."""
+    return sanitized(rooms_with_tests() - LONG_SANITIZED)
+
+
+@nightly
+def sanitize_long():
+    """The same for tests that take minutes: GEMMs, attention, and whole models."""
+    return sanitized(LONG_SANITIZED)
+
+
+def sanitized(rooms):
+    programs = test_programs(rooms)
+    return build("sanitize", *programs) or test_faults("sanitize", programs)
+
+
+def rooms_with_tests():
+    return {path.parent.name for path in (ROOT / "tests").glob("*/*_test.cpp")} - {"examples"}
+
+
+def test_programs(rooms):
+    return [f"test_{room}" for room in sorted(rooms)]
+
+
+def test_faults(preset, programs):
+    """Runs test programs of a build; returns the output of the tests that failed."""
+    report = WORK / f"{preset}.xml"
+    WORK.mkdir(parents=True, exist_ok=True)
+    status, output = run(["ctest", "--test-dir", f"build/{preset}", "--no-tests=error",
+                          "--tests-regex", f"^({'|'.join(programs)})\\.",
+                          "--parallel", JOBS + WAITING_TESTS, "--output-junit", report])
+    if status == 0:
+        return []
+    failed = [f"{case.get('name')}\n{case.findtext('system-out', '').rstrip()}"
+              for case in ElementTree.parse(report).iter("testcase") if case.get("status") == "fail"]
+    # The list of failures as well: a test that crashed or timed out may have printed nothing.
+    return [*failed, output[max(output.find("The following tests "), 0):]]
+
+
+@check
+def fuzz():
+    """No file parser crashes during 5 s of fuzzing each."""
+    return fuzzed(5)
+
+
+@nightly
+def fuzz_long():
+    """No file parser crashes during a minute of fuzzing each; scripts/fuzz runs longer."""
+    return fuzzed(60)
+
+
+def fuzzed(seconds):
+    status, output = run([ROOT / "scripts" / "fuzz", "--seconds", seconds])
+    if status == 0:
+        say(output.rstrip())
+    return [output] if status else []
+
