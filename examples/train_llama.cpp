@@ -25,6 +25,8 @@
 #include <train_llama/run_folder.hpp>
 #include <train_llama/timeline.hpp>
 
+#include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <new>
 #include <optional>
@@ -120,6 +122,10 @@ int train(Setup& setup, Report& report, const Options& options, const Instance& 
   report.end(summary,
              summary.gave_up || options.sample == 0 ? "" : setup.data->sample(session, options),
              session.allocated_bytes(), session.allocated_host_bytes());
+  const bool is_late = std::chrono::steady_clock::now() >= end_time(options);
+  if (ranks.is_first() && summary.signal == SIGTERM && is_late) {
+    programs::tell("{}: --max-time ended the run after step {}\n", program().name, summary.steps);
+  }
   if (ranks.is_first() && summary.signal != 0 && is_to_go_on) {
     programs::tell("{}: stopped and saved; {}\n", program().name, how_to_go_on(setup.folder));
   }

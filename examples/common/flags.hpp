@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cerrno>
 #include <cmath>
 #include <csignal>
@@ -98,6 +99,29 @@ inline CLI::Validator above_zero() {
 }
 inline CLI::Validator not_negative() {
   return finite_number("is not a number of at least 0", [](double v) { return v >= 0; });
+}
+/// Converts a time such as 90s, 30m, 11.5h or 2d to seconds. The longest is 10,000 days.
+inline CLI::Validator seconds() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string {
+        constexpr double longest = 10'000.0 * 24 * 3600;
+        const std::string units = "smhd";
+        constexpr std::array unit_seconds{1.0, 60.0, 3600.0, 24.0 * 3600.0};
+        const std::size_t unit = text.empty() ? std::string::npos : units.find(text.back());
+        const bool has_unit = unit != std::string::npos;
+        const std::string number = has_unit ? text.substr(0, text.size() - 1) : text;
+        double value = 0;
+        const bool is_number = !number.empty() && (std::isdigit(number.back()) != 0) &&
+                               CLI::detail::lexical_cast(number, value);
+        if (has_unit) value *= unit_seconds[unit];
+        if (!is_number || !(value >= 0 && value <= longest)) {
+          return "'" + text +
+                 "' is not a time from 0 to 10000d; write one such as 90s, 30m or 11.5h";
+        }
+        text = fmt::format("{}", value);
+        return {};
+      },
+      "");
 }
 inline CLI::Validator share() {
   return finite_number("is not a number from 0 to below 1",

@@ -28,7 +28,9 @@ inline constexpr std::size_t sample_length = 200;
 /// A run's row of the table. A missing number was not recorded; NaN was not finite.
 struct Row {
   std::string label;
-  std::optional<double> train_loss, validation_loss, least_loss, gap_percent, tokens_per_second;
+  std::optional<double> train_loss, validation_loss, gap_percent, tokens_per_second;
+  std::optional<double> least_train_loss;  ///< of a single step
+  std::optional<double> least_validation_loss;
   std::uint64_t gap_step = 0;  ///< last step at which both this run and the baseline were evaluated
   GemmCount gemms;
   std::uint64_t skipped = 0;
@@ -160,13 +162,19 @@ inline void fill_from_steps(const Run& run, std::size_t window, Row& row) {
   row.tokens_per_second = mean_speed(run);
 }
 
+inline void keep_least(double loss, std::optional<double>& least) {
+  if (!least || loss < *least || std::isnan(*least)) least = loss;
+}
+
 inline Row make_row(const Run& run, std::string label, std::size_t window) {
   Row row;
   row.label = std::move(label);
   row.gemms = run.configuration.gemms;
   for (const Evaluation& evaluation : run.evaluations) {
-    if (!row.least_loss || evaluation.loss < *row.least_loss || std::isnan(*row.least_loss))
-      row.least_loss = evaluation.loss;
+    keep_least(evaluation.loss, row.least_validation_loss);
+  }
+  for (const Step& step : run.steps) {
+    if (!step.skipped) keep_least(step.loss, row.least_train_loss);
   }
   if (!run.summary) {
     fill_from_steps(run, window, row);
@@ -381,8 +389,9 @@ inline Cells table_head(const Comparison& comparison) {
   const Run& baseline = comparison.runs[comparison.baseline];
   return {"recipe",
           "train loss",
+          "min train loss",
           "validation loss",
-          "min loss",
+          "min validation loss",
           "gap to " + visible(baseline.configuration.precision),
           "tokens/s",
           "FP8 GEMMs",
@@ -395,8 +404,9 @@ inline Cells table_cells(const Comparison& comparison, std::size_t index) {
   const auto gap = [](double value) { return fmt::format("{:+.2f} %", value); };
   return {row.label,
           number_cell(row.train_loss, loss_text),
+          number_cell(row.least_train_loss, loss_text),
           number_cell(row.validation_loss, loss_text),
-          number_cell(row.least_loss, loss_text),
+          number_cell(row.least_validation_loss, loss_text),
           index == comparison.baseline && row.gap_percent ? "baseline"
                                                           : number_cell(row.gap_percent, gap),
           number_cell(row.tokens_per_second, rate_text),

@@ -13,6 +13,7 @@
 #include <train_llama/optimizer.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -65,6 +66,8 @@ struct Options : ModelChoice {
   octavo::Index validation_batches = 16;
 
   octavo::Index steps = 500;
+  std::chrono::steady_clock::time_point start_time = std::chrono::steady_clock::now();
+  double max_time = 0;  ///< seconds since `start_time`; 0: no limit
   double learning_rate = 1e-3;
   std::string schedule = "cosine";
   octavo::Index warmup = 20;
@@ -187,6 +190,10 @@ inline void declare(CLI::App& app, Options& options, void (*declare_data)(CLI::A
 
   const std::string training = "Training";
   add("--steps", options.steps, "number of optimizer steps", training)->check(at_least_one());
+  add("--max-time", options.max_time,
+      "time after the start at which the run stops as after SIGTERM, such as 90s or 11.5h; 0: none",
+      training)
+      ->transform(seconds());
   add("--learning-rate", options.learning_rate, "learning rate at the end of the warm-up", training)
       ->check(above_zero());
   add("--schedule", options.schedule,
@@ -470,6 +477,14 @@ inline const char* or_configuration(const Options& options) {
                                 : ", or pass --config RUN/config.toml with all flags of the run";
 }
 
+/// Returns the time at which --max-time ends the run.
+inline std::chrono::steady_clock::time_point end_time(const Options& options) {
+  using Clock = std::chrono::steady_clock;
+  if (options.max_time == 0) return Clock::time_point::max();
+  return options.start_time + std::chrono::duration_cast<Clock::duration>(
+                                  std::chrono::duration<double>(options.max_time));
+}
+
 /// Returns the options of the training run.
 inline octavo::RunOptions run_options(const Options& options) {
   return {.schedule = schedule(options),
@@ -477,7 +492,8 @@ inline octavo::RunOptions run_options(const Options& options) {
           .operands_every = options.operands_every,
           .max_skipped = options.max_skipped,
           .hash_every = options.hash_every,
-          .spikes = spike_options(options)};
+          .spikes = spike_options(options),
+          .end_time = end_time(options)};
 }
 
 }  // namespace trainer

@@ -38,9 +38,9 @@ row_is() {
 
 # (2.55 - 2.5) / 2.5 is 2 %.
 run "two finished runs" 0 bf16 fp8_delayed --html "$scratch/report.html"
-row_is "recipe train loss validation loss min loss gap to bf16 tokens/s FP8 GEMMs skipped steps end"
-row_is "bf16 2.5000 2.5000 2.5000 baseline 15,200 0 of 48 0 done after 4 steps"
-row_is "fp8 <delayed> 2.6000 2.5500 2.5500 +2.00 % 1,234,567 45 of 48 1 done after 4 steps"
+row_is "recipe train loss min train loss validation loss min validation loss gap to bf16 tokens/s FP8 GEMMs skipped steps end"
+row_is "bf16 2.5000 2.5000 2.5000 2.5000 baseline 15,200 0 of 48 0 done after 4 steps"
+row_is "fp8 <delayed> 2.6000 2.6000 2.5500 2.5500 +2.00 % 1,234,567 45 of 48 1 done after 4 steps"
 out_mentions_not "STOPPED"
 out_mentions_not "are equal"
 out_mentions "Different seed: "
@@ -83,11 +83,11 @@ PYTHON
 
 # (2.5 - 2.55) / 2.55 is -1.96 %.
 run "another baseline" 0 bf16 fp8_delayed --baseline fp8-delayed
-row_is "bf16 2.5000 2.5000 2.5000 -1.96 % 15,200 0 of 48 0 done after 4 steps"
+row_is "bf16 2.5000 2.5000 2.5000 2.5000 -1.96 % 15,200 0 of 48 0 done after 4 steps"
 
 # Train loss is step 2's, as the mean is over one step, and so is its speed: 1,024 tokens in 0.05 s; (3.9 - 4) / 4.
 run "a killed run" 0 bf16 killed
-row_is "fp8 tensorwise 4.5000 3.9000 3.9000 -2.50 % 20,480 45 of 48 0 STOPPED at step 2 of 4: no summary"
+row_is "fp8 tensorwise 4.5000 4.5000 3.9000 3.9000 -2.50 % 20,480 45 of 48 0 STOPPED at step 2 of 4: no summary"
 out_has "note: fp8 tensorwise: line 5 of its metrics.jsonl is truncated and was ignored."
 out_has "note: fp8 tensorwise STOPPED at step 2 of 4: no summary."
 out_has "note: fp8 tensorwise: no summary: it was killed, or is still running. Its train loss is that of its last step, its validation loss that of its last evaluation."
@@ -106,19 +106,19 @@ stopped signal "signal 15" 4
 stopped late "not finite" 3
 # Both were evaluated at step 4; of the late one only step 2 counts, where both have 4.
 run "a run that a signal stopped" 0 bf16 "$scratch/signal" --html "$scratch/report.html"
-row_is "fp8 blockwise 2.5000 2.5000 0.0100 -99.60 % 15,200 0 of 48 0 STOPPED at step 4 of 30: signal 15"
+row_is "fp8 blockwise 2.5000 2.5000 2.5000 0.0100 -99.60 % 15,200 0 of 48 0 STOPPED at step 4 of 30: signal 15"
 out_has "note: fp8 blockwise STOPPED at step 4 of 30: signal 15."
 html_has 'class=" stopped"'
 run "a run that was not finite" 0 bf16 "$scratch/late"
-row_is "fp8 blockwise 2.5000 2.5000 0.0100 +0.00 % 15,200 0 of 48 0 STOPPED at step 4 of 30: not finite"
+row_is "fp8 blockwise 2.5000 2.5000 2.5000 0.0100 +0.00 % 15,200 0 of 48 0 STOPPED at step 4 of 30: not finite"
 out_mentions "the gap is that after step 2, the last at which both were evaluated"
 # Files of before the summary said how it ended.
 sed -i 's/"end":"not finite",//' "$scratch/late/metrics.jsonl"
 run "a stopped run of an older version" 0 bf16 "$scratch/late"
-row_is "fp8 blockwise 2.5000 2.5000 0.0100 +0.00 % 15,200 0 of 48 0 STOPPED at step 4 of 30: stopped"
+row_is "fp8 blockwise 2.5000 2.5000 2.5000 0.0100 +0.00 % 15,200 0 of 48 0 STOPPED at step 4 of 30: stopped"
 sed -i 's/"step":2,"loss":4,/"step":1,"loss":4,/' "$scratch/late/metrics.jsonl"
 run "no step in common" 0 bf16 "$scratch/late"
-row_is "fp8 blockwise 2.5000 2.5000 0.0100 - 15,200 0 of 48 0 STOPPED at step 4 of 30: stopped"
+row_is "fp8 blockwise 2.5000 2.5000 2.5000 0.0100 - 15,200 0 of 48 0 STOPPED at step 4 of 30: stopped"
 out_mentions "no gap: there is no step at which both it and bf16 have a finite validation loss"
 
 # Runs of one precision: the baseline is one that is done, or at least has a validation loss.
@@ -126,7 +126,7 @@ mkdir "$scratch/early" "$scratch/edges"
 grep -v '"event":"\(evaluation\|summary\)"' bf16/metrics.jsonl >"$scratch/early/metrics.jsonl"
 run "a baseline that was killed, and one that is done" 0 "$scratch/early" bf16 fp8_delayed
 out_has "note: Several runs have the precision bf16; the gap is measured against bf16 (bf16)."
-row_is "fp8 <delayed> 2.6000 2.5500 2.5500 +2.00 % 1,234,567 45 of 48 1 done after 4 steps"
+row_is "fp8 <delayed> 2.6000 2.6000 2.5500 2.5500 +2.00 % 1,234,567 45 of 48 1 done after 4 steps"
 grep -v '"event":"summary"' bf16/metrics.jsonl >"$scratch/late/metrics.jsonl"
 run "a baseline without a loss, and one with" 0 "$scratch/early" "$scratch/late" fp8_delayed
 out_has "note: Several runs have the precision bf16; the gap is measured against bf16 (late)."
@@ -136,22 +136,22 @@ out_mentions "note: bf16 has no finite validation loss, so no gap can be given."
 mkdir "$scratch/begun" "$scratch/one"
 head -n 1 fp8_delayed/metrics.jsonl >"$scratch/begun/metrics.jsonl"
 run "a run without a step" 0 bf16 "$scratch/begun"
-row_is "fp8 <delayed> - - - - - 45 of 48 0 STOPPED at step 0 of 4: no summary"
+row_is "fp8 <delayed> - - - - - - 45 of 48 0 STOPPED at step 0 of 4: no summary"
 out_has "note: fp8 <delayed>: no summary: it was killed, or is still running. It has no step yet."
 sed -e 's/"steps":4/"steps":1/' -e '/"step":[234]/d' bf16/metrics.jsonl >"$scratch/one/metrics.jsonl"
 run "a run of one step" 0 "$scratch/one" --html "$scratch/report.html"
-row_is "bf16 2.5000 2.5000 - - 15,200 0 of 48 0 done after 1 step"
+row_is "bf16 2.5000 5.5000 2.5000 - - 15,200 0 of 48 0 done after 1 step"
 html_has "1 run; the baseline is bf16"
 html_has "Running means are over 1 step."
 sed -i '/"event":"summary"/d' "$scratch/one/metrics.jsonl"
 run "a run of one step, which was killed" 0 "$scratch/one"
-row_is "bf16 5.5000 - - - 10,240 0 of 48 0 STOPPED at step 1 of 1: no summary"
+row_is "bf16 5.5000 5.5000 - - - 10,240 0 of 48 0 STOPPED at step 1 of 1: no summary"
 
 sed -e 's/"precision":"fp8-delayed"/"precision":"fp8-delayed-bf16-edges"/' \
   -e 's/"recipe":"[^"]*"/"recipe":"first 1 bf16, fp8 delayed, last 1 bf16"/' \
   fp8_delayed/metrics.jsonl >"$scratch/edges/metrics.jsonl"
 run "a recipe of several parts" 0 bf16 "$scratch/edges" --html "$scratch/report.html"
-row_is "fp8-delayed-bf16-edges 2.6000 2.5500 2.5500 +2.00 % 1,234,567 45 of 48 1 done after 4 steps"
+row_is "fp8-delayed-bf16-edges 2.6000 2.6000 2.5500 2.5500 +2.00 % 1,234,567 45 of 48 1 done after 4 steps"
 out_has "note: fp8-delayed-bf16-edges: first 1 bf16, fp8 delayed, last 1 bf16."
 html_has "Of each step. Above zero is worse"
 python3 - "$scratch" <<'PYTHON'
@@ -180,7 +180,7 @@ mkdir -p "$scratch/resumed" "$scratch/elsewhere/bf16" "$scratch/announced" "$scr
 } >"$scratch/resumed/metrics.jsonl"
 run "a resumed run" 0 bf16 "$scratch/resumed"
 out_mentions "resumed; the records from step 3 on replace earlier ones"
-row_is "bf16 (resumed) 2.5000 4.0000 4.0000 +0.00 % 18,618 0 of 48 0 STOPPED at step 4 of 4: no summary"
+row_is "bf16 (resumed) 2.5000 2.5000 4.0000 4.0000 +0.00 % 18,618 0 of 48 0 STOPPED at step 4 of 4: no summary"
 # The summary of a resumed run has the speed of its last process.
 mkdir "$scratch/ended"
 {
@@ -199,7 +199,7 @@ converted() {
 }
 converted '{"event":"resumed","step":3,"checkpoint":"step_3","ranks":1,"version":"1","converted":{"step":3,"recipe":"fp8 <delayed>","optimizer":"AdamW","changes":["all"]}}' >"$scratch/converted/metrics.jsonl"
 run "a run that was converted" 0 "$scratch/converted" bf16 --html "$scratch/report.html"
-row_is "bf16 (converted) 2.5000 2.5000 2.5000 baseline 20,480 0 of 48 0 done after 4 steps"
+row_is "bf16 (converted) 2.5000 2.5000 2.5000 2.5000 baseline 20,480 0 of 48 0 done after 4 steps"
 out_has "note: bf16 (converted): converted after step 3 from fp8 <delayed>, AdamW, which computed the steps until then."
 html_has "converted after step 3 from fp8 &lt;delayed&gt;, AdamW"
 {
@@ -218,8 +218,8 @@ err_is_one_line_with "metrics.jsonl:10: a second run (llama_tiny, bf16) begins i
 
 cp bf16/metrics.jsonl "$scratch/elsewhere/bf16"
 run "two folders of one name" 0 bf16 "$scratch/elsewhere/bf16"
-row_is "bf16 (bf16) 2.5000 2.5000 2.5000 baseline 15,200 0 of 48 0 done after 4 steps"
-row_is "bf16 ($scratch/elsewhere/bf16) 2.5000 2.5000 2.5000 +0.00 % 15,200 0 of 48 0 done after 4 steps"
+row_is "bf16 (bf16) 2.5000 2.5000 2.5000 2.5000 baseline 15,200 0 of 48 0 done after 4 steps"
+row_is "bf16 ($scratch/elsewhere/bf16) 2.5000 2.5000 2.5000 2.5000 +0.00 % 15,200 0 of 48 0 done after 4 steps"
 sed 's/\("steps":4,"gemms_fp8":\)45/\148/' fp8_delayed/metrics.jsonl >"$scratch/announced/metrics.jsonl"
 run "other GEMMs than were announced" 0 bf16 "$scratch/announced"
 out_has "note: fp8 <delayed> announced 48 of 48 GEMMs in FP8, but counted 45 of 48 when it ran."
@@ -340,11 +340,11 @@ html_has 'data-name="last scale">2.24e+03</td>'
 # A damaged run is named, and the others are shown.
 run "a broken line" 2 broken bf16 fp8_delayed --html "$scratch/report.html"
 err_is_one_line_with "broken/metrics.jsonl:3: not valid JSON"
-row_is "fp8 <delayed> 2.6000 2.5500 2.5500 +2.00 % 1,234,567 45 of 48 1 done after 4 steps"
+row_is "fp8 <delayed> 2.6000 2.6000 2.5500 2.5500 +2.00 % 1,234,567 45 of 48 1 done after 4 steps"
 html_has "<li>Damaged and left out: broken/metrics.jsonl:3: not valid JSON"
 run "a broken line in a run that is watched" 2 broken bf16 --watch 0.1
 out_mentions "broken/metrics.jsonl:3: not valid JSON"
-row_is "bf16 2.5000 2.5000 2.5000 baseline 15,200 0 of 48 0 done after 4 steps"
+row_is "bf16 2.5000 2.5000 2.5000 2.5000 baseline 15,200 0 of 48 0 done after 4 steps"
 run "only a run with a broken line" 2 broken
 err_is_one_line_with "broken/metrics.jsonl:3: not valid JSON"
 run "a damaged baseline" 2 broken fp8_delayed
@@ -360,13 +360,13 @@ open(sys.argv[1], "wb").write(b"".join(lines))
 PYTHON
 run "a compressed file" 2 bf16 "$scratch/packed"
 err_is_one_line_with "packed/metrics.jsonl must be UTF-8 text, but is gzip data"
-row_is "bf16 2.5000 2.5000 2.5000 baseline 15,200 0 of 48 0 done after 4 steps"
+row_is "bf16 2.5000 2.5000 2.5000 2.5000 baseline 15,200 0 of 48 0 done after 4 steps"
 run "a line of NULs" 2 bf16 "$scratch/nuls"
 err_is_one_line_with "nuls/metrics.jsonl:4: not valid JSON"
-row_is "bf16 2.5000 2.5000 2.5000 baseline 15,200 0 of 48 0 done after 4 steps"
+row_is "bf16 2.5000 2.5000 2.5000 2.5000 baseline 15,200 0 of 48 0 done after 4 steps"
 run "a folder in the file's place" 2 bf16 "$scratch/odd"
 err_is_one_line_with "odd/metrics.jsonl: cannot be read: it is a folder, not a regular file"
-row_is "bf16 2.5000 2.5000 2.5000 baseline 15,200 0 of 48 0 done after 4 steps"
+row_is "bf16 2.5000 2.5000 2.5000 2.5000 baseline 15,200 0 of 48 0 done after 4 steps"
 
 mkdir "$scratch/empty" "$scratch/typed" "$scratch/full" "$scratch/reports"
 run "a missing folder" 2 bf16 "$scratch/absent"
@@ -470,7 +470,7 @@ run "speeds" 0 "$scratch/cards" "$scratch/faster" --html "$scratch/report.html"
 row_is "recipe runtime ms/step tokens/s TFLOP/s MFU speed-up"
 row_is "bf16 0.2 s 50.0 20,480 512 51.7 % 1.00 x"
 row_is "fp8 delayed 0.2 s 40.0 25,600 - - 1.25 x"
-row_is "fp8 delayed 2.5000 2.5000 2.2500 +0.00 % 15,200 0 of 48 0 done after 4 steps"
+row_is "fp8 delayed 2.5000 2.5000 2.5000 2.2500 +0.00 % 15,200 0 of 48 0 done after 4 steps"
 html_has 'data-name="MFU">51.7 %</td>'
 run "speeds over the first, which is not the baseline" 0 "$scratch/faster" "$scratch/cards"
 row_is "bf16 0.2 s 50.0 20,480 512 51.7 % 0.80 x"
@@ -507,7 +507,7 @@ run "times in no order" 0 "$scratch/uneven" # 100, 90, 70, 50 ms; 10,240 and thr
 row_is "bf16 0.3 s 90.0 20,480 - - 1.00 x"
 sed 's/"step":4,"loss":2.5,"tokens"/"step":4,"loss":null,"tokens"/' bf16/metrics.jsonl >"$scratch/nan/metrics.jsonl"
 run "a last validation that is not finite" 0 "$scratch/nan"
-row_is "bf16 2.5000 2.5000 4.0000 baseline 15,200 0 of 48 0 done after 4 steps"
+row_is "bf16 2.5000 2.5000 2.5000 4.0000 baseline 15,200 0 of 48 0 done after 4 steps"
 row_is "bf16 0.2 s 50.0 20,480 - - 1.00 x"
 run "no validation" 0 "$scratch/early"
 row_is "bf16 0.2 s 50.0 20,480 - - 1.00 x"
@@ -543,7 +543,7 @@ for _ in $(seq 200); do grep -q "Ctrl-C" "$scratch/out" && break; sleep 0.05; do
 out_mentions "not yet: "
 cp bf16/metrics.jsonl "$scratch/running"
 wait $! || fail "exit code $?"
-row_is "bf16 2.5000 2.5000 2.5000 baseline 15,200 0 of 48 0 done after 4 steps"
+row_is "bf16 2.5000 2.5000 2.5000 2.5000 baseline 15,200 0 of 48 0 done after 4 steps"
 grep -v '"event":"summary"' fp8_delayed/metrics.jsonl >"$scratch/running/metrics.jsonl"
 case="watching"
 : >"$scratch/out"
@@ -558,7 +558,7 @@ out_mentions "until all runs have ended"
 out_mentions_not $'\x1b'
 out_mentions "at step 4 of 4"
 out_mentions_not "STOPPED"
-row_is "fp8 <delayed> 2.6000 2.5500 2.5500 +2.00 % 1,234,567 45 of 48 1 done after 4 steps"
+row_is "fp8 <delayed> 2.6000 2.6000 2.5500 2.5500 +2.00 % 1,234,567 45 of 48 1 done after 4 steps"
 html_lacks 'http-equiv="refresh"'
 case="a signal while watching"
 grep -v '"event":"summary"' bf16/metrics.jsonl >"$scratch/running/metrics.jsonl"

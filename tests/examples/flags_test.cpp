@@ -44,4 +44,22 @@ TEST(StandardStreams, SayWhyOneThatIsClosedCannotBeReplaced) {
   EXPECT_NE(said.find("that is closed: Too many open files"), std::string::npos) << said;
 }
 
+// Returns the seconds of a time, or why it is refused.
+std::string seconds_of(std::string text) {
+  std::string refusal = programs::seconds()(text);
+  return refusal.empty() ? text : refusal;
+}
+
+TEST(Times, AreSecondsMinutesHoursAndDays) {
+  EXPECT_EQ(seconds_of("90"), "90");
+  EXPECT_EQ(seconds_of("90s"), "90");
+  EXPECT_EQ(seconds_of("30m"), "1800");
+  EXPECT_EQ(seconds_of("11.5h"), "41400");
+  EXPECT_EQ(seconds_of("2d"), "172800");
+  EXPECT_EQ(seconds_of("0"), "0");
+  for (const char* text : {"", "h", "-1s", "1w", "1h30m", "nan", "inf", "10001d", "1 h", "1e"}) {
+    EXPECT_NE(seconds_of(text).find("is not a time"), std::string::npos) << text;
+  }
+}
+
 }  // namespace flags_test

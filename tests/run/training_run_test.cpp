@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
 #include <csignal>
 #include <cstdint>
@@ -163,6 +164,17 @@ TEST(TrainingRun, ASignalEndsItAfterTheStep) {
   EXPECT_EQ(summary.end(), "signal 15");
   EXPECT_TRUE(record.steps.back().last);
   EXPECT_EQ(record.evaluations, (std::vector<Index>{0, 3}));
+}
+
+TEST(TrainingRun, EndsAtItsEndTimeAsAfterASignal) {
+  const InterruptGuard guard;
+  Record record;
+  RunOptions options;
+  options.schedule.steps = 9;
+  options.end_time = std::chrono::steady_clock::now();
+  const RunSummary summary = run(options, record);
+  EXPECT_EQ(summary.steps, 1);
+  EXPECT_EQ(summary.signal, SIGTERM);
 }
 
 TEST(TrainingRun, ASignalOfARunBeforeDoesNotEndIt) {

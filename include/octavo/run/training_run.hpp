@@ -13,6 +13,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <csignal>
 #include <cstddef>
 #include <filesystem>
 #include <optional>
@@ -30,6 +31,8 @@ struct RunOptions {
   Index max_skipped = 10;      ///< number of consecutive skipped steps that ends the run
   Index hash_every = 0;        ///< steps between hashes of all weights; 0: none
   SpikeOptions spikes{};
+  /// Time at which the run ends as after SIGTERM: it finishes the current step.
+  std::chrono::steady_clock::time_point end_time = std::chrono::steady_clock::time_point::max();
 };
 
 /// How a run ended.
@@ -172,6 +175,7 @@ class TrainingRun {
     // A signal in a run's last step has no effect. Ranks stop together, whichever of them received
     // it.
     if (record.step < steps) {
+      if (std::chrono::steady_clock::now() >= options_.end_time) InterruptGuard::request(SIGTERM);
       summary_.signal = static_cast<int>(session_.largest_over_ranks(InterruptGuard::received()));
     }
     const bool is_spike = record.result.is_above_limits;
@@ -287,8 +291,8 @@ class TrainingRun {
 }  // namespace detail
 
 /// Trains until the last step, too many consecutive skipped steps, a spike that must stop it, a
-/// batch with more documents than the session has room for, or a signal while an `InterruptGuard`
-/// lives. Then evaluates the model.
+/// batch with more documents than the session has room for, `RunOptions::end_time`, or a signal
+/// while an `InterruptGuard` lives. Then evaluates the model.
 /// @tparam Batches     `TokenBatches`, or a type with its `step`, `evaluate`, `epoch`, `state` and
 ///                     `tokens_in_step`
 /// @param totals        of the earlier steps: a new run's, or those returned by `resume`
