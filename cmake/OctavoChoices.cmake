@@ -49,6 +49,15 @@ function(octavo_known_precisions output)
   set(${output} ${known} PARENT_SCOPE)
 endfunction()
 
+# octavo_is_precision_type(PRECISION OUTPUT): returns whether an entry of a list of precisions is a C++
+# type, such as Layerwise<First<1, Bf16>, Fp8Recipe<Delayed>>, rather than a name.
+function(octavo_is_precision_type precision output)
+  set(${output} OFF PARENT_SCOPE)
+  if(precision MATCHES "^[A-Za-z_:][A-Za-z0-9_:<>,{}()&|*/ .+-]*$" AND precision MATCHES "[A-Z<]")
+    set(${output} ON PARENT_SCOPE)
+  endif()
+endfunction()
+
 # octavo_require_known(KIND HEADER LIST NAME...): stops unless each NAME is in the variable LIST.
 function(octavo_require_known kind header list)
   foreach(name IN LISTS ARGN)
@@ -58,4 +67,17 @@ function(octavo_require_known kind header list)
         "include/octavo/${header}")
     endif()
   endforeach()
+endfunction()
+
+# octavo_require_precisions(LIST PRECISION...): stops unless each PRECISION is in the variable LIST, or is
+# a C++ type.
+function(octavo_require_precisions list)
+  set(names)
+  foreach(precision IN LISTS ARGN)
+    octavo_is_precision_type(${precision} is_type)
+    if(NOT is_type)
+      list(APPEND names ${precision})
+    endif()
+  endforeach()
+  octavo_require_known(precision precision/named_precisions.hpp ${list} ${names})
 endfunction()

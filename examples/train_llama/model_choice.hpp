@@ -141,6 +141,8 @@ inline Choice precision_choice(const ModelChoice& options) {
   std::vector<std::string> names;
   std::apply([&](auto... named) { (names.emplace_back(named.name), ...); },
              octavo::named_precisions);
+  // A C++ type: any can be compiled in.
+  if (options.precision.find('<') != std::string::npos) names.push_back(options.precision);
   return {"--precision", &Instance::precision, options.precision, std::move(names)};
 }
 
@@ -289,9 +291,9 @@ inline std::string build_folder_of(const CLI::App& app, const ModelChoice& choic
       spaced({"-DOCTAVO_MODELS=" + model + ':' +
                   std::filesystem::absolute(choice.load_hf).lexically_normal().string(),
               "-DOCTAVO_PRESETS=",
-              on_gpu ? "-DOCTAVO_PRECISIONS= -DOCTAVO_CUDA_PRESETS= -DOCTAVO_CUDA_PRECISIONS=" +
-                           choice.precision
-                     : "-DOCTAVO_PRECISIONS=" + choice.precision,
+              on_gpu ? "-DOCTAVO_PRECISIONS= -DOCTAVO_CUDA_PRESETS= " +
+                           programs::build_list("OCTAVO_CUDA_PRECISIONS", {}, choice.precision)
+                     : programs::build_list("OCTAVO_PRECISIONS", {}, choice.precision),
               build_option_of_nccl(app, choice), choice.lora == 0 ? "" : "-DOCTAVO_LORA=" + entry,
               choice.tensor_parallel == 1 ? ""
                                           : octavo::message("-DOCTAVO_TENSOR_PARALLEL=", entry, ':',

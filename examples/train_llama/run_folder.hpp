@@ -51,6 +51,21 @@ inline std::string time_text() {
   return text;
 }
 
+/// Returns a precision as a part of a folder's name: the brackets,
+/// commas and spaces of a C++ type become dashes.
+inline std::string folder_word(const std::string& precision) {
+  constexpr std::size_t most = 100;
+  std::string word;
+  for (const char letter : precision) {
+    const bool is_special = std::string_view("<>{}(),: ").find(letter) != std::string_view::npos;
+    if (!is_special) word += letter;
+    if (is_special && !word.empty() && word.back() != '-') word += '-';
+  }
+  word.resize(std::min(word.size(), most));
+  while (word.ends_with('-')) word.pop_back();
+  return word;
+}
+
 }  // namespace detail
 
 namespace detail {
@@ -192,8 +207,8 @@ inline std::filesystem::path make_run_folder(const Options& options) {
                                      "; choose another --out, or pass --no-out");
     return folder;
   }
-  const std::string name =
-      octavo::message("runs/", detail::time_text(), '-', options.model, '-', options.precision);
+  const std::string name = octavo::message("runs/", detail::time_text(), '-', options.model, '-',
+                                           detail::folder_word(options.precision));
   std::filesystem::path folder = name;
   // Two runs may start in the same second.
   for (int next = 2; !detail::make_folder(folder); ++next) {

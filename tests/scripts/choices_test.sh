@@ -32,6 +32,15 @@ refused "The preset 'lama_tiny' is not known: choose llama_tiny, llama3_small, l
 refused "The precision 'bf17' is not known: choose fp32, bf16," -DOCTAVO_PRESETS=llama_tiny \
   -DOCTAVO_PRECISIONS=bf17
 configure '-DOCTAVO_PRESETS=llama_tiny;llama3_70b' '-DOCTAVO_PRECISIONS=bf16' || fail "presets of the library"
+own='Layerwise<First<2, Bf16>, Fp8Recipe<DelayedScaling<16, AmaxReduction::most_recent, Margin{1}>>>'
+configure -DOCTAVO_PRESETS=llama_tiny "-DOCTAVO_PRECISIONS=bf16;$own" "-DOCTAVO_LORA=llama_tiny:$own" \
+  "-DOCTAVO_TENSOR_PARALLEL=llama_tiny:$own:2" || fail "a precision that is a type"
+cat "$scratch"/build/examples/train_llama/llama_tiny.type-*.cpp >"$scratch/log"
+[[ $(grep -cF "using Precision = $own;" "$scratch/log") -eq 2 ]] || fail "a type is not the precision"
+grep -qF "using Precision = octavo::Lora<$own>;" "$scratch/log" || fail "a type is not that of adapters"
+[[ $(grep -cF ".precision = \"$own\"" "$scratch/log") -eq 3 ]] || fail "a type is not its own name"
+refused 'The precision '"'\"Bf16\"'"' is not known' '-DOCTAVO_PRECISIONS="Bf16"' -DOCTAVO_LORA= -DOCTAVO_TENSOR_PARALLEL=
+configure -DOCTAVO_PRECISIONS=bf16 || fail "a precision that is a name"
 refused "OCTAVO_TENSOR_PARALLEL has 'llama_tiny:2': write PRESET:PRECISION:DEGREE" \
   -DOCTAVO_TENSOR_PARALLEL=llama_tiny:2
 refused "has 'llama3_8b:bf16:2', but its preset or precision is none that the trainer offers" \

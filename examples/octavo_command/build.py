@@ -1,0 +1,230 @@
+"""Builds a program in a build folder of the cache, once for all processes that ask for it."""
+import fcntl
+import os
+import queue
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+from octavo_command import cache
+from octavo_command.errors import CommandError
+
+# What compilers print for a static_assert: g++, clang and nvcc.
+SENTENCES = (
+    re.compile(r'static assertion failed with "(.+)"'),
+    re.compile(r"static assertion failed(?: due to requirement '.*?')?: \"?(.+?)\"?$"),
+    re.compile(r"static_assert failed(?: due to requirement '.*?')? \"(.+)\""),
+)
+ERROR = re.compile(r"\b(?:fatal )?error: (.+)$")
+STEP = re.compile(r"^\[\s*(\d+)(?:/(\d+)|%)\]")
+
+
+def reason_of(output):
+    """Returns why a build failed: the library's sentence, or else the compiler's first error, or None."""
+    for pattern in SENTENCES:
+        for line in output:
+            found = pattern.search(line)
+            if found:
+                return found[1]
+    return next((found[1] for found in map(ERROR.search, output) if found), None)
+
+
+def cmake_reason(output):
+    """Returns the message of CMake's first error, on one line."""
+    lines = iter(output)
+    for line in lines:
+        if not line.startswith("CMake Error"):
+            continue
+        text = [line.split(":", 1)[1].strip()] if line.startswith("CMake Error:") else []
+        for line in lines:
+            if line.strip() and not line.startswith(" "):
+                break
+            if not line.strip() and text:
+                break
+            text.append(line.strip())
+        return " ".join(filter(None, text))
+    return " ".join(output[-1:])
+
+
+class Progress:
+    """One line on standard error, which a terminal shows in place."""
+
+    def __init__(self, what):
+        self._what, self._begin = what, time.monotonic()
+        self._in_place = sys.stderr.isatty()
+        self._print(f"octavo: building {what}" + ("" if self._in_place else " (once; later runs start at "
+                                                                           "once)\n"))
+
+    def _print(self, text):
+        print(("\r\x1b[K" if self._in_place else "") + text, end="", file=sys.stderr, flush=True)
+
+    def seconds(self):
+        return int(time.monotonic() - self._begin)
+
+    def show(self, step):
+        if self._in_place:
+            self._print(f"octavo: building {self._what}: {step}, {self.seconds()} s")
+
+    def end(self, done):
+        if done:
+            self._print(f"octavo: built {self._what} in {self.seconds()} s\n")
+        elif self._in_place:
+            self._print("")
+
+
+def _read(stream, lines):
+    for line in stream:
+        lines.put(line.rstrip("\n"))
+    lines.put(None)
+
+
+def _run(command, log, progress, environment, folder):
+    """Runs a command, with its output in `log`. Stops it soon after a first failure.
+
+    Returns the exit code and the lines of output.
+    """
+    output, step, failed = [], "", False
+    # A session of its own, so that a signal ends the compilers as well.
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          errors="replace", stdin=subprocess.DEVNULL, env=environment, cwd=folder,
+                          start_new_session=True) as child:
+        lines = queue.Queue()
+        threading.Thread(target=_read, args=(child.stdout, lines), daemon=True).start()
+        try:
+            while True:
+                try:
+                    line = lines.get(timeout=1)
+                except queue.Empty:
+                    if failed:  # other compilers would run for a minute
+                        break
+                    progress.show(step)
+                    continue
+                if line is None:
+                    break
+                print(line, file=log)
+                output.append(line)
+                failed = failed or line.startswith("FAILED: ") or "*** [" in line
+                found = STEP.match(line)
+                if found:
+                    step = f"{found[1]} of {found[2]}" if found[2] else f"{found[1]} %"
+                    progress.show(step)
+        finally:
+            if failed or sys.exc_info()[0] is not None:
+                try:
+                    os.killpg(child.pid, signal.SIGTERM)
+                except ProcessLookupError:
+                    pass
+        return child.wait() or int(failed), output
+
+
+def _environment(environment, tools):
+    """Returns the compilers' environment: without the launcher's variables, which CMake would pass on to
+    the programs of MPI that it looks at."""
+    kept = {name: value for name, value in environment.items()
+            if not name.startswith(("OMPI_", "PMIX_", "PMI_", "PRTE_"))}
+    # With huge pages, compilers spend half as much time in the kernel.
+    kept.setdefault("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
+    if shutil.which("ninja"):
+        kept.setdefault("CMAKE_GENERATOR", "Ninja")
+    return kept | tools
+
+
+def _keep_shape(model, models):
+    """Copies the config.json of a folder to the cache, where its path has only plain characters."""
+    path = os.path.join(models, model.name, "config.json")
+    if not os.path.exists(path):
+        cache.make_folder(os.path.dirname(path))
+        new = f"{path}.{os.getpid()}.new"
+        shutil.copyfile(model.config, new)
+        os.replace(new, path)
+    return path
+
+
+def _build(root, combination, folder, models, environment, progress):
+    """Configures and builds the target, and returns the path of the program in the build folder.
+
+    @throws CommandError  with the library's sentence if a type does not compile
+    """
+    if shutil.which("cmake") is None:
+        raise CommandError("building needs cmake, which is not on PATH; run scripts/install-dependencies "
+                           "run", 1)
+    environment = _environment(environment, cache.tools(environment, combination.device))
+    preset = "quickstart-cuda" if combination.device == "cuda" else "quickstart"
+    shape = None
+    if combination.model is not None and combination.model.config is not None:
+        shape = _keep_shape(combination.model, models)
+    with open(folder + ".log", "w", encoding="utf-8") as log:
+        code, output = _run(
+            ["cmake", "--preset", preset, "-S", root, "-B", folder]
+            + [f"-D{name}={value}" for name, value in combination.options.items()],
+            log, progress, environment, root)
+        if code:
+            text = cmake_reason(output)
+            if shape is not None:
+                text = text.replace(shape, combination.model.config)
+            raise CommandError(text or f"cmake failed; {log.name} contains its output", 1)
+        code, output = _run(
+            ["cmake", "--build", folder, "--target", combination.target,
+             "--parallel", environment.get("CMAKE_BUILD_PARALLEL_LEVEL") or
+             str(len(os.sched_getaffinity(0)))], log, progress, environment, root)
+        if code:
+            reason = reason_of(output)
+            raise CommandError(reason or f"the build failed; {log.name} contains its output",
+                               2 if reason else 1)
+    return os.path.join(folder, "bin", combination.target)
+
+
+def _is_quiet(environment):
+    """Returns whether another rank of this launch reports the progress."""
+    return any(environment.get(name, "0") != "0"
+               for name in ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "PMI_RANK"))
+
+
+def program(root, combination, environment):
+    """Returns the path of the program, and builds it if the cache does not contain it."""
+    place = cache.folder(environment)
+    basis = cache.basis(environment, combination.device)
+    key = cache.program_key(cache.content_of(root), basis, combination)
+    kept = os.path.join(place, "programs", key)
+    path = os.path.join(kept, combination.target)
+    if os.path.exists(path):
+        try:
+            os.utime(kept)
+        except OSError:  # another user's cache
+            pass
+        return path
+    for name in ("programs", "builds"):
+        cache.make_folder(os.path.join(place, name))
+    folder = os.path.join(place, "builds", cache.build_key(root, basis))
+    try:
+        lock = open(folder + ".lock", "w", encoding="utf-8")
+    except OSError as error:
+        raise CommandError(f"cannot write {folder}.lock: {error.strerror}; set OCTAVO_CACHE to a writable "
+                           "folder", 1) from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not _is_quiet(environment):
+                print("octavo: waiting for another build", file=sys.stderr, flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        if os.path.exists(path):  # built by the process that held the lock
+            return path
+        progress = Progress(f"{combination.target} ({combination.text})")
+        done = False
+        try:
+            built = _build(root, combination, folder, os.path.join(place, "models"), environment, progress)
+            new = kept + ".new"
+            shutil.rmtree(new, ignore_errors=True)
+            os.makedirs(new)
+            shutil.copy2(built, new)
+            os.replace(new, kept)
+            cache.remove_old(os.path.join(place, "programs"))
+            done = True
+        finally:
+            progress.end(done)
+    return path

@@ -1,0 +1,108 @@
+"""What a program is built with: its CMake options and target."""
+import dataclasses
+import os
+
+from octavo_command import flags as flags_module
+from octavo_command import model as models
+from octavo_command import precision as precisions
+from octavo_command.errors import CommandError
+
+# Variables with the number of ranks, as include/octavo/comm/launch.hpp reads them.
+SIZES_OF_LAUNCHERS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "PMI_SIZE")
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A program, and which of its flags determine what it is built with."""
+
+    target: str
+    has_model: bool = False
+    default_precision: str = ""
+    trains: bool = False          # has --lora and --reduce
+    has_ranks: bool = False
+    has_tokenizers: bool = False  # of files, which need PCRE2
+
+
+@dataclasses.dataclass
+class Combination:
+    target: str
+    device: str
+    options: dict           # CMake options without -D
+    text: str               # for progress, such as "llama_tiny, bf16, cpu"
+    model: models.Model = None
+
+
+def ranks_of(flags, environment):
+    """Returns whether the program is one of several ranks, or has flags that concern ranks."""
+    if flags.whole("tensor-parallel", 1) > 1 or flags.has("zero", "world-size"):
+        return True
+    return any(environment.get(name, "1") != "1" for name in SIZES_OF_LAUNCHERS)
+
+
+def _checkpoint_flags(flags):
+    """Returns the flags of the run that --checkpoint names, whose model and precision it has."""
+    checkpoint = flags.get("checkpoint")
+    if checkpoint is None:
+        return None
+    config = flags_module.config_of_run(checkpoint)
+    if config is None:
+        raise CommandError(f"--checkpoint {checkpoint}: there is no config.toml of its run, which "
+                           "determines the program to build; pass the run's folder")
+    return flags_module.Flags(["--config", config])
+
+
+def _of_model(program, flags, root, cache_models, options, environment):
+    names = precisions.named(root)
+    run = _checkpoint_flags(flags)
+    base = program.default_precision
+    if run is not None:
+        base = run.get("precision", base)
+    chosen = precisions.take_words(flags, base, names)
+    if chosen is None:
+        chosen = precisions.resolve(flags.get("precision", base), names)
+    model = models.resolve((run or flags).get("model", "llama_tiny"), root, cache_models)
+    device = flags.get("device", "cpu")
+    if device not in ("cpu", "cuda"):
+        raise CommandError(f"--device must be cpu or cuda, but is '{device}'")
+    if flags.get("precision", base) != chosen or (run is not None and not precisions.is_name(chosen)):
+        flags.set("precision", chosen)
+    if run is None and flags.get("model", "llama_tiny") != model.flag:
+        flags.set("model", model.flag)
+    prefix = "OCTAVO_CUDA_" if device == "cuda" else "OCTAVO_"
+    options[prefix + "PRECISIONS"] = chosen
+    if model.config is None:
+        options[prefix + "PRESETS"] = model.name
+    else:
+        options["OCTAVO_MODELS"] = f"{model.name}:{os.path.join(cache_models, model.name)}"
+    degree = flags.whole("tensor-parallel", 1) if program.has_ranks else 1
+    if degree > 1:
+        options["OCTAVO_TENSOR_PARALLEL"] = f"{model.name}:{chosen}:{degree}"
+    has_adapters = program.trains and flags.whole("lora") > 0
+    if has_adapters:
+        options["OCTAVO_LORA"] = f"{model.name}:{chosen}"
+    reduce = flags.get("reduce", "stored") if program.trains else "stored"
+    if reduce in ("fp32", "e4m3"):
+        options["OCTAVO_REDUCE"] = f"stored;{reduce}"
+    if program.has_ranks and ranks_of(flags, environment):
+        options["OCTAVO_NCCL" if device == "cuda" else "OCTAVO_MPI"] = "ON"
+    text = ", ".join([model.name, chosen, device] + ["LoRA"] * has_adapters
+                     + [f"{degree} ranks a layer"] * (degree > 1))
+    return Combination(program.target, device, options, text, model)
+
+
+def combine(program, flags, root, cache_models, environment, has_gpu=lambda: False):
+    """Returns what the program must be built with. Replaces flags that only `octavo` has.
+
+    @throws CommandError  if the model, precision or device does not exist
+    """
+    # All lists are set: a build folder remembers those of the last combination.
+    options = {"OCTAVO_PRESETS": "", "OCTAVO_PRECISIONS": "", "OCTAVO_CUDA_PRESETS": "",
+               "OCTAVO_CUDA_PRECISIONS": "", "OCTAVO_MODELS": "", "OCTAVO_TENSOR_PARALLEL": "",
+               "OCTAVO_LORA": "", "OCTAVO_REDUCE": "stored", "OCTAVO_MPI": "AUTO",
+               "OCTAVO_NCCL": "AUTO"}
+    tokenizers = "ON" if program.has_tokenizers else "AUTO"
+    options |= {"OCTAVO_PCRE2": tokenizers, "OCTAVO_UTF8PROC": tokenizers}
+    if program.has_model:
+        return _of_model(program, flags, root, cache_models, options, environment)
+    device = "cuda" if has_gpu() else "cpu"
+    return Combination(program.target, device, options, device)

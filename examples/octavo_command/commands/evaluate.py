@@ -1,0 +1,11 @@
+"""`octavo evaluate`: evaluate."""
+from octavo_command import program
+from octavo_command.combination import Program
+
+SUMMARY = "measure perplexity, chats and HellaSwag"
+PROGRAM = Program("evaluate", has_model=True, default_precision="bf16", has_ranks=True,
+                  has_tokenizers=True)
+
+
+def run(words):
+    return program.run(PROGRAM, words)

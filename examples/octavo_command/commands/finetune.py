@@ -1,0 +1,11 @@
+"""`octavo finetune`: finetune_llama."""
+from octavo_command import program
+from octavo_command.combination import Program
+
+SUMMARY = "fine-tune a Hugging Face model on chats"
+PROGRAM = Program("finetune_llama", has_model=True, default_precision="fp8-delayed", trains=True,
+                  has_ranks=True, has_tokenizers=True)
+
+
+def run(words):
+    return program.run(PROGRAM, words)

@@ -1,0 +1,10 @@
+"""`octavo generate`: generate."""
+from octavo_command import program
+from octavo_command.combination import Program
+
+SUMMARY = "generate text or chat answers"
+PROGRAM = Program("generate", has_model=True, default_precision="bf16", has_tokenizers=True)
+
+
+def run(words):
+    return program.run(PROGRAM, words)

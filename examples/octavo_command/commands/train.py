@@ -1,0 +1,11 @@
+"""`octavo train`: train_llama."""
+from octavo_command import program
+from octavo_command.combination import Program
+
+SUMMARY = "train on text or token files"
+PROGRAM = Program("train_llama", has_model=True, default_precision="fp8-delayed", trains=True,
+                  has_ranks=True)
+
+
+def run(words):
+    return program.run(PROGRAM, words)

@@ -1,0 +1,65 @@
+"""The model that a command line names: a preset, or the shape of a Hugging Face folder."""
+import glob
+import hashlib
+import os
+import re
+
+from octavo_command.errors import CommandError
+
+
+def presets(root):
+    """Returns the names of the library's presets."""
+    names = []
+    for header in sorted(glob.glob(os.path.join(root, "include/octavo/models/*_config.hpp"))):
+        with open(header, encoding="utf-8") as file:
+            names += re.findall(r"inline constexpr +[A-Za-z0-9]+Config +([a-z0-9_]+)", file.read())
+    return names
+
+
+class Model:
+    """A model as programs and CMake name it.
+
+    name    the preset, or a name derived from the shape's content, so that equal shapes share builds
+    flag    the value of --model for the program
+    config  the config.json with the shape; None for a preset
+    """
+
+    def __init__(self, name, flag=None, config=None):
+        self.name, self.flag, self.config = name, flag or name, config
+
+
+def _of_folder(folder, given, prefix):
+    config = os.path.join(folder, "config.json")
+    if not os.path.isdir(folder):
+        raise CommandError(f"--model {given}: there is no such folder; pass hf: and the folder of a "
+                           "Hugging Face model")
+    try:
+        with open(config, "rb") as file:
+            digest = hashlib.sha256(file.read()).hexdigest()[:8]
+    except OSError as error:
+        raise CommandError(f"--model {given}: cannot read {config}: {error.strerror}; pass a folder "
+                           "with a config.json") from error
+    base = re.sub(r"[^a-z0-9]+", "_", os.path.basename(os.path.abspath(folder)).lower()).strip("_")
+    name = f"{base[:40] if base[:1].isalpha() else 'model_' + base[:40]}_{digest}"
+    return Model(name, f"hf:{folder}" if prefix == "hf" else name, config)
+
+
+def resolve(given, root, models):
+    """Finds the model of --model.
+
+    hf:FOLDER, or only the folder, loads the folder's weights; shape:FOLDER initialises new weights.
+    @param models  the cache's folder of shapes, each in NAME/config.json
+    """
+    prefix, sign, folder = given.partition(":")
+    if sign and prefix in ("hf", "shape"):
+        return _of_folder(folder, given, prefix)
+    known = presets(root)
+    if given in known:
+        return Model(given)
+    if os.path.isdir(given):
+        return _of_folder(given, given, "hf")
+    kept = os.path.join(models, given, "config.json")
+    if re.fullmatch(r"[a-z0-9_]+", given) and os.path.exists(kept):
+        return Model(given, config=kept)
+    raise CommandError(f"--model must be one of {', '.join(known)}, hf:FOLDER or shape:FOLDER, but is "
+                       f"'{given}'")

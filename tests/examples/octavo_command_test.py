@@ -1,0 +1,386 @@
+"""Tests the command octavo without compiling anything: octavo_command_test.py [unittest's arguments]
+
+A stub of CMake builds programs that print their arguments, so that the tests see the options of a build,
+how many processes share it, and the words that reach the program.
+"""
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import textwrap
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(ROOT / "examples"))
+
+from octavo_command import build, cache, combination, dispatch, model, precision  # noqa: E402
+from octavo_command.commands import compare, evaluate, finetune, generate, prepare, train  # noqa: E402
+from octavo_command.errors import CommandError  # noqa: E402
+from octavo_command.flags import Flags  # noqa: E402
+
+CUSTOM = ("Layerwise<First<2, Bf16>, Fp8Recipe<DelayedScaling<16, AmaxReduction::most_recent, "
+          "Margin{1}>>, Last<1, Bf16>>")
+NAMES = precision.named(str(ROOT))
+
+
+class Temporary(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def combine(self, module, *words, environment=None):
+        """Returns the combination of a command line, and the words for the program."""
+        flags = Flags(list(words))
+        wanted = combination.combine(module.PROGRAM, flags, str(ROOT), str(self.folder / "models"),
+                                     environment or {})
+        return wanted, flags.words
+
+    def refused(self, text, module, *words):
+        with self.assertRaises(CommandError) as caught:
+            self.combine(module, *words)
+        self.assertIn(text, str(caught.exception))
+        self.assertEqual(caught.exception.exit_code, 2)
+
+
+class Precisions(Temporary):
+    def precision_of(self, *words, module=train):
+        wanted, left = self.combine(module, *words)
+        chosen = wanted.options["OCTAVO_PRECISIONS"]
+        if chosen != module.PROGRAM.default_precision:
+            self.assertEqual(left[left.index("--precision") + 1], chosen)
+        return chosen
+
+    def test_names_are_those_of_the_header(self):
+        self.assertEqual(NAMES["fp8-delayed"], "Fp8Recipe<Delayed>")
+        self.assertEqual(NAMES["fp8-delayed-bf16-edges"],
+                         "Layerwise<First<1, Bf16>, Fp8Recipe<Delayed>, Last<1, Bf16>>")
+        header = (ROOT / precision.HEADER).read_text()
+        self.assertEqual(len(NAMES), header.count("    NamedPrecision<"))
+
+    def test_defaults_are_those_of_the_programs(self):
+        self.assertEqual(self.precision_of(), "fp8-delayed")
+        self.assertIn('std::string precision = "fp8-delayed";',
+                      (ROOT / "examples/train_llama/model_choice.hpp").read_text())
+        for module, source in ((generate, "generate.cpp"), (evaluate, "evaluate/options.hpp")):
+            self.assertEqual(self.precision_of(module=module), "bf16")
+            self.assertIn('options.precision = "bf16";', (ROOT / "examples" / source).read_text())
+
+    def test_any_type_has_one_form(self):
+        spaced = CUSTOM.replace(", ", " ,").replace("<", " <  ")
+        self.assertEqual(self.precision_of("--precision", spaced), CUSTOM)
+        self.assertEqual(self.precision_of(f"--precision={CUSTOM}"), CUSTOM)
+
+    def test_a_type_with_a_name_becomes_the_name(self):
+        for name, text in NAMES.items():
+            self.assertEqual(self.precision_of("--precision", text), name)
+
+    def test_the_words_of_other_trainers_select_a_type(self):
+        for words, expected in (
+            ("--fp8-format hybrid", "fp8-delayed"),
+            ("--fp8-format e4m3", "Fp8Recipe<Delayed, E4M3Only>"),
+            ("--fp8-amax-history-len 16", "Fp8Recipe<DelayedScaling<16, AmaxReduction::max, Margin{0}>>"),
+            ("--fp8-amax-history-len 1024 --fp8-amax-compute-algo max --fp8-margin 0", "fp8-delayed"),
+            ("--bf16-first 1 --bf16-last 1", "fp8-delayed-bf16-edges"),
+            ("--bf16-first 0 --bf16-last 0", "fp8-delayed"),
+            ("--precision fp8-tensorwise --bf16-first 2 --bf16-last 1",
+             "Layerwise<First<2, Bf16>, Fp8Recipe<Tensorwise>, Last<1, Bf16>>"),
+            ("--precision fp8-delayed-bf16-edges --bf16-first 3",
+             "Layerwise<First<3, Bf16>, Fp8Recipe<Delayed>, Last<1, Bf16>>"),
+            ("--precision fp8-delayed-bf16-edges --bf16-first 0 --bf16-last 0", "fp8-delayed"),
+            ("--precision fp8-tensorwise-fp8-head --fp8-format e4m3",
+             "Layerwise<Fp8Recipe<Tensorwise, E4M3Only>, Head<Fp8Recipe<Rowwise>>>"),
+            ("--fp8-amax-history-len 16 --fp8-amax-compute-algo most_recent --fp8-margin 1 --bf16-first 2 "
+             "--bf16-last 1", CUSTOM),
+        ):
+            with self.subTest(words):
+                self.assertEqual(self.precision_of(*words.split()), expected)
+                _, left = self.combine(train, *words.split())
+                self.assertFalse([word for word in left if word.startswith(("--fp8", "--bf16"))])
+
+    def test_parameters_that_are_not_set_keep_their_values(self):
+        self.assertEqual(
+            self.precision_of("--precision", CUSTOM, "--fp8-margin", "3"),
+            CUSTOM.replace("Margin{1}", "Margin{3}"))
+
+    def test_words_without_effect_are_refused(self):
+        self.refused("--fp8-margin needs delayed scaling, but --precision is fp8-tensorwise", train,
+                     "--precision", "fp8-tensorwise", "--fp8-margin", "1")
+        self.refused("--bf16-first needs an FP8 precision, but --precision is bf16", train,
+                     "--precision", "bf16", "--bf16-first", "1")
+        self.refused("--fp8-format needs an Fp8Recipe, but --precision is mxfp8", train,
+                     "--precision", "mxfp8", "--fp8-format", "e4m3")
+        self.refused("--fp8-format must be hybrid or e4m3, but is 'e5m2'", train, "--fp8-format", "e5m2")
+        self.refused("--bf16-last must be a whole number of at least 0, but is '-1'", train,
+                     "--bf16-last", "-1")
+        self.refused("--fp8-margin must have a value", train, "--fp8-margin")
+
+    def test_a_text_that_is_neither_is_refused(self):
+        self.refused("--precision must be one of fp32, bf16, fp8-delayed,", train, "--precision", "bf17")
+        for text, found in (("Layerwise<Bf16", "a '<' without '>'"), ("Bf16>", "'>' after the type"),
+                            ("First<1, Bf16}", "'}' where ',' or '>' is expected"),
+                            ('Bf16; int x', "';' after the type"), ("", "no end")):
+            self.refused(f"has {found}", train, "--precision", text)
+
+
+class Combinations(Temporary):
+    def make_folder(self, name, text='{"model_type": "llama"}'):
+        folder = self.folder / name
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text(text)
+        return folder
+
+    def test_lists_contain_only_what_is_asked_for(self):
+        wanted, left = self.combine(train, "--model", "gpt2_tiny", "--precision", "bf16", "--steps", "3")
+        self.assertEqual(wanted.target, "train_llama")
+        self.assertEqual(left, ["--model", "gpt2_tiny", "--precision", "bf16", "--steps", "3"])
+        filled = {name: value for name, value in wanted.options.items() if value not in ("", "AUTO")}
+        self.assertEqual(filled, {"OCTAVO_PRESETS": "gpt2_tiny", "OCTAVO_PRECISIONS": "bf16",
+                                  "OCTAVO_REDUCE": "stored"})
+
+    def test_the_gpu_has_separate_lists(self):
+        wanted, _ = self.combine(finetune, "--device", "cuda", "--model=llama3_8b")
+        self.assertEqual(wanted.options["OCTAVO_CUDA_PRESETS"], "llama3_8b")
+        self.assertEqual(wanted.options["OCTAVO_CUDA_PRECISIONS"], "fp8-delayed")
+        self.assertEqual(wanted.options["OCTAVO_PRESETS"] + wanted.options["OCTAVO_PRECISIONS"], "")
+        self.assertEqual(wanted.options["OCTAVO_NCCL"], "AUTO")
+
+    def test_adapters_and_ranks(self):
+        wanted, _ = self.combine(train, "--lora", "8", "--tensor-parallel", "2", "--reduce", "e4m3")
+        self.assertEqual(wanted.options["OCTAVO_LORA"], "llama_tiny:fp8-delayed")
+        self.assertEqual(wanted.options["OCTAVO_TENSOR_PARALLEL"], "llama_tiny:fp8-delayed:2")
+        self.assertEqual(wanted.options["OCTAVO_REDUCE"], "stored;e4m3")
+        self.assertEqual(wanted.options["OCTAVO_MPI"], "ON")
+        for environment, mpi in (({"OMPI_COMM_WORLD_SIZE": "4"}, "ON"), ({"PMI_SIZE": "1"}, "AUTO")):
+            wanted, _ = self.combine(train, environment=environment)
+            self.assertEqual(wanted.options["OCTAVO_MPI"], mpi)
+        wanted, _ = self.combine(train, "--device", "cuda", "--zero", "3")
+        self.assertEqual(wanted.options["OCTAVO_NCCL"], "ON")
+        wanted, _ = self.combine(train, "--lora", "0", "--tensor-parallel", "1")
+        self.assertEqual(wanted.options["OCTAVO_LORA"] + wanted.options["OCTAVO_TENSOR_PARALLEL"], "")
+
+    def test_programs_without_a_model_have_one_build(self):
+        for module, target in ((prepare, "prepare_data"), (compare, "compare_runs")):
+            wanted, left = self.combine(module, "runs/a", "runs/b")
+            self.assertEqual((wanted.target, wanted.model), (target, None))
+            self.assertEqual(left, ["runs/a", "runs/b"])
+        self.assertEqual(self.combine(prepare)[0].options["OCTAVO_PCRE2"], "ON")
+        self.assertEqual(self.combine(compare)[0].options["OCTAVO_PCRE2"], "AUTO")
+
+    def test_the_command_line_overrides_the_configuration(self):
+        config = self.folder / "config.toml"
+        config.write_text('model = "gpt2_tiny"\nprecision = "bf16"\nlora = 4\n')
+        wanted, left = self.combine(train, "--config", str(config), "--precision", "fp32")
+        self.assertEqual(wanted.options["OCTAVO_PRESETS"], "gpt2_tiny")
+        self.assertEqual(wanted.options["OCTAVO_PRECISIONS"], "fp32")
+        self.assertEqual(wanted.options["OCTAVO_LORA"], "gpt2_tiny:fp32")
+        self.assertNotIn("--model", left)
+        config.write_text(f'precision = "{CUSTOM.replace(" ", "")}"\n')
+        _, left = self.combine(train, "--config", str(config))
+        self.assertEqual(left[-2:], ["--precision", CUSTOM])
+        config.write_text("not TOML")  # the program reports it
+        self.assertEqual(self.combine(train, "--config", str(config))[0].options["OCTAVO_PRESETS"],
+                         "llama_tiny")
+
+    def test_folders_of_equal_shape_have_one_name(self):
+        first, second = self.make_folder("a/My-Model"), self.make_folder("b/My-Model")
+        other = self.make_folder("c/My-Model", '{"model_type": "gpt2"}')
+        wanted, left = self.combine(train, "--model", f"hf:{first}")
+        name = wanted.model.name
+        self.assertRegex(name, "^my_model_[0-9a-f]{8}$")
+        self.assertEqual(wanted.options["OCTAVO_MODELS"], f"{name}:{self.folder}/models/{name}")
+        self.assertEqual(wanted.options["OCTAVO_PRESETS"], "")
+        self.assertEqual(left, ["--model", f"hf:{first}"])
+        self.assertEqual(self.combine(train, "--model", f"hf:{second}")[0].model.name, name)
+        self.assertNotEqual(self.combine(train, "--model", f"hf:{other}")[0].model.name, name)
+        self.assertEqual(self.combine(train, "--model", str(first))[1], ["--model", f"hf:{first}"])
+        self.assertEqual(self.combine(train, "--model", f"shape:{first}")[1], ["--model", name])
+
+    def test_a_shape_remains_known_by_its_name(self):
+        self.refused("is 'my_model_12345678'", train, "--model", "my_model_12345678")
+        self.make_folder("models/my_model_12345678")
+        wanted, left = self.combine(train, "--model", "my_model_12345678")
+        self.assertIn("my_model_12345678:", wanted.options["OCTAVO_MODELS"])
+        self.assertEqual(left, ["--model", "my_model_12345678"])
+
+    def test_models_that_do_not_exist(self):
+        self.refused("--model must be one of ", train, "--model", "lama_tiny")
+        self.refused("there is no such folder", train, "--model", "hf:/none")
+        self.refused("cannot read", train, "--model", f"shape:{self.folder}")
+        self.refused("--device must be cpu or cuda, but is 'gpu'", train, "--device", "gpu")
+        self.assertIn("llama_tiny", model.presets(str(ROOT)))
+
+    def test_a_checkpoint_has_the_model_and_precision_of_its_run(self):
+        run = self.folder / "run"
+        checkpoint = run / "checkpoints" / "step-3"
+        checkpoint.mkdir(parents=True)
+        (run / "config.toml").write_text(f'model = "gpt2_tiny"\nprecision = "{CUSTOM}"\n')
+        for path in (run, checkpoint):
+            wanted, left = self.combine(generate, "--checkpoint", str(path))
+            self.assertEqual(wanted.options["OCTAVO_PRESETS"], "gpt2_tiny")
+            self.assertEqual(left, ["--checkpoint", str(path), "--precision", CUSTOM])
+        wanted, _ = self.combine(generate, "--checkpoint", str(run), "--precision", "bf16")
+        self.assertEqual(wanted.options["OCTAVO_PRECISIONS"], "bf16")
+        self.refused("there is no config.toml of its run", generate, "--checkpoint", str(self.folder))
+
+
+class Keys(Temporary):
+    def key(self, *words, content="a", compiler="g++", module=train):
+        basis = {"device": "cpu", "tools": {"CXX": compiler}}
+        return cache.program_key(content, basis, self.combine(module, *words)[0])
+
+    def test_a_key_covers_everything_that_is_compiled(self):
+        keys = [self.key(), self.key(content="b"), self.key(compiler="clang++"),
+                self.key("--precision", "bf16"), self.key("--precision", CUSTOM),
+                self.key("--model", "gpt2_tiny"), self.key("--lora", "4"),
+                self.key("--tensor-parallel", "2"), self.key("--reduce", "fp32"),
+                self.key("--device", "cuda"), self.key(module=generate), self.key(module=finetune)]
+        self.assertEqual(len(set(keys)), len(keys))
+
+    def test_other_flags_share_a_program(self):
+        self.assertEqual(self.key(), self.key("--steps", "3", "--lora", "0"))
+        self.assertEqual(self.key("--lora", "4"), self.key("--lora", "8"))
+        self.assertEqual(self.key("--precision", "Fp8Recipe<Delayed>"), self.key())
+
+    def test_sources_count_by_their_content(self):
+        for name in ("one", "two"):
+            (self.folder / name / "include").mkdir(parents=True)
+            (self.folder / name / "include" / "a.hpp").write_text("int a;")
+        first, second = (str(self.folder / name) for name in ("one", "two"))
+        self.assertEqual(cache.content_of(first), cache.content_of(second))
+        (self.folder / "two/include/a.hpp").write_text("int b;")
+        self.assertNotEqual(cache.content_of(first), cache.content_of(second))
+        (self.folder / "two/include/a.hpp").write_text("int a;")
+        (self.folder / "two/include/b.hpp").write_text("")
+        self.assertNotEqual(cache.content_of(first), cache.content_of(second))
+
+    def test_programs_that_were_not_used_are_removed(self):
+        for i in range(5):
+            path = self.folder / str(i)
+            path.mkdir()
+            os.utime(path, (i, i))
+        cache.remove_old(str(self.folder), most=2)
+        self.assertEqual(sorted(path.name for path in self.folder.iterdir()), ["3", "4"])
+
+
+class Reasons(unittest.TestCase):
+    def test_sentences_of_static_assert(self):
+        sentence = "Layerwise: First occurs twice; use it once"
+        for line in (f"layerwise.hpp:130:3: error: static assertion failed: {sentence}",
+                     f"layerwise.hpp:130:3: error: static assertion failed due to requirement 'a <= 1': {sentence}",
+                     f'layerwise.hpp:130:3: error: static_assert failed due to requirement \'a <= 1\' "{sentence}"',
+                     f'layerwise.hpp(130): error: static assertion failed with "{sentence}"'):
+            self.assertEqual(build.reason_of(["x.cpp:1:1: error: no type named 'A'", line, "note"]), sentence)
+
+    def test_other_errors(self):
+        self.assertEqual(build.reason_of(["In file", "x.cpp:9:19: error: 'Bf17' was not declared", "x: error: b"]),
+                         "'Bf17' was not declared")
+        self.assertIsNone(build.reason_of(["[1/2] Building"]))
+        self.assertEqual(
+            build.cmake_reason(["-- The CXX compiler", "CMake Error at cmake/A.cmake:3 (message):",
+                                "  CLI11 is missing: run scripts/install-dependencies,", "  install it",
+                                "Call Stack (most recent call first):", "  CMakeLists.txt:1"]),
+            "CLI11 is missing: run scripts/install-dependencies, install it")
+
+
+class Command(Temporary):
+    """With a stub of CMake, which takes half a second."""
+
+    def setUp(self):
+        super().setUp()
+        tools = self.folder / "tools"
+        tools.mkdir()
+        (tools / "cmake").write_text("#!" + sys.executable + textwrap.dedent("""
+            import os, pathlib, sys, time
+            words = sys.argv[1:]
+            log = open(os.environ["STUB_LOG"], "a")
+            print("configure" if "--preset" in words else "build", *words, file=log, flush=True)
+            if "--preset" in words:
+                pathlib.Path(words[words.index("-B") + 1]).mkdir(exist_ok=True)
+                sys.exit(0)
+            if "STUB_ERROR" in os.environ:
+                print("[1/9] Building CXX object a.o", "FAILED: a.o", os.environ["STUB_ERROR"], sep="\\n", flush=True)
+                time.sleep(60)
+            time.sleep(0.5)
+            path = pathlib.Path(words[1]) / "bin" / words[words.index("--target") + 1]
+            path.parent.mkdir(exist_ok=True)
+            path.write_text('#!/bin/sh\\nprintf "<%s>" "$@"; exit 7\\n')
+            path.chmod(0o755)
+            """))
+        (tools / "cmake").chmod(0o755)
+        self.log = self.folder / "log"
+        self.environment = os.environ | {
+            "PATH": f"{tools}:{os.environ['PATH']}", "STUB_LOG": str(self.log),
+            "OCTAVO_CACHE": str(self.folder / "cache")}
+
+    def start(self, *words, **environment):
+        return subprocess.Popen([ROOT / "octavo", *words], env=self.environment | environment, text=True,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def run_command(self, *words, **environment):
+        with self.start(*words, **environment) as process:
+            out, err = process.communicate(timeout=30)
+        return process.returncode, out, err
+
+    def builds(self):
+        return self.log.read_text().count("\nbuild ") if self.log.exists() else 0
+
+    def test_builds_once_and_runs_the_program(self):
+        code, out, err = self.run_command("train", "--precision", CUSTOM, "--data", "a b")
+        self.assertEqual((code, out), (7, f"<--precision><{CUSTOM}><--data><a b>"))
+        self.assertIn(f"octavo: built train_llama (llama_tiny, {CUSTOM}, cpu) in ", err)
+        self.assertIn(f"-DOCTAVO_PRECISIONS={CUSTOM} ", self.log.read_text())
+        self.assertIn("--target train_llama", self.log.read_text())
+        self.assertEqual(self.run_command("train", f"--precision={CUSTOM}")[0::2], (7, ""))
+        self.assertEqual(self.builds(), 1)
+        self.run_command("train", "--precision", "bf16")
+        self.assertEqual(self.builds(), 2)
+
+    def test_ranks_share_a_build(self):
+        ranks = [self.start("train", "--steps", "3", OMPI_COMM_WORLD_SIZE="4", OMPI_COMM_WORLD_RANK=str(rank))
+                 for rank in range(4)]
+        said = []
+        for rank in ranks:
+            with rank:
+                out, err = rank.communicate(timeout=30)
+                self.assertEqual((rank.returncode, out), (7, "<--steps><3>"))
+                said += err.splitlines()
+        self.assertEqual(self.builds(), 1)
+        self.assertEqual(len([line for line in said if ": built " in line]), 1)
+        self.assertIn("-DOCTAVO_MPI=ON", self.log.read_text())
+
+    def test_a_type_that_does_not_compile_is_answered_by_one_sentence(self):
+        sentence = "Layerwise: First occurs twice; use it once"
+        code, out, err = self.run_command("train", STUB_ERROR=f"a: error: static assertion failed: {sentence}")
+        self.assertEqual((code, out), (2, ""))
+        self.assertEqual(err.splitlines()[1:], [f"octavo: {sentence}"])
+        self.assertEqual(list((self.folder / "cache/programs").iterdir()), [])
+
+    def test_a_cache_that_cannot_be_written(self):
+        (self.folder / "cache").write_text("")
+        code, _, err = self.run_command("train")
+        self.assertEqual(code, 1)
+        self.assertIn("set OCTAVO_CACHE to a writable folder", err)
+
+    def test_a_compiler_that_does_not_exist(self):
+        code, _, err = self.run_command("train", CXX="no-such-compiler")
+        self.assertEqual(code, 1)
+        self.assertIn("building needs the compiler no-such-compiler, which is not on PATH", err)
+
+    def test_help_adds_the_flags_of_octavo(self):
+        self.assertIn("--fp8-amax-compute-algo max|most_recent", self.run_command("train", "--help")[1])
+
+    def test_commands(self):
+        code, out, _ = self.run_command("--help")
+        self.assertEqual(code, 0)
+        for name in dispatch.names():
+            self.assertRegex(out, rf"\n  {name} +[a-z]")
+        code, _, err = self.run_command("trian")
+        self.assertEqual(code, 2)
+        self.assertRegex(err, "^octavo: the command must be one of .*train.*, but is 'trian'\n$")
+
+
+if __name__ == "__main__":
+    unittest.main()
