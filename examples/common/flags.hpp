@@ -2,6 +2,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <common/foreign_flags.hpp>
 #include <common/text.hpp>
 #include <octavo/octavo.hpp>
 
@@ -296,6 +297,9 @@ inline std::string unknown_key(const CLI::App& app, std::string word) {
         std::find(other.flags.begin(), other.flags.end(), word) != other.flags.end();
     if (app.get_name() != flags_of_trainers[i].program || !is_of_other) continue;
     return "'" + word + "' is a flag of " + other.program + ", not of " + app.get_name();
+  }
+  if (const std::string advice = foreign_advice(app, word); !advice.empty()) {
+    return "unknown option '" + word + "'" + advice + ". See --help";
   }
   std::vector<std::string> known;
   for (const CLI::Option* option : app.get_options()) known.push_back(option->get_single_name());

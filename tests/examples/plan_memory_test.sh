@@ -667,6 +667,7 @@ run "version" 0 --version
 grep -q '^octavo [0-9.]*$' out || fail "no version"
 refused "an unknown flag" "did you mean 'batch'" --bach 3
 refused "an unknown flag like no other" "unknown option 'lr'; see --help" --lr 3
+refused "another trainer's flag" "unknown option 'tp'; use 'tensor-parallel' instead. See --help" --tp 2
 refused "a flag twice" "--batch is set 2 times" --batch 3 --batch 4
 refused "an unexpected word" "unexpected word 'llama'" llama
 refused "a batch of 0" "is not a whole number from 1" --batch 0

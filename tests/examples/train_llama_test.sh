@@ -728,9 +728,30 @@ run "none in its place" 0 "${small[@]}" --config full.toml --save-hf "" --no-out
 refused "a timeline where nothing can be written" "/proc/trace.json: cannot be written: " "${small[@]}" \
   --timeline /proc/trace.json
 refused "a flag twice" "--steps is set 2 times; set it once" --data text.txt --steps 2 --steps 30
-for flag in lr amp dtype ckpt; do
+for flag in ckpt zzz; do
   refused "unknown flag --$flag" "unknown option '$flag'; see --help" --data text.txt "--$flag" 1
 done
+while read -r flag answer <&3; do
+  refused "another trainer's flag --$flag" "unknown option '$flag'; use $answer. See --help" --data text.txt "--$flag" 1
+done 3<<'FLAGS'
+lr 'learning-rate' instead
+min-lr 'final-fraction' instead, a fraction of 'learning-rate'
+max-steps 'steps' instead
+train_iters 'steps' instead
+gradient-accumulation-steps 'micro-batches' instead
+micro-batch-size 'batch' instead
+global-batch-size 'micro-batches' instead; a step has batch * micro-batches * ranks sequences
+seq-length 'seq-len' instead
+tensor-model-parallel-size 'tensor-parallel' instead
+fp8-format 'precision' instead, such as fp8-delayed
+bf16 'precision' instead, such as fp8-delayed
+dtype 'precision' instead, such as fp8-delayed
+clip-grad 'max-gradient-norm' instead
+lr-warmup-iters 'warmup' instead, in steps
+warmup_ratio 'warmup' instead, in steps
+save-interval 'checkpoint-every' instead
+load 'resume' instead
+FLAGS
 for flag in threads data config model steps; do
   case="--$flag without a value"
   "$program" --data text.txt "--$flag" >out 2>err
@@ -783,6 +804,7 @@ toml_refused() {
 }
 toml_refused "a key with dashes" "write the key without dashes: steps" '--steps = 3'
 toml_refused "unknown key" "unknown option 'warm-up'; did you mean 'warmup'" 'warm-up = 3'
+toml_refused "another trainer's key" "unknown option 'max_grad_norm'; use 'max-gradient-norm' instead" 'max_grad_norm = 1'
 toml_refused "a key of no file" "unknown option 'help'" 'help = true'
 toml_refused "unknown dotted key" "the file must not contain sections, but contains [training]" 'training.steps = 3'
 toml_refused "a section in the configuration" "the file must not contain sections, but contains [training]" '[training]

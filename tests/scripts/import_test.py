@@ -115,12 +115,12 @@ class WholeRuns(Case):
         flags = set(re.findall(r"--[a-z][\w-]*", script)) - {"--fp16", "--train-data-path", "--valid-data-path"}
         self.answered(run, flags | {"CUDA_DEVICE_MAX_CONNECTIONS", "NCCL_DEBUG", "OUTPUT"})
         self.assertEqual(run.code, 1)
-        self.assertEqual([key for key in run.answers if run.kind(key) == "refused"], ["--exit-duration-in-mins"])
+        self.assertEqual([key for key in run.answers if run.kind(key) == "refused"], ["--decoupled-lr"])
         self.assertEqual(run.warnings, [])
         self.assertEqual(run.toml, {
             "model": "llama3_8b", "precision": "fp8-delayed", "device": "cuda", "zero": 1, "gather": "fp8",
             "reduce": "stored", "data": ["corpus/slimpajama_text_document.bin"], "batch": 1, "seq-len": 8192,
-            "micro-batches": 16, "validation-fraction": 0.01, "validation-batches": 32, "steps": 10000,
+            "micro-batches": 16, "max-time": "235m", "validation-fraction": 0.01, "validation-batches": 32, "steps": 10000,
             "learning-rate": 1.5e-4, "schedule": "cosine", "warmup": 500, "final-fraction": 0.0666666666667,
             "weight-decay": 0.1, "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "max-gradient-norm": 1.0, "seed": 1234,
             "out": "runs/llama3_8b_fp8", "log-every": 1, "evaluate-every": 100, "checkpoint-every": 1000,

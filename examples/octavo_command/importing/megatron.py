@@ -30,9 +30,8 @@ ROWS = table(
     ("--rampup-batch-size --step-batch-size-schedule --decrease-batch-size-if-needed",
      never("the batch size is constant")),
     ("--phase-transition-iterations --skip-train", never("a run consists of one phase of training")),
-    ("--exit-interval --exit-duration-in-mins",
-     never("a run ends at --steps or at a signal; start it with `timeout --signal=TERM`, and resume with --resume"
-           " auto")),
+    ("--exit-interval", never("a run ends at --steps, after --max-time or at a signal")),
+    ("--exit-duration-in-mins", to("max-time", lambda value: f"{whole(value)}m")),
     # --- optimizer and schedule
     ("--lr", to("learning-rate", number)),
     ("--min-lr", fact("min_lr", number)),

@@ -42,6 +42,7 @@ TRAINING=(
     --train-samples 1280000
     --lr-decay-samples 1280000
     --lr-warmup-samples 64000
+    --decoupled-lr 0.0005
     --lr 0.00015 --min-lr 0.00001 --lr-decay-style cosine
     --clip-grad 1.0 --weight-decay 0.1 --adam-beta1 0.9 --adam-beta2 0.95
     --bf16
