@@ -3,8 +3,8 @@
     conan create . -s compiler.cppstd=20    # not needed if the profile sets C++20
 
 The package contains the files that `cmake --install` installs, and consumers use it the same way:
-find_package(octavo 0.1 COMPONENTS cuda). The CUDA Toolkit, cuDNN, PCRE2 and utf8proc are those of the
-system.
+find_package(octavo 0.1 COMPONENTS cuda). The CUDA Toolkit, cuDNN, PCRE2, utf8proc, zlib and Zstandard
+are those of the system.
 """
 
 import os

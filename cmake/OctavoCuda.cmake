@@ -1,7 +1,6 @@
 # Enables the CUDA language as OCTAVO_CUDA requests, and sets OCTAVO_CUDA_ENABLED. A project that
 # contains Octavo as a subfolder must enable CUDA itself to use the Cuda device.
 
-include(${CMAKE_CURRENT_LIST_DIR}/octavoDependencies.cmake)
 set(OCTAVO_CUDA_ENABLED OFF)
 if(OCTAVO_CUDA STREQUAL "ON" OR (OCTAVO_CUDA STREQUAL "AUTO"
     AND (PROJECT_IS_TOP_LEVEL OR CMAKE_CUDA_COMPILER_LOADED)))

@@ -31,8 +31,6 @@ install(FILES
   cmake/OctavoAddModel.cmake
   cmake/FindCudnnFrontend.cmake
   cmake/FindNccl.cmake
-  cmake/FindPcre2.cmake
-  cmake/FindUtf8proc.cmake
   cmake/cudnn_attention.cpp
   DESTINATION ${octavo_package})
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})

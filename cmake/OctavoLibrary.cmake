@@ -1,6 +1,6 @@
 # The library. octavo::octavo needs only a C++20 compiler. octavo::cuda adds the CUDA Toolkit, and
-# exists only if CUDA is enabled. octavo::nccl, octavo::mpi, octavo::pcre2 and octavo::utf8proc add
-# NCCL, MPI, PCRE2 and utf8proc, if they are requested and found.
+# exists only if CUDA is enabled. octavo::nccl and octavo::mpi add NCCL and MPI, and a target for each of
+# octavo_optional_libraries adds that library, if they are requested and found.
 
 set(octavo_scope GLOBAL)
 
@@ -51,24 +51,18 @@ if(OCTAVO_MPI STREQUAL "ON" OR (OCTAVO_MPI STREQUAL "AUTO" AND PROJECT_IS_TOP_LE
   endif()
 endif()
 
-if(OCTAVO_PCRE2 STREQUAL "ON" OR (OCTAVO_PCRE2 STREQUAL "AUTO" AND PROJECT_IS_TOP_LEVEL))
-  octavo_add_pcre2(octavo_missing)
-  if(NOT octavo_missing)
-    message(STATUS "Octavo: tokenizers from files, through PCRE2")
-  elseif(OCTAVO_PCRE2 STREQUAL "ON")
-    message(FATAL_ERROR "OCTAVO_PCRE2 is ON but ${octavo_missing}; or pass -DOCTAVO_PCRE2=OFF")
-  else()
-    message(STATUS "Octavo: no tokenizers from files; ${octavo_missing}")
+foreach(component IN LISTS octavo_optional_libraries)
+  string(TOUPPER OCTAVO_${component} option)
+  list(GET octavo_optional_${component} 0 name)
+  list(GET octavo_optional_${component} 5 purpose)
+  if(${option} STREQUAL "ON" OR (${option} STREQUAL "AUTO" AND PROJECT_IS_TOP_LEVEL))
+    octavo_add_optional(${component} octavo_missing)
+    if(NOT octavo_missing)
+      message(STATUS "Octavo: ${purpose}, through ${name}")
+    elseif(${option} STREQUAL "ON")
+      message(FATAL_ERROR "${option} is ON but ${octavo_missing}; or pass -D${option}=OFF")
+    else()
+      message(STATUS "Octavo: no ${purpose}; ${octavo_missing}")
+    endif()
   endif()
-endif()
-
-if(OCTAVO_UTF8PROC STREQUAL "ON" OR (OCTAVO_UTF8PROC STREQUAL "AUTO" AND PROJECT_IS_TOP_LEVEL))
-  octavo_add_utf8proc(octavo_missing)
-  if(NOT octavo_missing)
-    message(STATUS "Octavo: tokenizers that normalise text, through utf8proc")
-  elseif(OCTAVO_UTF8PROC STREQUAL "ON")
-    message(FATAL_ERROR "OCTAVO_UTF8PROC is ON but ${octavo_missing}; or pass -DOCTAVO_UTF8PROC=OFF")
-  else()
-    message(STATUS "Octavo: tokenizers do not normalise text; ${octavo_missing}")
-  endif()
-endif()
+endforeach()

@@ -32,11 +32,16 @@ set(OCTAVO_MPI AUTO CACHE STRING "Several ranks on the Cpu device, through MPI: 
 (if Octavo is the top-level project and MPI is found)")
 set(OCTAVO_NCCL AUTO CACHE STRING
   "Several ranks on the Cuda device, through NCCL: ON, OFF, or AUTO (if it is found)")
-set(OCTAVO_PCRE2 AUTO CACHE STRING "Tokenizers from files, through PCRE2: ON, OFF, or AUTO \
-(if Octavo is the top-level project and PCRE2 is found)")
-set(OCTAVO_UTF8PROC AUTO CACHE STRING "Tokenizers that normalise text, through utf8proc: ON, OFF, or \
-AUTO (if Octavo is the top-level project and utf8proc is found)")
-foreach(option IN ITEMS OCTAVO_CUDA OCTAVO_CUDNN OCTAVO_MPI OCTAVO_NCCL OCTAVO_PCRE2 OCTAVO_UTF8PROC)
+set(octavo_library_options OCTAVO_CUDA OCTAVO_CUDNN OCTAVO_MPI OCTAVO_NCCL)
+foreach(component IN LISTS octavo_optional_libraries)
+  string(TOUPPER OCTAVO_${component} option)
+  list(GET octavo_optional_${component} 0 name)
+  list(GET octavo_optional_${component} 5 purpose)
+  set(${option} AUTO CACHE STRING "Support ${purpose}, through ${name}: ON, OFF, or AUTO (if Octavo \
+is the top-level project and ${name} is found)")
+  list(APPEND octavo_library_options ${option})
+endforeach()
+foreach(option IN LISTS octavo_library_options)
   set_property(CACHE ${option} PROPERTY STRINGS AUTO ON OFF)
   if(NOT ${option} MATCHES "^(AUTO|ON|OFF)$")
     message(FATAL_ERROR "${option} is '${${option}}': it must be AUTO, ON or OFF")

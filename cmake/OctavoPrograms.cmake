@@ -20,3 +20,9 @@ add_library(octavo_program INTERFACE)
 target_include_directories(octavo_program INTERFACE ${PROJECT_SOURCE_DIR}/examples)
 target_link_libraries(octavo_program INTERFACE octavo::octavo
   CLI11::CLI11 fmt::fmt nlohmann_json::nlohmann_json tomlplusplus::tomlplusplus)
+# Every file of a program must agree on which compressed text it reads.
+foreach(component IN ITEMS zlib zstd)
+  if(TARGET octavo::${component})
+    target_link_libraries(octavo_program INTERFACE octavo::${component})
+  endif()
+endforeach()

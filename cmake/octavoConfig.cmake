@@ -6,6 +6,8 @@
 # find_package(octavo 0.1 COMPONENTS pcre2)   octavo::pcre2 as well, for tokenizers from files
 # find_package(octavo 0.1 COMPONENTS utf8proc)   octavo::utf8proc as well, for tokenizers that
 #                                             normalise text
+# find_package(octavo 0.1 COMPONENTS zlib)    octavo::zlib as well, for text compressed by gzip
+# find_package(octavo 0.1 COMPONENTS zstd)    octavo::zstd as well, for text compressed by Zstandard
 # octavo_add_model(NAME my_model CONFIG config.json)  octavo::my_model: a preset of that shape
 
 include(${CMAKE_CURRENT_LIST_DIR}/octavoDependencies.cmake)
@@ -30,13 +32,11 @@ foreach(octavo_component IN LISTS octavo_FIND_COMPONENTS)
     endif()
   elseif(octavo_component STREQUAL "mpi")
     octavo_add_mpi(octavo_missing)
-  elseif(octavo_component STREQUAL "pcre2")
-    octavo_add_pcre2(octavo_missing)
-  elseif(octavo_component STREQUAL "utf8proc")
-    octavo_add_utf8proc(octavo_missing)
+  elseif(octavo_component IN_LIST octavo_optional_libraries)
+    octavo_add_optional(${octavo_component} octavo_missing)
   else()
-    set(octavo_missing "it does not exist; choose cuda, cudnn, mpi, nccl, pcre2 or \
-utf8proc")
+    list(JOIN octavo_optional_libraries ", " octavo_names)
+    set(octavo_missing "it does not exist; choose cuda, cudnn, mpi, nccl, ${octavo_names}")
   endif()
   if(octavo_missing)
     set(octavo_${octavo_component}_FOUND FALSE)

@@ -74,40 +74,38 @@ function(octavo_add_mpi reason)
   target_link_libraries(octavo::mpi INTERFACE octavo::octavo MPI::MPI_CXX)
 endfunction()
 
-# octavo_add_pcre2(REASON): defines octavo::pcre2, for programs that read tokenizers from files, or sets
-# REASON to why it cannot.
-function(octavo_add_pcre2 reason)
-  set(${reason} "" PARENT_SCOPE)
-  if(TARGET octavo::pcre2)
-    return()
-  endif()
-  list(PREPEND CMAKE_MODULE_PATH ${CMAKE_CURRENT_FUNCTION_LIST_DIR})
-  find_package(Pcre2 MODULE QUIET)
-  if(NOT Pcre2_FOUND)
-    set(${reason} "PCRE2 was not found: header ${Pcre2_INCLUDE_DIR}, library ${Pcre2_LIBRARY}; install \
-libpcre2-dev, or name its folder with -DPcre2_ROOT=" PARENT_SCOPE)
-    return()
-  endif()
-  add_library(octavo::pcre2 INTERFACE IMPORTED ${octavo_scope})
-  target_link_libraries(octavo::pcre2 INTERFACE octavo::octavo Pcre2::Pcre2)
-endfunction()
+# The optional libraries that have a component each: its name, the library's name, the prefix of its
+# CMake variables, header, file name, Debian package, and what it adds.
+set(octavo_optional_libraries pcre2 utf8proc zlib zstd)
+set(octavo_optional_pcre2 PCRE2 Pcre2 pcre2.h pcre2-8 libpcre2-dev "tokenizers from files")
+set(octavo_optional_utf8proc utf8proc Utf8proc utf8proc.h utf8proc libutf8proc-dev
+  "tokenizers that normalise text")
+set(octavo_optional_zlib zlib Zlib zlib.h z zlib1g-dev "text compressed by gzip")
+set(octavo_optional_zstd Zstandard Zstd zstd.h zstd libzstd-dev "text compressed by Zstandard")
 
-# octavo_add_utf8proc(REASON): defines octavo::utf8proc, for tokenizers that normalise text, or sets
-# REASON to why it cannot.
-function(octavo_add_utf8proc reason)
+# octavo_add_optional(COMPONENT REASON): defines octavo::COMPONENT, which links an optional library and
+# defines OCTAVO_WITH_COMPONENT, or sets REASON to why it cannot. Set other folders with
+# -DPREFIX_ROOT= or -DCMAKE_PREFIX_PATH=.
+function(octavo_add_optional component reason)
   set(${reason} "" PARENT_SCOPE)
-  if(TARGET octavo::utf8proc)
+  if(TARGET octavo::${component})
     return()
   endif()
-  list(PREPEND CMAKE_MODULE_PATH ${CMAKE_CURRENT_FUNCTION_LIST_DIR})
-  find_package(Utf8proc MODULE QUIET)
-  if(NOT Utf8proc_FOUND)
-    set(${reason} "utf8proc was not found: header ${Utf8proc_INCLUDE_DIR}, library ${Utf8proc_LIBRARY}; \
-install libutf8proc-dev, or name its folder with -DUtf8proc_ROOT=" PARENT_SCOPE)
+  list(POP_FRONT octavo_optional_${component} name prefix header library package)
+  find_path(${prefix}_INCLUDE_DIR ${header} HINTS ${${prefix}_ROOT} PATH_SUFFIXES include)
+  find_library(${prefix}_LIBRARY NAMES ${library} HINTS ${${prefix}_ROOT} ${${prefix}_INCLUDE_DIR}/..
+    PATH_SUFFIXES lib lib64)
+  mark_as_advanced(${prefix}_INCLUDE_DIR ${prefix}_LIBRARY)
+  if(NOT ${prefix}_INCLUDE_DIR OR NOT ${prefix}_LIBRARY)
+    set(${reason} "${name} was not found: header ${${prefix}_INCLUDE_DIR}, library \
+${${prefix}_LIBRARY}; install ${package}, or name its folder with -D${prefix}_ROOT=" PARENT_SCOPE)
     return()
   endif()
-  add_library(octavo::utf8proc INTERFACE IMPORTED ${octavo_scope})
-  target_link_libraries(octavo::utf8proc INTERFACE octavo::octavo Utf8proc::Utf8proc)
+  add_library(octavo::${component} INTERFACE IMPORTED ${octavo_scope})
+  target_include_directories(octavo::${component} INTERFACE ${${prefix}_INCLUDE_DIR})
+  target_link_libraries(octavo::${component} INTERFACE octavo::octavo ${${prefix}_LIBRARY})
+  string(TOUPPER ${component} upper)
+  target_compile_definitions(octavo::${component} INTERFACE OCTAVO_WITH_${upper}=1)
 endfunction()
 
 # octavo_add_nccl(REASON): defines octavo::nccl, for programs of several ranks on the Cuda device, or

@@ -5,10 +5,10 @@
 #include <common/text.hpp>
 #include <octavo/data/byte_tokenizer.hpp>
 #include <octavo/run/interrupt.hpp>
-#if defined(OCTAVO_PROGRAM_HAS_PCRE2)
+#if defined(OCTAVO_WITH_PCRE2)
 #include <octavo/data/tokenizer_json.hpp>
 #endif
-#if defined(OCTAVO_PROGRAM_HAS_UTF8PROC)
+#if defined(OCTAVO_WITH_UTF8PROC)
 #include <octavo/data/utf8proc.hpp>
 #endif
 
@@ -28,12 +28,12 @@ namespace programs {
 /// @throws ConfigError  for a file, if the program was built without PCRE2
 inline std::unique_ptr<octavo::Tokenizer> open_tokenizer(const std::string& name) {
   if (name == "bytes") return std::make_unique<octavo::ByteTokenizer>();
-#if defined(OCTAVO_PROGRAM_HAS_PCRE2)
+#if defined(OCTAVO_WITH_PCRE2)
   require_file("--tokenizer " + name, name, "pass bytes, a tokenizer.json or a tokenizer.model");
   std::error_code error;
   octavo::require<octavo::IoError>(std::filesystem::file_size(name, error) != 0, "--tokenizer ",
                                    name, ": is empty; download the file again");
-#if defined(OCTAVO_PROGRAM_HAS_UTF8PROC)
+#if defined(OCTAVO_WITH_UTF8PROC)
   const octavo::NormalizeText normalize = octavo::normalize_by_utf8proc;
 #else
   const octavo::NormalizeText normalize = nullptr;

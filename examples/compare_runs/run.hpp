@@ -16,7 +16,7 @@
 #include <nlohmann/json.hpp>
 
 #include <octavo/core/error.hpp>
-#include <octavo/data/open_file.hpp>
+#include <octavo/data/text_stream.hpp>
 
 #include <common/text.hpp>
 

@@ -2,12 +2,10 @@
 #pragma once
 
 #include <octavo/core/error.hpp>
-#include <octavo/data/file_kind.hpp>
 #include <octavo/data/json_texts.hpp>
-#include <octavo/data/open_file.hpp>
 #include <octavo/data/seen_files.hpp>
+#include <octavo/data/text_stream.hpp>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -43,10 +41,10 @@ class Documents {
       octavo::require<octavo::IoError>(std::filesystem::is_regular_file(path), path.string(),
                                        ": does not exist or is not a regular file; pass text or "
                                        "JSON Lines files");
-      const octavo::detail::OpenFile file(path);
+      octavo::detail::TextStream file(path);
       seen.begin_source();
-      (void)seen.add(file.identity(), path, {});
-      total_bytes_ += file.size();
+      (void)seen.add(file.file().identity(), path, {});
+      total_bytes_ += file.file().size();
       require_text(file);
     }
   }
@@ -70,75 +68,68 @@ class Documents {
   }
 
  private:
-  static std::string first_bytes(const octavo::detail::OpenFile& file, std::size_t most) {
-    std::string begin(std::min<std::uint64_t>(file.size(), most), '\0');
-    file.read_at(0, std::as_writable_bytes(std::span(begin)));
-    return begin;
-  }
-
   /// @throws ConfigError  if the first bytes of a file are not text
-  static void require_text(const octavo::detail::OpenFile& file) {
-    const std::string begin = first_bytes(file, 4096);
-    octavo::detail::require_text<octavo::ConfigError>(file.path(), begin);
+  static void require_text(octavo::detail::TextStream& file) {
+    std::string begin(4096, '\0');
+    begin.resize(file.read(bytes_of(begin)));
+    file.require_text<octavo::ConfigError>(begin);
     const std::size_t place = begin.find('\0');
     octavo::require<octavo::ConfigError>(
-        place == std::string::npos, file.path().string(), ": byte ", place,
+        place == std::string::npos, file.file().path().string(), ": byte ", place,
         " is 0, so it is not text; pass token files directly to the trainer");
   }
 
-  static constexpr std::size_t piece_bytes = std::size_t{1} << 22;
+  static std::span<std::uint8_t> bytes_of(std::string& text) {
+    return {reinterpret_cast<std::uint8_t*>(text.data()), text.size()};
+  }
 
   std::optional<Document> next() {
     for (;;) {
-      if (file_ == nullptr) {
-        if (next_file_ == files_.size()) return std::nullopt;
-        file_ = std::make_unique<octavo::detail::OpenFile>(files_[next_file_++]);
-        buffer_.clear();
-        buffer_begin_ = octavo::detail::byte_order_mark_length(first_bytes(*file_, 3));
-        at_ = 0;
-        line_ = 0;
+      if (lines_ != nullptr) {
+        if (auto document = next_line()) return document;
+        lines_.reset();
       }
-      if (file_->path().extension() != ".jsonl") return whole_file();
-      const auto line = next_line();
-      if (!line.has_value()) {
-        file_.reset();
-      } else if (!line->is_blank()) {
-        return Document{octavo::detail::json_text(*line, key_, ", or name another with --key"),
-                        line->place()};
-      }
+      if (next_file_ == files_.size()) return std::nullopt;
+      const std::filesystem::path& path = files_[next_file_++];
+      if (!octavo::detail::is_json_lines_name(path)) return whole_file(path);
+      lines_ = std::make_unique<octavo::FileLines>(path, octavo::most_document_bytes);
     }
   }
 
-  Document whole_file() {
-    std::string text(file_->size() - buffer_begin_, '\0');
-    file_->read_at(buffer_begin_, std::as_writable_bytes(std::span(text)));
-    read_bytes_ += text.size();
-    std::string place = file_->path().string();
-    file_.reset();
-    return {std::move(text), std::move(place)};
+  Document whole_file(const std::filesystem::path& path) {
+    constexpr std::size_t piece_bytes = std::size_t{1} << 20;
+    octavo::detail::TextStream file(path);
+    std::string text;
+    for (;;) {
+      const std::size_t before = text.size();
+      text.resize(before + piece_bytes);
+      const std::size_t count = file.read(bytes_of(text).subspan(before));
+      text.resize(before + count);
+      octavo::require<octavo::IoError>(
+          text.size() <= octavo::most_document_bytes, path.string(),
+          ": a document must have at most ", octavo::most_document_bytes,
+          " bytes; split the text, or write its documents as JSON Lines");
+      if (count < piece_bytes) break;
+    }
+    file.require_size(file.file().size(), true);
+    text.erase(0, octavo::detail::byte_order_mark_length(text));
+    read_bytes_ += file.file_bytes();
+    return {std::move(text), path.string()};
   }
 
-  std::optional<octavo::detail::FileLine> next_line() {
-    std::size_t end = buffer_.find('\n', at_);
-    while (end == std::string::npos) {
-      buffer_.erase(0, at_);
-      buffer_begin_ += at_;
-      at_ = 0;
-      const std::size_t searched = buffer_.size();
-      const std::uint64_t place = buffer_begin_ + searched;
-      const std::size_t piece = std::min<std::uint64_t>(piece_bytes, file_->size() - place);
-      if (piece == 0) break;
-      buffer_.resize(searched + piece);
-      file_->read_at(place, std::as_writable_bytes(std::span(buffer_).subspan(searched)));
-      end = buffer_.find('\n', searched);
+  std::optional<Document> next_line() {
+    const std::uint64_t before = lines_->stream().file_bytes();
+    while (lines_->next(line_)) {
+      if (octavo::detail::is_blank(line_)) continue;
+      std::string place = lines_->place();
+      std::string text =
+          octavo::detail::json_text(line_, place, key_, ", or name another with --key");
+      read_bytes_ += lines_->stream().file_bytes() - before;
+      return Document{std::move(text), std::move(place)};
     }
-    if (at_ == buffer_.size()) return std::nullopt;
-    const std::size_t begin = at_;
-    end = std::min(end, buffer_.size());
-    at_ = std::min(end + 1, buffer_.size());
-    read_bytes_ += at_ - begin;
-    return octavo::detail::FileLine{file_->path(), ++line_, buffer_begin_ + begin,
-                                    std::string_view(buffer_).substr(begin, end - begin)};
+    lines_->stream().require_size(lines_->stream().file().size(), true);
+    read_bytes_ += lines_->stream().file_bytes() - before;
+    return std::nullopt;
   }
 
   std::vector<std::filesystem::path> files_;
@@ -146,11 +137,8 @@ class Documents {
   std::uint64_t total_bytes_ = 0;
   std::uint64_t read_bytes_ = 0;
   std::size_t next_file_ = 0;
-  std::unique_ptr<octavo::detail::OpenFile> file_;
-  std::string buffer_;              ///< a piece of the file
-  std::uint64_t buffer_begin_ = 0;  ///< its offset there; initially after a byte-order mark
-  std::size_t at_ = 0;              ///< offset of the next line in the buffer
-  std::int64_t line_ = 0;           ///< number of the line read last
+  std::unique_ptr<octavo::FileLines> lines_;  ///< of the current JSON Lines file
+  std::string line_;
 };
 
 }  // namespace prepare_data

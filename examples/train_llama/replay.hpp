@@ -3,7 +3,7 @@
 #pragma once
 
 #include <common/text.hpp>
-#include <octavo/data/open_file.hpp>
+#include <octavo/data/text_stream.hpp>
 #include <octavo/run/run.hpp>
 #include <train_llama/checkpoints.hpp>
 #include <train_llama/options.hpp>

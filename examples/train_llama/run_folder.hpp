@@ -3,7 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <octavo/core/utf8.hpp>
-#include <octavo/data/open_file.hpp>
+#include <octavo/data/text_stream.hpp>
 #include <octavo/io/folder.hpp>
 #include <octavo/io/hugging_face_writer.hpp>
 #include <octavo/octavo.hpp>

@@ -22,7 +22,7 @@ OUTSIDE = {
     "attention": r"cudnn\w*\.h|" + CUDA_DEVICE,
     "comm": r"mpi\.h|nccl\.h|netdb\.h|netinet/\w+\.h|poll\.h|" + CUDA_RUNTIME + "|" + POSIX,
     "comm/cuda": r"nccl\.h|" + CUDA_DEVICE + "|" + POSIX,
-    "data": POSIX + r"|glob\.h|pcre2\.h|utf8proc\.h",
+    "data": POSIX + r"|glob\.h|pcre2\.h|utf8proc\.h|zlib\.h|zstd\.h",
     "io": POSIX,
     "checkpoint": POSIX,
     "run": POSIX,

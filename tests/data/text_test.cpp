@@ -227,12 +227,12 @@ TEST_F(ReadText, SkipsAByteOrderMark) {
 
 TEST_F(ReadText, RefusesANamedFileOfAnotherFormat) {
   write("text.txt", "text");
-  const fs::path gzip = write("text.gz", "\x1F\x8B\x08");
-  EXPECT_EQ(error_of({gzip}), gzip.string() +
-                                  " must be UTF-8 text, but is gzip data; convert it first: gzip "
-                                  "-dc FILE > TEXT");
+  const fs::path bzip2 = write("text.bz2", "BZh9");
+  EXPECT_EQ(error_of({bzip2}), bzip2.string() +
+                                   " must be UTF-8 text, but is bzip2 data; convert it first: "
+                                   "bzip2 -dc FILE > TEXT");
   EXPECT_EQ(shown(octavo::load_text({folder_}).skipped),
-            std::vector<std::string>{"text.gz 3: gzip data, not UTF-8 text"});
+            std::vector<std::string>{"text.bz2 4: bzip2 data, not UTF-8 text"});
 }
 
 TEST_F(ReadText, NeedsMemoryForTheTextOnce) {

@@ -1,7 +1,7 @@
 // Tokenizers from files: tokens against those of the packages tokenizers and tiktoken
 // (tests/golden/make_tokenizers.py), merges against a plain search, and files that are refused.
 #include <octavo/data/tokenizer_json.hpp>
-#if defined(OCTAVO_TEST_WITH_UTF8PROC)
+#if defined(OCTAVO_WITH_UTF8PROC)
 #include <octavo/data/utf8proc.hpp>
 #endif
 
@@ -30,7 +30,7 @@ using namespace octavo;
 using json = nlohmann::ordered_json;
 using Tokens = std::vector<std::int32_t>;
 
-#if defined(OCTAVO_TEST_WITH_UTF8PROC)
+#if defined(OCTAVO_WITH_UTF8PROC)
 constexpr NormalizeText normalize = normalize_by_utf8proc;
 #else
 constexpr NormalizeText normalize = nullptr;

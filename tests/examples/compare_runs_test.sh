@@ -351,7 +351,7 @@ run "a damaged baseline" 2 broken fp8_delayed
 err_is_one_line_with 'no run has the baseline'\''s precision "bf16"'
 err_is_one_line_with "broken/metrics.jsonl:3: not valid JSON"
 mkdir -p "$scratch/packed" "$scratch/nuls" "$scratch/odd/metrics.jsonl"
-gzip <bf16/metrics.jsonl >"$scratch/packed/metrics.jsonl"
+printf '\xfd7zXZ\0' >"$scratch/packed/metrics.jsonl"
 python3 - "$scratch/nuls/metrics.jsonl" <<'PYTHON'
 import sys
 lines = open("fp8_delayed/metrics.jsonl", "rb").read().splitlines(keepends=True)
@@ -359,7 +359,7 @@ lines[3] = bytes(len(lines[3]) - 1) + b"\n"
 open(sys.argv[1], "wb").write(b"".join(lines))
 PYTHON
 run "a compressed file" 2 bf16 "$scratch/packed"
-err_is_one_line_with "packed/metrics.jsonl must be UTF-8 text, but is gzip data"
+err_is_one_line_with "packed/metrics.jsonl must be UTF-8 text, but is xz data"
 row_is "bf16 2.5000 2.5000 2.5000 2.5000 baseline 15,200 0 of 48 0 done after 4 steps"
 run "a line of NULs" 2 bf16 "$scratch/nuls"
 err_is_one_line_with "nuls/metrics.jsonl:4: not valid JSON"

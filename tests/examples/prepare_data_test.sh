@@ -56,6 +56,21 @@ no_rest
 printf '{"text":"ab","id":[1,{}]}\n\n{"id":2,"text":"c\\n"}' >lines.jsonl
 run "JSON Lines" 0 lines.jsonl --out lines.bin --end none
 [ "$(tokens lines.bin 2)" = "97 98 99 10" ] || fail "the tokens are $(tokens lines.bin 2)"
+gzip <lines.jsonl >packed.jsonl.gz
+if "$program" packed.jsonl.gz --out x.bin 2>&1 | grep -qF "install zlib1g-dev"; then
+  echo "gzip: not tested, because prepare_data was built without zlib"
+else
+  rm -f x.bin
+  run "gzip" 0 packed.jsonl.gz --out packed.bin --end none
+  cmp -s packed.bin lines.bin || fail "the tokens differ from those of the file that is not compressed"
+  head -c 30 packed.jsonl.gz >cut.jsonl.gz
+  run "a gzip file that is cut off" 1 cut.jsonl.gz --out cut.bin
+  err_is_one_line_with "cut.jsonl.gz: cannot be read: its gzip data are cut off at byte 30"
+  printf 'a\0b' | gzip >nul.gz
+  run "compressed bytes" 2 nul.gz --out cut.bin
+  err_is_one_line_with "nul.gz: byte 1 is 0, so it is not text"
+  no_rest
+fi
 printf '{"text":"ab"}\n{"text":"c"\n' >broken.jsonl
 run "a broken line" 1 broken.jsonl --out broken.bin
 err_is_one_line_with "broken.jsonl: line 2: at byte 11"

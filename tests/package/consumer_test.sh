@@ -133,6 +133,14 @@ else
       links utf8proc '#include <octavo/data/utf8proc.hpp>' \
         'int main() { return octavo::normalize_by_utf8proc("a", octavo::NormalForm::nfc) == "a" ? 0 : 1; }'
     fi
+    if [[ -f /usr/include/zlib.h ]]; then
+      links zlib '#include <octavo/data/text.hpp>' \
+        'int main() { return octavo::detail::compression_of("\x1f\x8b").missing_package.empty() ? 0 : 1; }'
+    fi
+    if [[ -f /usr/include/zstd.h ]]; then
+      links zstd '#include <octavo/data/text.hpp>' \
+        'int main() { return octavo::detail::compression_of("\x28\xb5\x2f\xfd").missing_package.empty() ? 0 : 1; }'
+    fi
   fi
   if [[ $way == nccl ]]; then
     links nccl '#include <octavo/comm/cuda/nccl_comm.cuh>' '#include <chrono>' 'int main() {' \

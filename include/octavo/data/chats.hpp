@@ -7,8 +7,9 @@
 #include <octavo/core/error.hpp>
 #include <octavo/core/json_reader.hpp>
 #include <octavo/data/chat_tokens.hpp>
-#include <octavo/data/open_file.hpp>
+#include <octavo/data/json_texts.hpp>
 #include <octavo/data/seen_files.hpp>
+#include <octavo/data/text_stream.hpp>
 #include <octavo/data/tokens.hpp>
 
 #include <algorithm>
@@ -249,25 +250,18 @@ class ChatLoader {
   }
 
   void read(const std::filesystem::path& path, Chats& chats) {
-    const OpenFile file(path);
+    FileLines lines(path, most_document_bytes);
     seen_.begin_source();
-    (void)seen_.add(file.identity(), path, {});
-    std::string text(file.size(), '\0');
-    file.read_at(0, std::as_writable_bytes(std::span(text)));
-    require_text(path, text);
+    (void)seen_.add(lines.stream().file().identity(), path, {});
     Index count = 0;
-    std::size_t begin = byte_order_mark_length(text);
-    for (Index line = 1; begin < text.size(); ++line) {
-      const std::size_t end = std::min(text.find('\n', begin), text.size());
-      const std::string_view bytes(text.data() + begin, end - begin);
-      if (bytes.find_first_not_of(" \t\r") != std::string_view::npos) {
-        places_.push_back(message(path.string(), ": line ", line));
-        read_.push_back(ChatLineReader(bytes, places_.back()).read());
-        ++count;
-        if (read_.size() == together) encode(chats);
-      }
-      begin = end + 1;
+    for (std::string line; lines.next(line);) {
+      if (is_blank(line)) continue;
+      places_.push_back(lines.place());
+      read_.push_back(ChatLineReader(line, places_.back()).read());
+      ++count;
+      if (read_.size() == together) encode(chats);
     }
+    lines.stream().require_size(lines.stream().file().size(), true);
     encode(chats);
     require<IoError>(count > 0, path.string(), ": has no chat; write one JSON object per line");
     data_.files.push_back({path, count});

@@ -54,6 +54,7 @@ inline const FileKind* file_kind(std::string_view bytes) {
       Magic{"\xfe\xff"sv, {"UTF-16", "iconv -f UTF-16 -t UTF-8 FILE"}},
       Magic{"\x1f\x8b"sv, {"gzip data", "gzip -dc FILE"}},
       Magic{"\x28\xb5\x2f\xfd"sv, {"Zstandard data", "zstd -dc FILE"}},
+      Magic{"\x50\x2a\x4d\x18"sv, {"Zstandard data", "zstd -dc FILE"}},
       Magic{"\xfd"
             "7zXZ\0"sv,
             {"xz data", "xz -dc FILE"}},
@@ -86,15 +87,19 @@ inline const FileKind* file_kind(std::string_view bytes) {
 }
 
 /// Throws if a file that must contain text begins as a file of another known format.
-/// @param bytes  as `file_kind` needs them
+/// @param bytes    as `file_kind` needs them
+/// @param package  if not empty, a package with which Octavo could read the file
 /// @throws E  with the command that converts the file
 template <class E = IoError>
-void require_text(const std::filesystem::path& path, std::string_view bytes) {
+void require_text(const std::filesystem::path& path, std::string_view bytes,
+                  std::string_view package = {}) {
   const FileKind* const kind = file_kind(bytes);
   if (kind == nullptr) return;
-  throw E(message(path.string(), " must be UTF-8 text, but is ", kind->name, "; ",
-                  kind->command.empty() ? "pass a text file" : "convert it first: ", kind->command,
-                  kind->command.empty() ? "" : " > TEXT"));
+  std::string advice = "pass a text file";
+  if (!kind->command.empty()) advice = message("convert it first: ", kind->command, " > TEXT");
+  if (!package.empty())
+    advice = message("install ", package, " and build Octavo again, or ", advice);
+  throw E(message(path.string(), " must be UTF-8 text, but is ", kind->name, "; ", advice));
 }
 
 }  // namespace octavo OCTAVO_ABI::detail

@@ -1,5 +1,5 @@
 /// @file
-/// Reading regular files: in parts, whole, or line by line.
+/// Reading regular files, in parts or whole, and standard input.
 #pragma once
 
 #include <octavo/core/error.hpp>
@@ -74,20 +74,29 @@ inline const char* kind_of_file(mode_t mode) {
 /// The identity of a file. It is equal for all paths to one file, including links.
 using FileIdentity = std::pair<dev_t, ino_t>;
 
-/// A regular file that is open for reading. Its content is copied by system calls and never mapped:
-/// if another program truncates the file, reading throws an error that names it, whereas mapped
-/// memory would end the program with SIGBUS.
+/// Selects standard input.
+struct StandardInput {};
+
+/// A regular file, or standard input, that is open for reading. Its content is copied by system
+/// calls and never mapped: if another program truncates the file, reading throws an error that
+/// names it, whereas mapped memory would end the program with SIGBUS.
 class OpenFile {
  public:
   /// @throws IoError  if it cannot be opened, or is not a regular file
   explicit OpenFile(std::filesystem::path path)
       : path_(std::move(path)), descriptor_(open_regular_file(path_, status_)) {}
+  /// Opens standard input, whatever it is.
+  /// @throws IoError  if it is closed
+  explicit OpenFile(StandardInput)
+      : path_("standard input"), descriptor_(::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0)) {
+    if (descriptor_ < 0 || ::fstat(descriptor_, &status_) != 0) reading_failed(path_, errno);
+  }
   OpenFile(const OpenFile&) = delete;
   OpenFile& operator=(const OpenFile&) = delete;
   ~OpenFile() { ::close(descriptor_); }
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
-  /// Returns the size in bytes at the time of opening.
+  /// Returns the size in bytes at the time of opening; 0 for a pipe.
   [[nodiscard]] std::uint64_t size() const { return static_cast<std::uint64_t>(status_.st_size); }
   [[nodiscard]] FileIdentity identity() const { return {status_.st_dev, status_.st_ino}; }
 
@@ -161,69 +170,5 @@ inline constexpr std::uint64_t most_file_bytes = 100'000'000;
   text.erase(0, detail::byte_order_mark_length(text));
   return text;
 }
-
-/// The maximum length of a line that `FileLines` reads, in bytes.
-inline constexpr std::size_t most_line_bytes = std::size_t{1} << 24;
-
-/// Reads a text file line by line, whatever its size, and skips a byte-order mark.
-class FileLines {
- public:
-  /// @throws IoError  naming the file, if it cannot be opened or is not a regular file
-  explicit FileLines(const std::filesystem::path& path) : file_(path) {}
-
-  /// Reads the next line.
-  /// @param line  receives it, without its line feed
-  /// @return false at the end of the file, after the last line
-  /// @throws IoError  naming the file and the line, if it cannot be read or the line is longer than
-  ///                  `most_line_bytes`; if the file has a known format that is not text
-  [[nodiscard]] bool next(std::string& line) {
-    ++number_;
-    for (std::size_t searched = 0;;) {
-      const std::size_t end = buffer_.find('\n', begin_ + searched);
-      ends_ = end != std::string::npos;
-      const std::size_t length = (ends_ ? end : buffer_.size()) - begin_;
-      if (length > most_line_bytes) {
-        detail::reading_failed(file_.path(), message("line ", number_, " is longer than ",
-                                                     most_line_bytes, " bytes; check the file"));
-      }
-      if (ends_ || is_read_) {
-        line.assign(buffer_, begin_, length);
-        begin_ += length + (ends_ ? 1 : 0);
-        return ends_ || length != 0;
-      }
-      searched = length;
-      read_more();
-    }
-  }
-  /// Whether the last line that was read ends with a line feed. A killed writer leaves one that
-  /// does not.
-  [[nodiscard]] bool is_whole() const { return ends_; }
-  /// The number of the last line that was read, from 1 on.
-  [[nodiscard]] std::uint64_t number() const { return number_; }
-
- private:
-  void read_more() {
-    constexpr std::size_t piece = std::size_t{1} << 16;
-    buffer_.erase(0, begin_);
-    begin_ = 0;
-    const std::size_t before = buffer_.size();
-    buffer_.resize(before + piece);
-    auto* const target = reinterpret_cast<std::uint8_t*>(buffer_.data() + before);
-    const std::size_t count = file_.read({target, piece});
-    buffer_.resize(before + count);
-    is_read_ = count < piece;
-    if (std::exchange(is_begun_, true)) return;
-    detail::require_text(file_.path(), buffer_);
-    begin_ = detail::byte_order_mark_length(buffer_);
-  }
-
-  detail::OpenFile file_;
-  std::string buffer_;     ///< bytes read from the file; those before `begin_` were returned
-  std::size_t begin_ = 0;  ///< index of the next line
-  bool is_begun_ = false;  ///< some bytes were read
-  bool is_read_ = false;   ///< the file has no more bytes than the buffer
-  bool ends_ = false;      ///< the last line ends with a line feed
-  std::uint64_t number_ = 0;
-};
 
 }  // namespace octavo

@@ -5,8 +5,8 @@
 #include <octavo/core/error.hpp>
 #include <octavo/core/utf8.hpp>
 #include <octavo/data/json_texts.hpp>
-#include <octavo/data/open_file.hpp>
 #include <octavo/data/seen_files.hpp>
+#include <octavo/data/text_stream.hpp>
 
 #include <algorithm>
 #include <array>
@@ -89,12 +89,11 @@ class TextReader {
       : seen_(seen), between_(between) {}
 
   /// Adds a file that is named, whatever it contains, unless its first bytes are those of a known
-  /// format that is not text. If its name ends in .jsonl, it is read as JSON Lines.
+  /// format that is not text. If its name ends in .jsonl, .jsonl.gz or .jsonl.zst, it is read as
+  /// JSON Lines.
   /// @param group  the pattern that matched it, if one did
   void add_file(const std::filesystem::path& path, const FileGroup& group = {}) {
     TextFile file = examined(path, true);
-    require<IoError>(file.bytes > 0, path.string(), ": the file is empty; name a file with text");
-    file.is_json_lines = path.extension() == ".jsonl";
     const std::string twice = seen_.add(last_, path, group);
     if (!twice.empty()) file.remark = twice;
     (twice.empty() ? text_.read : text_.skipped).push_back(std::move(file));
@@ -105,7 +104,6 @@ class TextReader {
     const std::size_t before = text_.read.size();
     for (const std::filesystem::path& path : files_below(folder)) {
       TextFile file = examined(path);
-      file.is_json_lines = path.extension() == ".jsonl";
       if (file.remark.empty()) file.remark = seen_.add(last_, path, {folder, false});
       (file.remark.empty() ? text_.read : text_.skipped).push_back(std::move(file));
     }
@@ -118,54 +116,80 @@ class TextReader {
   /// Whether `read` has any file to read.
   [[nodiscard]] bool has_text() const { return !text_.read.empty(); }
 
-  /// Reads all files, with the separator between texts. Allocates memory for the bytes of the files
-  /// and the positions of the texts.
+  /// Reads all files, with the separator between texts. Reserves memory for the bytes of the files;
+  /// the text of compressed files needs more.
   Text read() {
     std::uintmax_t total = text_.read.size();
     for (const TextFile& file : text_.read) total += file.bytes;
     text_.bytes.reserve(total);
     for (const TextFile& file : text_.read) {
-      if (!text_.bytes.empty()) text_.bytes.push_back(between_);
-      const std::size_t begin = text_.bytes.size();
-      text_.bytes.resize(begin + file.bytes);
-      const auto bytes = std::span(text_.bytes).subspan(begin);
-      read_whole(file, bytes);
-      if (!file.is_json_lines) {
-        const std::size_t mark =
-            byte_order_mark_length({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
-        const auto at = text_.bytes.begin() + static_cast<std::ptrdiff_t>(begin);
-        text_.bytes.erase(at, at + static_cast<std::ptrdiff_t>(mark));
-        text_.texts.push_back({begin, text_.bytes.size() - begin});
-        continue;
+      if (file.is_json_lines) {
+        read_lines(file);
+      } else {
+        read_whole(file);
       }
-      const std::size_t before = text_.texts.size();
-      text_.bytes.resize(begin + keep_json_texts(file.path, bytes, between_, text_.texts));
-      for (TextPlace& text : std::span(text_.texts).subspan(before)) text.begin += begin;
     }
     return std::move(text_);
   }
 
  private:
   /// Opens a file, checks whether it is text, and stores its identity in `last_`.
-  /// @param is_named  a known format that is not text is an error
+  /// @param is_named  an empty file or a known format that is not text is an error
   TextFile examined(const std::filesystem::path& path, bool is_named = false) {
-    OpenFile file(path);
-    std::array<std::uint8_t, text_probe_bytes> probe;
-    const std::size_t count = file.read(probe);
-    if (is_named) require_text(path, {reinterpret_cast<const char*>(probe.data()), count});
-    last_ = file.identity();
-    return {path, file.size(), why_no_text(std::span(probe).first(count), file.size() > count)};
+    TextStream stream(path);
+    std::array<std::uint8_t, text_probe_bytes + 1> probe;
+    const std::size_t read = stream.read(probe);
+    const auto begin = std::span(probe).first(std::min(read, text_probe_bytes));
+    last_ = stream.file().identity();
+    TextFile file{path, stream.file().size(), why_no_text(begin, read > begin.size())};
+    file.is_json_lines = is_json_lines_name(path);
+    if (!is_named) return file;
+    require<IoError>(read > 0, path.string(), ": the file is empty; name a file with text");
+    stream.require_text({reinterpret_cast<const char*>(begin.data()), begin.size()});
+    require<IoError>(
+        !stream.is_compressed() || std::find(begin.begin(), begin.end(), 0) == begin.end(),
+        path.string(), ": its decompressed bytes are ", file.remark,
+        "; name compressed text, or decompress token files first");
+    return file;
   }
 
-  static void read_whole(const TextFile& source, std::span<std::uint8_t> target) {
-    OpenFile file(source.path);
-    const std::size_t count = file.read(target);
-    std::uint8_t more = 0;
-    const bool longer = file.read({&more, 1}) != 0;
-    if (count == target.size() && !longer) return;
-    reading_failed(source.path, message("it had ", target.size(), " bytes when it was opened, but ",
-                                        longer ? "more" : std::to_string(count),
-                                        " were read; do not change it while it is read"));
+  /// Begins a text.
+  void begin_text() {
+    if (!text_.texts.empty()) text_.bytes.push_back(between_);
+    text_.texts.push_back({text_.bytes.size(), 0});
+  }
+  void add_bytes(std::span<const std::uint8_t> bytes) {
+    text_.bytes.insert(text_.bytes.end(), bytes.begin(), bytes.end());
+    text_.texts.back().bytes += bytes.size();
+  }
+
+  void read_whole(const TextFile& source) {
+    TextStream stream(source.path);
+    std::vector<std::uint8_t> piece(piece_bytes);
+    begin_text();
+    for (bool is_first = true;; is_first = false) {
+      auto read = std::span(piece).first(stream.read(piece));
+      const bool ends = read.size() < piece.size();
+      stream.require_size(source.bytes, ends);
+      if (is_first) {
+        const std::string_view begin(reinterpret_cast<const char*>(read.data()), read.size());
+        read = read.subspan(byte_order_mark_length(begin));
+      }
+      add_bytes(read);
+      if (ends) return;
+    }
+  }
+
+  void read_lines(const TextFile& source) {
+    FileLines lines(source.path, most_document_bytes);
+    for (std::string line; lines.next(line);) {
+      lines.stream().require_size(source.bytes, false);
+      if (is_blank(line)) continue;
+      const std::string text = json_text(line, lines.place(), "text");
+      begin_text();
+      add_bytes({reinterpret_cast<const std::uint8_t*>(text.data()), text.size()});
+    }
+    lines.stream().require_size(source.bytes, true);
   }
 
   void skip(const std::filesystem::directory_entry& entry, const char* remark) {
@@ -206,6 +230,8 @@ class TextReader {
     return files;
   }
 
+  static constexpr std::size_t piece_bytes = std::size_t{1} << 20;
+
   Text text_;
   SeenFiles& seen_;
   std::uint8_t between_;
@@ -218,11 +244,13 @@ class TextReader {
 /// skipped.
 ///
 /// A file that is named is read whatever it contains, except known formats that are not text, such
-/// as gzip and UTF-16. A file whose name ends in .jsonl gives the string "text" of the JSON object
-/// on each line, with newlines between them. A byte-order mark is skipped. A folder is read
-/// recursively, sorted by path. In folders, only text files are read: files that are not empty and
-/// whose first 8 KiB are valid UTF-8 without NUL bytes. Hidden entries, folders called `build`,
-/// `out` or `runs`, and links to folders are skipped. Each file is in memory once.
+/// as xz and UTF-16. gzip and Zstandard data are decompressed if the program has the libraries for
+/// them (octavo::zlib, octavo::zstd). A file whose name ends in .jsonl, .jsonl.gz or .jsonl.zst
+/// gives the string "text" of the JSON object on each line, with newlines between them. A
+/// byte-order mark is skipped. A folder is read recursively, sorted by path. In folders, only text
+/// files are read: files that are not empty and whose first 8 KiB are valid UTF-8 without NUL
+/// bytes. Hidden entries, folders called `build`, `out` or `runs`, and links to folders are
+/// skipped. Each file is in memory once.
 /// @throws ConfigError  if `sources` is empty, or two of them name the same file
 /// @throws IoError      if a path is missing, neither a file nor a folder, or not readable; if a
 ///                      named file is empty, not valid JSON Lines or not text, or a folder
