@@ -298,6 +298,19 @@ class Mistakes(Case):
         self.assertIn("mpirun -n 8 octavo train", run.output)
         self.assertEqual(run.kind("num_processes"), "mapped")
 
+    @unittest.skipUnless(yaml, "no python3-yaml")
+    def test_command_lines_override_files(self):
+        self.file("sft.yaml", self.SFT + "fp8_backend: te\nlearning_rate: 1e-4\n")
+        run = self.imported("run.sh", "CUDA_DEVICE_MAX_CONNECTIONS=1 FORCE_TORCHRUN=1 llamafactory-cli train sft.yaml "
+                                      "learning_rate=2e-5 seed=3\n")
+        self.assertEqual((run.toml["learning-rate"], run.toml["seed"]), (2e-5, 3))
+        self.assertEqual([answer for answer, _ in run.answers["learning_rate"]], ["no effect", "mapped"])
+        titan = self.file("titan.toml", "[model]\nname = \"llama3\"\nflavor = \"8B\"\n[training]\nsteps = 10\nseq_len = 64\n")
+        run = Imported("--", "torchrun", "-m", "torchtitan.train", "--job.config_file", titan, "--training.steps", "20")
+        self.assertEqual((run.toml["steps"], run.toml["seq-len"]), (20, 64))
+        run = Imported("--", "torchrun", "pretrain_gpt.py", "--lr", "1", "--lr", "2")
+        self.assertEqual(run.toml["learning-rate"], 2.0)
+
     def test_contradicting_layers(self):
         self.file("ds.json", self.ZERO)
         run = self.imported("run.sh", "torchrun --nproc_per_node 2 run_clm.py --output_dir o "
@@ -417,6 +430,11 @@ class Scripts(Case):
                                       "CMD=\"torchrun pretrain_gpt.py ${ARGS[*]}\"\neval $CMD | tee log\n")
         toml = run.toml
         self.assertEqual((toml["steps"], toml["learning-rate"], toml["seed"], toml["seq-len"]), (7, 1e-3, 9, 64))
+
+    def test_other_scripts_that_a_script_reads(self):
+        self.file("environment.sh", "export CUDA_DEVICE_MAX_CONNECTIONS=1\nRATE=3e-4\n")
+        run = self.imported("run.sh", "source environment.sh\n. missing.sh\npython -u my.py --micro-batch-size 2 --lr $RATE\n")
+        self.assertEqual((run.toml["learning-rate"], run.toml["batch"], run.warnings), (3e-4, 2, []))
 
     def test_values_that_the_script_does_not_determine(self):
         script = "N=$(cat steps)\nif [ -f data ]; then\n R=1\nfi\ntorchrun pretrain_gpt.py --train-iters $N --seed $R --lr $LR\n"

@@ -67,7 +67,9 @@ def answer(setting, run):
     if setting.answer:
         return
     row = row_of(setting)
-    if row is None:
+    if row is None and str(setting.key).rpartition(".")[2].lstrip("_").lower() in ("comment", "comments", "description"):
+        run.say(setting, NO_EFFECT, "a comment")
+    elif row is None:
         run.say(setting, UNKNOWN, "unknown to this importer")
     elif shell.unresolved(setting.value) and not isinstance(row, (rows.nothing, rows.exported)):
         run.say(setting, REFUSED, f"depends on {shell.unresolved(setting.value)}; pass --set NAME=VALUE")
@@ -80,6 +82,18 @@ def answer(setting, run):
             row.take(setting, run)
         except (ValueError, TypeError, OverflowError):
             run.say(setting, REFUSED, "the value has another form than this importer expects")
+
+
+def overridden(run):
+    """Answers settings that a command line sets again: it decides over files, and its last value over earlier ones."""
+    last = {}
+    for setting in run.settings:
+        if setting.place in run.commands and setting.trainer in TRAINERS:
+            last[setting.trainer, setting.key] = setting
+    for setting in run.settings:
+        winner = last.get((setting.trainer, setting.key), setting)
+        if winner is not setting and not setting.answer:
+            run.say(setting, NO_EFFECT, f"overridden by {winner.key} on the command line")
 
 
 def defaults(run):
@@ -102,7 +116,10 @@ def named_files(run, given):
     """Reads DeepSpeed's file if a key names it."""
     for setting in list(run.settings):
         key = str(setting.key)
-        if key not in ("deepspeed", "deepspeed_config.deepspeed_config_file") or not isinstance(setting.value, str):
+        if key == "deepspeed" and setting.value is True:
+            run.say(setting, NO_EFFECT, "deepspeed_config names the file")
+        if key not in ("deepspeed", "deepspeed_config", "deepspeed_config.deepspeed_config_file") or \
+                not isinstance(setting.value, str):
             continue
         folder = os.path.dirname(setting.place.rpartition(":")[0] or setting.place)
         before = len(run.settings)
@@ -126,6 +143,7 @@ def import_run(options, command):
         run.settings.insert(0, Setting("--steps", options.steps, "octavo import", "importer"))
         run.facts["steps"] = (options.steps, run.settings[0])
         run.say(run.settings[0], MAPPED, "the number of steps")
+    overridden(run)
     defaults(run)
     for setting in run.settings:
         answer(setting, run)

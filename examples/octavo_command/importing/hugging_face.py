@@ -82,7 +82,7 @@ TRAINING = (
     ("fsdp", fact("fsdp")),
     ("fsdp_config.fsdp_version fsdp_config.version", nothing("--zero 3 shards block by block")),
     ("fsdp_config* fsdp_*", nothing("blocks are sharded one by one; see docs/ranks.md")),
-    ("deepspeed", fact("deepspeed")),
+    ("deepspeed deepspeed_config", fact("deepspeed")),
     ("past_index predict_with_generate generation_max_length generation_num_beams generation_config sortish_sampler",
      nothing("concerns other models")),
 )

@@ -34,6 +34,13 @@ ROWS = table(
     ("streaming buffer_size overwrite_cache preprocessing_* tokenized_path data_shared_file_system eval_num_beams"
      " media_dir ignore_pad_token_for_loss eval_on_each_dataset disable_shuffling",
      nothing("chats are read and packed at the start")),
+    ("tensor_model_parallel_size", fact("tensor_parallel", whole)),
+    ("pipeline_model_parallel_size expert_model_parallel_size context_parallel_size",
+     only("1 off", "1 is off", "pipeline, context and expert parallelism do not exist here")),
+    ("sequence_parallel use_distributed_optimizer overlap_grad_reduce overlap_param_gather apply_rope_fusion "
+     "bias_activation_fusion moe_grouped_gemm moe_token_dispatcher_type use_packed_sequences",
+     nothing("communication overlaps computation, and kernels are fused")),
+    ("recompute_granularity", choice("recompute", {"full": "block"}, "pass --recompute")),
     ("lora_rank", fact("lora_rank", whole)), ("lora_alpha", fact("lora_alpha", whole)),
     ("lora_target", fact("lora_target", words)),
     ("lora_dropout", only("0 0.0", "no dropout", "dropout does not exist here; pass 0")),

@@ -350,8 +350,11 @@ def architecture(run):
     positions = run.fact("positions", "learned_absolute")
     if positions not in ("rope", "learned_absolute"):
         run.answer("positions", REFUSED, "positions are rotary (Llama) or learnt (GPT-2)")
-        return
-    run.answer("positions", MAPPED, "a preset of Llama" if positions == "rope" else "a preset of GPT-2")
+    else:
+        run.answer("positions", MAPPED, "a preset of Llama" if positions == "rope" else "a preset of GPT-2")
+    experts = run.fact("experts", 0)
+    run.answer("experts", *((MAPPED, "a preset with experts") if experts in (8, 128)
+                            else (REFUSED, "presets have 8 (mixtral_8x7b) or 128 experts (qwen3_30b_a3b)")))
     if positions == "learned_absolute" and "layers" in run.facts:
         run.facts.setdefault("rope_theta", (0, run.facts["layers"][1]))
     wanted = {"--swiglu": ("rope", ()), "--disable-bias-linear": ("rope", ()),

@@ -34,6 +34,7 @@ class Run:
     warnings: list = field(default_factory=list)
     environment: dict = field(default_factory=dict)  # variables that a script exports, with their values
     has_script: bool = False  # whether the environment is known
+    commands: set = field(default_factory=set)  # places of command lines
     trainers: list = field(default_factory=list)  # whose sources were read
 
     def say(self, setting, answer, text):

@@ -3,6 +3,7 @@
 Variables, arrays, arithmetic, conditions on strings and numbers, and `eval` are evaluated. Everything else that decides
 a value (commands, files, loops) leaves a mark in it: the value is unresolved, see `unresolved`.
 """
+import os
 import re
 
 MARK = "\0"
@@ -121,8 +122,10 @@ def word_end(script, at):
 class Shell:
     """Evaluates a script. `commands` are those that it would run, `exported` its environment variables."""
 
-    def __init__(self, script, given):
-        self.variables = dict(given)
+    def __init__(self, script, given, folder=""):
+        self.variables = {"?": "0", **given}
+        self.folder = folder
+        self.depth = 0  # of files that files read with `source`
         self.given = set(given)
         self.exported = {}  # name: line
         self.used = set()
@@ -422,6 +425,9 @@ class Shell:
         if words and words[0] == "eval":
             self._run(tokens(" ".join(words[1:])))
             return None
+        if len(words) > 1 and words[0] in ("source", "."):
+            self._source(words[1])
+            return None
         environment = {name: self.variables[name] for name, _ in assigned}
         self.commands.append(Command(words, line, environment))
         for name, old in assigned:
@@ -429,6 +435,20 @@ class Shell:
             if old is None:
                 del self.variables[name]
         return None
+
+    def _source(self, name):
+        """Evaluates another script, if it exists here."""
+        path = os.path.join(self.folder, name)
+        if unresolved(name) or not os.path.isfile(path) or self.depth >= 10:
+            return
+        try:
+            with open(path, encoding="utf-8") as file:
+                script = file.read()
+        except (OSError, UnicodeDecodeError):
+            return
+        self.depth += 1
+        self._run(tokens(script))
+        self.depth -= 1
 
     def _test(self, words, line):
         why = f"the condition in line {line}"

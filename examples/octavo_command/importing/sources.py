@@ -8,6 +8,7 @@ from octavo_command.errors import CommandError
 from octavo_command.importing import shell
 from octavo_command.importing.run import Setting
 
+MEGATRON = {"--micro-batch-size", "--hidden-size", "--tensor-model-parallel-size", "--train-iters"}  # only its flags
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "llamafactory-cli", "python", "python3", "torchtitan")
 VALUE_LIMIT = 16 << 20  # bytes of a configuration
 
@@ -141,7 +142,7 @@ def read_python(run, path, text):
 
 
 def read_script(run, path, text, given):
-    script = shell.Shell(text, given)
+    script = shell.Shell(text, given, os.path.dirname(path))
     run.has_script = True
     started = [command for command in script.commands if is_trainer(command.words)]
     if len(started) != 1:
@@ -168,6 +169,7 @@ def is_trainer(words):
 def read_command(run, words, place, environment, folder, given):
     """Reads a command line: a launcher with its flags, the trainer's program, and its flags."""
     run.has_script = True
+    run.commands.add(place)
     if shell.unresolved(words[0]):
         raise CommandError(f"{place}: whether the trainer starts depends on {shell.unresolved(words[0])}; "
                            "pass --set NAME=VALUE, or the command line itself behind --")
@@ -179,6 +181,8 @@ def read_command(run, words, place, environment, folder, given):
         run.settings.append(Setting(" ".join(words[:begin]), True, place, "wrapper"))
     launcher = os.path.basename(words[begin])
     words = words[begin + 1:]
+    if "accelerate.commands.launch" in words:
+        launcher = "accelerate"
     if launcher == "llamafactory-cli":
         program, rest = "llamafactory", words[1:] if words[:1] == ["train"] else words
     else:
@@ -248,7 +252,8 @@ def read_flags(run, program, words, place, folder, given):
                 read_named(run, Setting(key, value, place, "torchtitan"), folder, given, "torchtitan")
             else:
                 add(run, "torchtitan", [(key.lstrip("-").replace("-", "_"), value)], place)
-    elif re.match(r"(pretrain|train)_(gpt|mamba|llama|hybrid|bert|t5|vlm)", name) or "megatron" in program.lower():
+    elif re.match(r"(pretrain|train)_(gpt|mamba|llama|hybrid|bert|t5|vlm)", name) or "megatron" in program.lower() or \
+            MEGATRON & {word.partition("=")[0] for word in words}:
         add(run, "megatron", flag_pairs(words), place)
     elif "llamafactory" in program or "llama_factory" in program.lower() or "LLaMA-Factory" in program:
         for word in words:
