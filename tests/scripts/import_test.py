@@ -372,6 +372,13 @@ class Keys(Case):
                             "--ffn-hidden-size 14336 --vocab-size 128256 --position-embedding-type rope --rotary-base 10000")
         self.assertEqual((run.kind("--rotary-base"), run.toml["model"]), ("refused", "llama3_8b"))
 
+    def test_experts(self):
+        shape = ("--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --num-query-groups 8 --ffn-hidden-size 14336 "
+                 "--position-embedding-type rope --rotary-base 1000000 --num-experts 8 --moe-router-topk ")
+        run = self.megatron(shape + "2 --moe-grouped-gemm")
+        self.assertEqual((run.toml["model"], run.code), ("mixtral_8x7b", 0))
+        self.assertEqual(self.megatron(shape + "4").text("--moe-router-topk"), "mixtral_8x7b has 2")
+
     def test_blend(self):
         run = self.megatron("--data-path 0.3 a 0.7 b")
         self.assertEqual(run.toml["data"], ["a.bin:0.3", "b.bin:0.7"])

@@ -8,7 +8,7 @@ from octavo_command.importing import (accelerate, deepspeed, derive, environment
                                       mistakes, report, rows, shell, sources, torchtitan)
 from octavo_command.importing.run import MAPPED, NO_EFFECT, REFUSED, UNKNOWN, Run, Setting
 
-SUMMARY = "writes Octavo's configuration from that of another trainer, and answers every key"
+SUMMARY = "write Octavo's configuration from that of another trainer"
 
 TRAINERS = {"megatron": megatron, "torchtitan": torchtitan, "deepspeed": deepspeed, "accelerate": accelerate,
             "llama_factory": llama_factory, "hugging_face": hugging_face}
@@ -67,7 +67,7 @@ def answer(setting, run):
     if setting.answer:
         return
     row = row_of(setting)
-    if row is None and str(setting.key).rpartition(".")[2].lstrip("_").lower() in ("comment", "comments", "description"):
+    if row is None and str(setting.key).rpartition(".")[2].strip("_").lower() in ("comment", "comments"):
         run.say(setting, NO_EFFECT, "a comment")
     elif row is None:
         run.say(setting, UNKNOWN, "unknown to this importer")

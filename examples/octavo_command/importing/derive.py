@@ -138,6 +138,8 @@ def final(run):
         least = run.fact("min_lr")
         if run.flag("schedule") == "constant":
             run.answer("min_lr", NO_EFFECT, "the schedule is constant")
+        elif not rate and run.facts["min_lr"][1].is_default:
+            run.answer("min_lr", NO_EFFECT, "there is no learning rate")
         elif not rate or least >= rate:
             run.answer("min_lr", REFUSED, "must be below the learning rate")
         else:
@@ -170,7 +172,7 @@ def precision(run):
 
 def fp8(run):
     for name in ("fp16", "bf16"):
-        run.answer(name, NO_EFFECT, "every FP8 recipe keeps weights and activations in BF16" if run.fact(name) else "off")
+        run.answer(name, NO_EFFECT, "every FP8 recipe stores BF16" if run.fact(name) else "off")
     if run.fact("fp16"):
         run.answer("fp16", REFUSED, "FP8 recipes store BF16, not FP16")
     recipe, formats = run.fact("fp8_recipe", "delayed"), run.fact("fp8")

@@ -1,5 +1,6 @@
 """Megatron-LM's command line (megatron/training/arguments.py, 2024 to 2026)."""
 from octavo_command.importing import derive as derived
+from octavo_command.importing import shapes
 from octavo_command.importing.rows import choice, fact, never, nothing, number, only, table, text, to, whole, words
 from octavo_command.importing.run import MAPPED, NO_EFFECT, REFUSED
 
@@ -239,6 +240,13 @@ ROWS = table(
      "--experimental-attention-* --heterogeneous-* --enable-mhc-connections --mhc-* --mtp-* --mamba-* --dsa-* "
      "--gdp-* --mup-* --use-mup --disable-mamba-mem-eff-path --no-dsa-* --mask-type",
      never("the model has no such part; see docs/models.md")),
+    ("--moe-router-topk", fact("expert_choices", whole)), ("--moe-aux-loss-coeff", fact("balance", number)),
+    ("--moe-router-load-balancing-type",
+     only("aux_loss", "the load-balancing loss of the preset", "experts are balanced by a loss")),
+    ("--moe-ffn-hidden-size", fact("ffn", whole)),
+    ("--moe-grouped-gemm --moe-permute-fusion* --moe-token-dispatcher-type --moe-router-fusion --moe-router-dtype "
+     "--moe-use-legacy-grouped-gemm --moe-per-layer-logging --moe-router-padding-for-*",
+     nothing("an implementation choice of Megatron's experts")),
     ("--moe-*", never("mixtures of experts have presets: mixtral_8x7b, qwen3_30b_a3b; their routing is fixed")),
     ("--test-mode --output-bert-embeddings --bert-* --biencoder-* --block-data-path --embedding-path "
      "--evidence-data-path --ict-* --indexer-* --retriever-* --titles-data-path --use-one-sent-docs "
@@ -323,6 +331,7 @@ def derive(run):
     gather(run)
     architecture(run)
     derived.model(run)
+    experts(run)
     recompute(run)
     moments(run)
     data(run)
@@ -352,9 +361,6 @@ def architecture(run):
         run.answer("positions", REFUSED, "positions are rotary (Llama) or learnt (GPT-2)")
     else:
         run.answer("positions", MAPPED, "a preset of Llama" if positions == "rope" else "a preset of GPT-2")
-    experts = run.fact("experts", 0)
-    run.answer("experts", *((MAPPED, "a preset with experts") if experts in (8, 128)
-                            else (REFUSED, "presets have 8 (mixtral_8x7b) or 128 experts (qwen3_30b_a3b)")))
     if positions == "learned_absolute" and "layers" in run.facts:
         run.facts.setdefault("rope_theta", (0, run.facts["layers"][1]))
     wanted = {"--swiglu": ("rope", ()), "--disable-bias-linear": ("rope", ()),
@@ -368,6 +374,20 @@ def architecture(run):
         fits = family == positions or setting.value in values
         run.say(setting, *((NO_EFFECT, "as in the preset") if fits
                            else (REFUSED, "the preset's family has another layer")))
+
+
+def experts(run):
+    """Compares the routing with that of the preset."""
+    model = run.flag("model")
+    preset = shapes.EXPERTS.get(model, (0, 0, 0))
+    for name, value in zip(("experts", "expert_choices", "balance"), preset):
+        if name not in run.facts:
+            continue
+        if run.fact(name) == value or not run.fact(name):
+            run.answer(name, MAPPED if value else NO_EFFECT, f'model = "{model}"' if value else "no experts")
+        else:
+            run.answer(name, REFUSED, f"{model} has {value}" if value else
+                       "no preset has this shape; write its config.json, and build with -DOCTAVO_MODELS=NAME:FOLDER")
 
 
 def recompute(run):

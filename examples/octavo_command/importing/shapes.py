@@ -14,11 +14,15 @@ PRESETS = {name: dict(zip(FIELDS, values)) for name, *values in (
     ("qwen2_5_0_5b", 24, 896, 4864, 14, 2, 64, 151936, 1000000, True, False, True),
     ("qwen2_5_7b", 28, 3584, 18944, 28, 4, 128, 152064, 1000000, False, False, True),
     ("qwen3_0_6b", 28, 1024, 3072, 16, 8, 128, 151936, 1000000, True, True, False),
+    ("qwen3_30b_a3b", 48, 2048, 768, 32, 4, 128, 151936, 1000000, False, True, False),
     ("qwen3_8b", 36, 4096, 12288, 32, 8, 128, 151936, 1000000, False, True, False),
     ("gpt2_tiny", 4, 128, 512, 4, 4, 32, 256, 0, True, False, True),
     ("gpt2_124m", 12, 768, 3072, 12, 12, 64, 50257, 0, True, False, True),
     ("gpt2_1558m", 48, 1600, 6400, 25, 25, 64, 50257, 0, True, False, True),
 )}
+
+# Experts of a layer, experts of a token, and the coefficient of the load-balancing loss.
+EXPERTS = {"mixtral_8x7b": (8, 2, 0.02), "qwen3_30b_a3b": (128, 8, 0.001)}
 
 
 def nearest(known, experts=0):
@@ -28,7 +32,7 @@ def nearest(known, experts=0):
     """
     best, wrong = None, []
     for name, shape in PRESETS.items():
-        if name.startswith("mixtral") != (experts > 0):
+        if EXPERTS.get(name, (0,))[0] != experts:
             continue
         if any(known.get(key, shape[key]) != shape[key] for key in ("layers", "hidden", "heads")):
             continue
