@@ -170,7 +170,7 @@ class WholeRuns(Case):
             "gather": "fp8", "batch": 1, "seq-len": 8192, "micro-batches": 8, "steps": 1000, "learning-rate": 3e-4,
             "schedule": "linear", "warmup": 200, "final-fraction": 0.0, "optimizer": "adamw", "weight-decay": 0.1,
             "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "max-gradient-norm": 1.0, "out": "./outputs",
-            "log-every": 10, "evaluate-every": 0, "checkpoint-every": 500, "keep-last": 10})
+            "log-every": 10, "evaluate-every": 0, "checkpoint-every": 500, "keep-last": 10, "resume": "auto"})
 
     @unittest.skipUnless(TRAINERS and yaml, "no trainers, or no python3-yaml")
     def test_configurations_train(self):
@@ -396,6 +396,13 @@ class Keys(Case):
             self.assertNotIn("checkpoint-every", run.toml)
         run = self.imported("train.py", "args = TrainingArguments(output_dir='o', max_steps=count)\n")
         self.assertIn("depends on count", run.text("max_steps"))
+
+    @unittest.skipUnless(yaml, "no python3-yaml")
+    def test_switches_that_are_off(self):
+        run = self.imported("sft.yaml", Mistakes.SFT.replace("fp8: true", "pure_bf16: false\nuse_galore: false"))
+        self.assertEqual((run.kind("pure_bf16"), run.kind("use_galore")), ("no effect", "no effect"))
+        run = self.imported("sft.yaml", Mistakes.SFT.replace("fp8: true", "pure_bf16: true\nuse_galore: true"))
+        self.assertEqual((run.toml["master-weights"], run.kind("use_galore")), ("bf16", "refused"))
 
     @unittest.skipUnless(yaml, "no python3-yaml")
     def test_epochs(self):

@@ -8,7 +8,7 @@ DEFAULTS = {}
 
 ROWS = table(
     ("compute_environment",
-     only("local_machine", "ranks on machines of one's own", "launch Octavo's ranks with mpirun or srun")),
+     only("local_machine", "ranks run on your own machines", "launch Octavo's ranks with mpirun or srun")),
     ("distributed_type", fact("distributed_type")),
     ("mixed_precision", fact("mixed_precision")),
     ("num_processes", fact("ranks", whole)), ("num_machines", nothing("mpirun -H names the hosts")),
@@ -66,12 +66,12 @@ ROWS = table(
     ("parallelism_config.parallelism_config_dp_shard_size", nothing("--zero shards over all ranks")),
     ("parallelism_config.parallelism_config_dp_replicate_size parallelism_config.parallelism_config_cp_size "
      "parallelism_config.parallelism_config_sp_size",
-     only("1 off", "1 is off", "context parallelism and replicas of shards do not exist here")),
+     only("1 off", "off", "context parallelism and replicas of shards do not exist here")),
     ("parallelism_config.*", nothing("concerns context parallelism")),
     ("megatron_lm_config.megatron_lm_tp_degree", fact("tensor_parallel", whole)),
     ("megatron_lm_config.megatron_lm_gradient_clipping", to("max-gradient-norm", number)),
     ("megatron_lm_config.megatron_lm_pp_degree",
-     only("1", "1 is no pipeline", "pipeline parallelism does not exist here")),
+     only("1", "no pipeline parallelism", "pipeline parallelism does not exist here")),
     ("megatron_lm_config.*", never("pass Megatron-LM's own command line to octavo import")),
 )
 

@@ -36,7 +36,7 @@ ROWS = table(
      nothing("chats are read and packed at the start")),
     ("tensor_model_parallel_size", fact("tensor_parallel", whole)),
     ("pipeline_model_parallel_size expert_model_parallel_size context_parallel_size",
-     only("1 off", "1 is off", "pipeline, context and expert parallelism do not exist here")),
+     only("1 off", "off", "pipeline, context and expert parallelism do not exist here")),
     ("sequence_parallel use_distributed_optimizer overlap_grad_reduce overlap_param_gather apply_rope_fusion "
      "bias_activation_fusion moe_grouped_gemm moe_token_dispatcher_type use_packed_sequences",
      nothing("communication overlaps computation, and kernels are fused")),

@@ -68,8 +68,7 @@ ROWS = table(
     ("--muon-use-nesterov --muon-nesterov",
      choice("muon-nesterov", {"true": "on", "false": "off"}, "must be true or false")),
     ("--muon-scale-mode",
-     choice("muon-rate",
-            {"shape_scaling": "original"},
+     choice("muon-rate", {"shape_scaling": "original"},
             "spectral with the factor 0.2 is --muon-rate match-rms-adamw; others do not exist here")),
     ("--muon-*", never("this setting of Muon is fixed in Octavo")),
     ("--sgd-momentum --lion-beta1 --lion-beta2", never("optimizers are AdamW and Muon")),
@@ -80,8 +79,7 @@ ROWS = table(
     ("--main-grads-dtype --megatron-fsdp-main-grads-dtype",
      choice("reduce", {"fp32": "fp32", "bf16": "stored"}, "sums of gradients are fp32 or in the storage format")),
     ("--optimizer-cpu-offload", choice("offload", {"true": "optimizer"}, "must be a switch")),
-    ("--optimizer-offload-fraction",
-     only("1 1.0", "all of the state is offloaded", "Octavo offloads all or nothing")),
+    ("--optimizer-offload-fraction", only("1 1.0", "the whole state is offloaded", "Octavo offloads all or nothing")),
     ("--use-torch-optimizer-for-cpu-offload --overlap-cpu-optimizer-d2h-h2d --no-pin-cpu-grads "
      "--no-pin-cpu-params --optimizer-cuda-graph",
      nothing("--offload copies through pinned memory, and the optimizer runs on the GPU")),
@@ -128,14 +126,15 @@ ROWS = table(
     ("--pipeline-model-parallel-size --virtual-pipeline-model-parallel-size "
      "--num-layers-per-virtual-pipeline-stage --encoder-pipeline-model-parallel-size "
      "--num-virtual-stages-per-pipeline-rank",
-     only(ONE, "1 is no pipeline", "pipeline parallelism does not exist here; use --zero 3 and --tensor-parallel")),
+     only(ONE, "no pipeline parallelism",
+          "pipeline parallelism does not exist here; use --zero 3 and --tensor-parallel")),
     ("--context-parallel-size",
-     only(ONE, "1 is no context parallelism",
+     only(ONE, "no context parallelism",
           "context parallelism does not exist here; use --tensor-parallel and --recompute")),
     ("--expert-model-parallel-size --expert-tensor-parallel-size --encoder-tensor-model-parallel-size "
      "--expert-gtp-weight-remat-size --gtp-weight-remat-size --tensor-parallel-num-weight-shards "
      "--expert-tensor-parallel-num-weight-shards",
-     only(ONE, "1 is off", "expert parallelism does not exist here; ranks share weights with --zero 3")),
+     only(ONE, "off", "expert parallelism does not exist here; ranks share weights with --zero 3")),
     ("--pipeline-model-parallel-split-rank --pipeline-model-parallel-layout --decoder-first-pipeline-num-layers "
      "--decoder-last-pipeline-num-layers --account-for-* --standalone-embedding-stage "
      "--microbatch-group-size-per-virtual-pipeline-stage --num-layers-in-first-pipeline-stage "
@@ -220,7 +219,8 @@ ROWS = table(
      "--init-method --output-layer-init-method",
      nothing("Octavo initialises weights as its model does; --model hf:FOLDER loads others")),
     ("--attention-dropout --hidden-dropout", only("0 0.0", "no dropout", "dropout does not exist here; pass 0")),
-    ("--window-size", never("presets with a window have it: mistral_7b")),
+    ("--window-size",
+     never("the preset mistral_7b has a window; another shape needs a config.json and -DOCTAVO_MODELS=NAME:FOLDER")),
     ("--make-vocab-size-divisible-by --no-pad-vocab-size --padded-vocab-size",
      nothing("tables are padded to a multiple of 128")),
     ("--attention-backend --use-flash-attn --flash-attention-version --flash-decode",
@@ -244,8 +244,8 @@ ROWS = table(
     ("--moe-router-load-balancing-type",
      only("aux_loss", "the load-balancing loss of the preset", "experts are balanced by a loss")),
     ("--moe-ffn-hidden-size", fact("ffn", whole)),
-    ("--moe-grouped-gemm --moe-permute-fusion* --moe-token-dispatcher-type --moe-router-fusion --moe-router-dtype "
-     "--moe-use-legacy-grouped-gemm --moe-per-layer-logging --moe-router-padding-for-*",
+    ("--moe-grouped-gemm --moe-permute-fusion* --moe-token-dispatcher-type --moe-router-fusion --moe-router-dtype"
+     " --moe-use-legacy-grouped-gemm --moe-per-layer-logging --moe-router-padding-for-*",
      nothing("an implementation choice of Megatron's experts")),
     ("--moe-*", never("mixtures of experts have presets: mixtral_8x7b, qwen3_30b_a3b; their routing is fixed")),
     ("--test-mode --output-bert-embeddings --bert-* --biencoder-* --block-data-path --embedding-path "

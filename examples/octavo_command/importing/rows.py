@@ -116,7 +116,9 @@ class choice(Row):
 
     def take(self, setting, run):
         value = self.values.get(shown(setting.value).lower())
-        if value is None:
+        if value is None and is_off(setting.value):
+            run.say(setting, NO_EFFECT, "off")
+        elif value is None:
             run.say(setting, REFUSED, self.otherwise)
         else:
             run.put_flag(self.flag, value, setting)

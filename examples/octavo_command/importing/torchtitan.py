@@ -70,8 +70,7 @@ ROWS = table(
     ("training.mixed_precision_reduce",
      choice("reduce", {"float32": "fp32"}, "sums are fp32 or in the storage format")),
     ("training.dtype",
-     only("float32", "master weights are FP32",
-          "pass --master-weights bf16: the optimizer then rounds BF16 weights stochastically")),
+     choice("master-weights", {"float32": "fp32", "bfloat16": "bf16"}, "master weights are fp32 or bf16")),
     ("training.enable_cpu_offload", never("only the optimizer's state can be offloaded: --offload optimizer")),
     ("training.compile compile.* training.disable_cuda_graphs experimental.enable_compiled_autograd "
      "parallelism.enable_compiled_autograd",
@@ -87,12 +86,13 @@ ROWS = table(
      only("1", "no replicas of the shards", "all ranks share one copy of the weights with --zero 3")),
     ("parallelism.tensor_parallel_degree training.tensor_parallel_degree", fact("tensor_parallel", whole)),
     ("parallelism.pipeline_parallel_degree experimental.pipeline_parallel_degree",
-     only("1", "1 is no pipeline", "pipeline parallelism does not exist here; use --zero 3 and --tensor-parallel")),
+     only("1", "no pipeline parallelism",
+          "pipeline parallelism does not exist here; use --zero 3 and --tensor-parallel")),
     ("parallelism.context_parallel_degree experimental.context_parallel_degree",
-     only("1", "1 is no context parallelism",
+     only("1", "no context parallelism",
           "context parallelism does not exist here; use --tensor-parallel and --recompute")),
     ("parallelism.expert_parallel_degree parallelism.expert_tensor_parallel_degree",
-     only("1 0", "1 is off", "expert parallelism does not exist here; ranks share weights with --zero 3")),
+     only("1 0", "off", "expert parallelism does not exist here; ranks share weights with --zero 3")),
     ("parallelism.pipeline_parallel_* experimental.pipeline_parallel_* parallelism.context_parallel_* "
      "parallelism.expert_parallel_* parallelism.module_fqns_per_model_part parallelism.num_pp_microbatches",
      nothing("concerns pipeline, context and expert parallelism")),
@@ -104,7 +104,7 @@ ROWS = table(
      nothing("an implementation choice of its tensor parallelism")),
     ("checkpoint.enable checkpoint.enable_checkpoint", fact("checkpoints", lambda value: not is_off(value))),
     ("checkpoint.interval", fact("checkpoint_interval", whole)),
-    ("checkpoint.interval_type", only("steps", "steps", "checkpoints are counted in steps")),
+    ("checkpoint.interval_type", only("steps", "counted in steps", "checkpoints are counted in steps")),
     ("checkpoint.keep_latest_k", fact("keep_last", whole)),
     ("checkpoint.initial_load_path",
      never("only Hugging Face folders and Octavo's checkpoints are read: --model hf:FOLDER")),
@@ -234,7 +234,7 @@ def checkpoints(run):
             run.answer(name, NO_EFFECT, "checkpoints are off")
         return
     run.map("checkpoint_interval", "checkpoint-every", run.fact("checkpoint_interval"))
-    run.answer("checkpoints", MAPPED, "checkpoint-every")
+    run.map("checkpoints", "resume", "auto", "as torchtitan resumes by itself")
     keep = run.fact("keep_last")
     if keep == 0:
         run.answer("keep_last", REFUSED, "only the newest N checkpoints are kept, and every Nth: --keep-every N")
