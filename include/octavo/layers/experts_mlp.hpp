@@ -4,21 +4,13 @@
 
 #include <octavo/kernels/experts.hpp>
 #include <octavo/kernels/router.hpp>
+#include <octavo/layers/expert_loss.hpp>
 #include <octavo/layers/experts_linear.hpp>
 #include <octavo/layers/mode.hpp>
 #include <octavo/layers/shapes.hpp>
 #include <octavo/tensor/partial_view.hpp>
 
 namespace octavo OCTAVO_ABI {
-
-/// The load-balancing loss of all routers of a model. The model clears the sums before a
-/// micro-batch, the forwards of training add to them, and the backwards, which run after all
-/// forwards, read them: the loss is that of the micro-batch over all layers, as in transformers.
-template <Device D>
-struct ExpertLoss {
-  ExpertBalance<D> sums;
-  BalanceTerm<D> term;
-};
 
 /// Computes y = residual + Σ weight · down(silu(gate(x)) · up(x)) over the experts that the router
 /// chooses for each token, as in Mixtral and Qwen3-MoE. No token is dropped. A part of a
@@ -85,6 +77,7 @@ class ExpertsMLP {
                Recomputation recomputation) {
     recomputation_ = recomputation;
     loss_ = registry.expert_loss;
+    if (loss_ != nullptr) loss_->add_router(Experts.experts, Experts.balance_coefficient);
     router_.declare(name + ".router.weight", Experts.experts, Shape.hidden, initial.inner);
     router_.is_overwritten = true;
     up_.declare(
@@ -178,7 +171,9 @@ class ExpertsMLP {
     const auto rows = rows_of(saved, tokens);
     route(x, saved, context);
     if constexpr (M::records) {
-      if (loss_ != nullptr) add_expert_balance(choices, loss_->sums, context);
+      if (loss_ != nullptr && loss_->is_computed()) {
+        add_expert_balance(choices, loss_->sums, context);
+      }
     }
     const auto copies =
         up_.template input<M>(saved.copies, count, {.row_major = true, .transposed = false});
@@ -295,7 +290,7 @@ class ExpertsMLP {
   }
 
   Recomputation recomputation_;
-  const ExpertLoss<D>* loss_ = nullptr;
+  ExpertLoss<D>* loss_ = nullptr;
   Parameter<T, G, D> router_;
   UpProjection up_;
   DownProjection down_;

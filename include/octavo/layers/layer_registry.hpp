@@ -79,7 +79,7 @@ struct LayerRegistry {
   int place = 0;                            ///< this rank's index among them
   LayerScratch<D>* scratch = nullptr;       ///< of frozen layers and adapters
   LoraOptions lora{};                       ///< of adapters
-  const ExpertLoss<D>* expert_loss = nullptr;  ///< of all routers; null: not computed
+  ExpertLoss<D>* expert_loss = nullptr;     ///< of all routers; null: not computed
 };
 
 }  // namespace octavo

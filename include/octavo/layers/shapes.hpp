@@ -47,6 +47,8 @@ struct ExpertShape {
   int experts = 0;
   int choices = 0;           ///< number of experts that process each token
   bool renormalised = true;  ///< the weights of a token's experts sum to 1
+  /// Coefficient of the load-balancing loss, which training adds to the loss (`ExpertLoss`).
+  float balance_coefficient = 0;
 };
 
 /// Returns the shape of a block's attention for a batch.

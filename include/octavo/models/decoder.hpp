@@ -5,9 +5,9 @@
 #include <octavo/gemm/gemm_key.hpp>
 #include <octavo/layers/layers.hpp>
 #include <octavo/models/decoder_sizes.hpp>
-#include <octavo/models/expert_balance.hpp>
 #include <octavo/models/model.hpp>
 #include <octavo/models/segments.hpp>
+#include <octavo/models/stage_driver.hpp>
 #include <octavo/models/stage_hooks.hpp>
 
 #include <algorithm>
@@ -76,9 +76,9 @@ class Decoder {
     }
     if constexpr (tensor_parallel > 1) divide_rows(arena);
     take_parameters(arena, limits);
-    detail::check_reduced_tokens(batch, options_.head_chunk, scaling_.size() != 0,
-                                 is_quantized_.back());
+    detail::check_reduced_tokens(batch, options_.head_chunk, scaling_.size() != 0, head_quantises_);
     scaling_.take(arena);
+    driver_.expert_loss.take(arena);
     weight_stage_.take(arena);
     scratch_.take(arena);
     if (!options_.gradients_share_memory) take_gradients(arena);
@@ -152,20 +152,12 @@ class Decoder {
   /// that are still being gathered from other ranks therefore need not have arrived yet.
   template <class M>
   void invalidate_weight_copies(Hooks&, const Context<D>&) {
-    must_quantize_.fill(!is_frozen);
+    if constexpr (!is_frozen) driver_.invalidate_copies();
   }
 
   /// Quantises frozen weights. Call it before their first use and after setting them.
   void cast_frozen_weights(Hooks& hooks, const Context<D>& context) requires(is_frozen) {
-    std::size_t place = 0;
-    const auto cast = [&](auto& part, const FlatParameters<T, G, D>& run) {
-      if (!is_quantized_[place++]) return;
-      hooks.before_quantize(run, context);
-      part.template quantize_weights<Mode::train>(context);
-      hooks.weights_read(run, context);
-    };
-    for_each_block([&](auto& block, auto&) { cast(block, block.run()); });
-    cast(head_, config.tied_embeddings ? embedding_run_ : head_run_);
+    driver_.template cast<Mode::train>(hooks, context);
   }
 
   /// Runs the forward, the loss and the backward of one micro-batch. The first micro-batch of a
@@ -184,24 +176,30 @@ class Decoder {
   void train_micro_batch(const DeviceBatch<D>& batch, TensorView<float, 1, D> losses,
                          TensorView<const float, 1, D> gradient_scale, Accumulation accumulation,
                          Hooks& hooks, const Context<D>& context) {
-    const BatchView<D> rows{batch_, batch.documents};
-    experts_.begin_forward(context);
-    forward<Mode::train>(batch.tokens, rows, hooks, context);
-    experts_.begin_backward(accumulation, batch_.rows());
-    before_head<Mode::train>(hooks, context);
-    const TensorView<T, 2, D> gradient = gradient_;
-    fill_zero(gradient.data(), gradient.bytes(), context);
-    const TensorView<const T, 2, D> last = residual(config.layers, batch_.rows());
-    begin_backward(head_run_, accumulation, hooks, context);
-    if constexpr (is_frozen) {
-      begin_backward(adapter_run_, accumulation, hooks, context);
-    }
-    if constexpr (config.tied_embeddings) hooks.before_backward(embedding_run_, context);
-    head_.template loss<Mode::train>(last, batch.targets, losses, gradient, head_weight().gradient,
-                                     gradient_scale, !accumulation.first, context);
-    after_head(hooks, context);
-    end_backward(head_run_, accumulation, hooks, context);
-    backward(batch.tokens, rows, gradient, accumulation, hooks, context);
+    const MicroBatch<D> stage_batch{{batch_, batch.documents},
+                                    batch.tokens,
+                                    batch.targets,
+                                    losses,
+                                    gradient_scale,
+                                    accumulation};
+    forward(stage_batch, {}, hooks, context);
+    backward(stage_batch, {}, hooks, context);
+  }
+
+  /// Returns the number of stages: the embedding, the blocks and the head.
+  [[nodiscard]] std::size_t stages() const { return driver_.stages.size(); }
+
+  /// Runs the forward of consecutive stages in training. The head's is part of its backward.
+  /// @param batch  its losses are written by the backward
+  void forward(const MicroBatch<D>& batch, StageRange range, Hooks& hooks,
+               const Context<D>& context) {
+    forward<Mode::train>(batch, range, hooks, context);
+  }
+
+  /// Runs the backward of consecutive stages after their forward, from the last to the first.
+  void backward(const MicroBatch<D>& batch, StageRange range, Hooks& hooks,
+                const Context<D>& context) {
+    driver_.backward(batch, range, hooks, context);
   }
 
   /// Computes the losses of a batch. Changes nothing that training depends on.
@@ -212,12 +210,8 @@ class Decoder {
   ///   called first
   void evaluate(const DeviceBatch<D>& batch, TensorView<float, 1, D> losses, Hooks& hooks,
                 const Context<D>& context) {
-    forward<Mode::evaluate>(batch.tokens, {batch_, batch.documents}, hooks, context);
-    const TensorView<const T, 2, D> last = residual(config.layers, batch_.rows());
-    before_head<Mode::evaluate>(hooks, context);
-    head_.template loss<Mode::evaluate>(last, batch.targets, losses, gradient_, {}, {}, false,
-                                        context);
-    after_head(hooks, context);
+    const MicroBatch<D> stage_batch{{batch_, batch.documents}, batch.tokens, batch.targets, losses};
+    forward<Mode::evaluate>(stage_batch, {}, hooks, context);
   }
 
   /// Computes the logits of `count` rows starting at `begin`. Sequences may have any length up to
@@ -240,17 +234,16 @@ class Decoder {
     require<ShapeError>(shape.rows() % tensor_parallel == 0, "logits: ", shape.rows(),
                         " tokens do not divide evenly among ", tensor_parallel,
                         " ranks; pass a multiple of that number");
-    forward<Mode::evaluate>(tokens, shape, hooks, context);
-    const TensorView<const T, 2, D> last = residual(config.layers, shape.rows());
-    before_head<Mode::evaluate>(hooks, context);
-    const auto logits = [&] {
+    forward<Mode::evaluate>({shape, tokens}, {0, stages() - 1}, hooks, context);
+    const TensorView<const T, 2, D> last = driver_.stream.before(stages() - 1, shape.rows());
+    TensorView<T, 2, D> logits;
+    driver_.template read<Mode::evaluate>(head_stage(), hooks, context, [&] {
       if constexpr (tensor_parallel > 1) {
-        return head_.template logits<Mode::evaluate>(last, begin, count, context);
+        logits = head_.template logits<Mode::evaluate>(last, begin, count, context);
       } else {
-        return head_.template logits<Mode::evaluate>(last.rows(begin, count), context);
+        logits = head_.template logits<Mode::evaluate>(last.rows(begin, count), context);
       }
-    }();
-    after_head(hooks, context);
+    });
     return logits;
   }
 
@@ -284,6 +277,19 @@ class Decoder {
       ParallelHead<T, HeadPrecision, FinalNorm, config.hidden, vocabulary_rows, G, D,
                    tensor_parallel>>;
 
+  using EmbeddingLayer = typename Family::template Embedding<T, G, D>;
+  using Positions = typename Family::template Positions<D>;
+  template <class Segments>
+  struct StagesOf;
+  template <class... Segments>
+  struct StagesOf<std::tuple<Segments...>> {
+    using type = StageList<EmbeddingStage<EmbeddingLayer, is_frozen, T, G, D>,
+                           BlockStage<typename Segments::Block, Positions, T, G, D>...,
+                           HeadStage<HeadLayer, T, G, D>>;
+  };
+  using Stages = typename StagesOf<SegmentTuple>::type;
+  static constexpr std::size_t head_group = std::tuple_size_v<SegmentTuple> + 1;
+
   /// Calls `body(block, shared)` for every block in order.
   template <class Body>
   void for_each_block(const Body& body) {
@@ -291,17 +297,6 @@ class Decoder {
       for (auto& block : segment.blocks) body(block, segment.shared);
     };
     std::apply([&](auto&... segment) { (in_segment(segment), ...); }, segments_);
-  }
-
-  /// Calls `body(block, shared, layer)` for every block from the last to the first.
-  template <class Body, std::size_t... I>
-  void for_each_block_reversed(const Body& body, std::index_sequence<I...>) {
-    const auto in_segment = [&](auto& segment) {
-      for (std::size_t i = segment.blocks.size(); i-- > 0;) {
-        body(segment.blocks[i], segment.shared, segment.begin + static_cast<int>(i));
-      }
-    };
-    (in_segment(std::get<sizeof...(I) - 1 - I>(segments_)), ...);
   }
 
   /// Returns how many of a residual stream's `rows` belong to this rank.
@@ -327,6 +322,9 @@ class Decoder {
   void take_parameters(Arena<D>& arena, const DeviceLimits<D>& limits);
 
   void list_runs();
+  void list_stages();
+
+  [[nodiscard]] auto& head_stage() { return driver_.stages.template group<head_group>().front(); }
 
   /// Returns the weight of the head's projection.
   [[nodiscard]] const Parameter<T, G, D>& head_weight() const {
@@ -369,96 +367,12 @@ class Decoder {
     arena.overlay(head_scratch, of_segment(std::get<I>(segments_))...);
   }
 
-  /// This rank's rows of the residual stream before block `layer`; after the last for `layer` =
-  /// layers.
-  /// @param rows  of all ranks
-  [[nodiscard]] TensorView<T, 2, D> residual(int layer, Index rows) const {
-    return {residual_[static_cast<std::size_t>(layer)], {own_rows(rows), config.hidden}};
-  }
-
-  /// Quantises the weights of block `layer`, or of the head if `layer` equals `layers`, if their
-  /// copies are stale. If copies are recreated for each GEMM, only notifies the layers.
   template <class M>
-  void quantize_if_due(auto& part, int layer, const FlatParameters<T, G, D>& run, Hooks& hooks,
-                       const Context<D>& context) {
-    const auto place = static_cast<std::size_t>(layer);
-    if (!std::exchange(must_quantize_[place], false)) return;
-    const bool reads = is_quantized_[place] && options_.weight_copies == WeightCopies::kept;
-    if (reads) hooks.before_quantize(run, context);
-    part.template quantize_weights<M>(context);
-    if (reads) hooks.weights_read(run, context);
-  }
-
-  template <class M>
-  void forward(TensorView<const std::int32_t, 1, D> tokens, const BatchView<D>& batch, Hooks& hooks,
+  void forward(const MicroBatch<D>& batch, StageRange range, Hooks& hooks,
                const Context<D>& context) {
-    check_shape("Decoder", "tokens", tokens, {batch.rows()});
-    positions_.place(batch, context);
-    if constexpr (is_frozen) hooks.before_forward(adapter_run_, context);
-    hooks.before_forward(embedding_run_, context);
-    embedding_.forward(tokens, batch, residual(0, batch.rows()), context);
-    hooks.weights_read(embedding_run_, context);
-    int layer = 0;
-    for_each_block([&](auto& block, auto&) {
-      quantize_if_due<M>(block, layer, block.run(), hooks, context);
-      hooks.before_forward(block.run(), context);
-      block.template forward<M>(residual(layer, batch.rows()), residual(layer + 1, batch.rows()),
-                                batch, positions_, context);
-      hooks.weights_read(block.run(), context);
-      ++layer;
-    });
-    if constexpr (is_frozen) hooks.weights_read(adapter_run_, context);
-  }
-
-  /// Also needed for the head, which reads a tied table.
-  template <class M>
-  void before_head(Hooks& hooks, const Context<D>& context) {
-    quantize_if_due<M>(head_, config.layers, config.tied_embeddings ? embedding_run_ : head_run_,
-                       hooks, context);
-    if constexpr (config.tied_embeddings) hooks.before_forward(embedding_run_, context);
-    hooks.before_forward(head_run_, context);
-  }
-  void after_head(Hooks& hooks, const Context<D>& context) {
-    if constexpr (config.tied_embeddings) hooks.weights_read(embedding_run_, context);
-    hooks.weights_read(head_run_, context);
-  }
-
-  void begin_backward(const FlatParameters<T, G, D>& run, Accumulation accumulation, Hooks& hooks,
-                      const Context<D>& context) {
-    hooks.before_backward(run, context);
-    const auto in = std::find_if(runs_.begin(), runs_.end(),
-                                 [&](const auto& other) { return other.run == &run; });
-    const auto each = [&](const auto& body) {
-      for (const Parameter<T, G, D>* parameter : in->parameters) body(*parameter);
-    };
-    if (accumulation.first && !run.is_frozen()) run.clear_gradients(each, context);
-  }
-  static void end_backward(const FlatParameters<T, G, D>& run, Accumulation accumulation,
-                           Hooks& hooks, const Context<D>& context) {
-    if (accumulation.last && !run.is_frozen()) hooks.gradients_final(run, context);
-  }
-
-  void backward(TensorView<const std::int32_t, 1, D> tokens, const BatchView<D>& batch,
-                TensorView<T, 2, D> gradient, Accumulation accumulation, Hooks& hooks,
-                const Context<D>& context) {
-    const bool accumulate = !accumulation.first;
-    const auto one = [&](auto& block, auto& shared, int layer) {
-      begin_backward(block.run(), accumulation, hooks, context);
-      block.backward(residual(layer, batch.rows()), gradient, batch, positions_, shared, accumulate,
-                     context);
-      hooks.weights_read(block.run(), context);
-      end_backward(block.run(), accumulation, hooks, context);
-    };
-    for_each_block_reversed(one, std::make_index_sequence<std::tuple_size_v<SegmentTuple>>{});
-    if constexpr (is_frozen) {
-      hooks.weights_read(adapter_run_, context);
-      end_backward(adapter_run_, accumulation, hooks, context);
-      return;
-    }
-    begin_backward(embedding_run_, accumulation, hooks, context);
-    embedding_.backward(tokens, batch, gradient, context);
-    hooks.weights_read(embedding_run_, context);
-    end_backward(embedding_run_, accumulation, hooks, context);
+    check_shape("Decoder", "tokens", batch.tokens, {batch.rows.rows()});
+    positions_.place(batch.rows, context);
+    driver_.template forward<M>(batch, range, hooks, context);
   }
 
   struct NoGroup {};
@@ -468,23 +382,20 @@ class Decoder {
   std::conditional_t<tensor_parallel == 1, NoGroup, TensorParallelGroup<D>> group_;
   Manifest manifest_;
   ScalingTable<D> scaling_;
-  detail::DecoderExperts<Family, D> experts_;
   WeightStage<D> weight_stage_;
   LayerScratch<D> scratch_;
   FlatParameters<T, G, D> adapter_run_;
   FlatParameters<T, G, D> embedding_run_;
   FlatParameters<T, G, D> head_run_;
   ModelRuns<T, G, D> runs_;
-  typename Family::template Embedding<T, G, D> embedding_;
-  typename Family::template Positions<D> positions_;
+  EmbeddingLayer embedding_;
+  Positions positions_;
   SegmentTuple segments_;
-  /// Whether each block, and after the last one the head, has layers that quantise.
-  std::array<bool, static_cast<std::size_t>(config.layers) + 1> is_quantized_{};
-  std::array<bool, static_cast<std::size_t>(config.layers) + 1> must_quantize_{};
   HeadLayer head_;
   Parameter<T, G, D> head_weight_;
-  std::array<T*, static_cast<std::size_t>(config.layers) + 1> residual_{};
-  TensorView<T, 2, D> gradient_;
+  std::vector<bool> block_quantises_;
+  bool head_quantises_ = false;
+  StageDriver<Stages, T, G, D> driver_;
   TensorView<std::byte, 1, D> workspace_;
 };
 

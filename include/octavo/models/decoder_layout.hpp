@@ -51,7 +51,7 @@ void Decoder<Family, Precision, D, Gradient>::take_parameters(Arena<D>& arena,
   registry.lora = options_.lora;
   if constexpr (tensor_parallel > 1) registry.group = &group_;
   registry.place = options_.tensor_place;
-  experts_.take(arena, registry);
+  registry.expert_loss = &driver_.expert_loss;
   constexpr float deviation = 0.02f;
   const float residual = deviation / std::sqrt(2.0f * static_cast<float>(config.layers));
   const Initial initial = Initial::normal(deviation);
@@ -67,11 +67,12 @@ void Decoder<Family, Precision, D, Gradient>::take_parameters(Arena<D>& arena,
                {initial, Initial::normal(residual), config.norm_epsilon}, options_.recompute,
                options_.weights_are_gathered ? lenders[0] : nullptr);
     lenders = {lenders[1], &block.run()};
-    is_quantized_[layer++] = scaling_.size() != operands;
+    block_quantises_.push_back(scaling_.size() != operands);
+    ++layer;
   });
   const std::size_t operands = scaling_.size();
   head_.declare(registry, options_.head_chunk, config.vocabulary, config.norm_epsilon);
-  is_quantized_[layer] = scaling_.size() != operands;
+  head_quantises_ = scaling_.size() != operands;
   if constexpr (!config.tied_embeddings) {
     head_weight_.declare("head.weight", vocabulary_rows, config.hidden, initial);
     head_weight_.initialised_rows = live_vocabulary_rows();
@@ -86,6 +87,7 @@ void Decoder<Family, Precision, D, Gradient>::take_parameters(Arena<D>& arena,
   embedding_run_.take_weights(arena, each_of_embedding(), layout, borrows ? &head_run_ : nullptr);
   head_.take_weight_copies(arena, head_weight());
   list_runs();
+  list_stages();
   if constexpr (tensor_parallel > 1) {
     visit([&](Parameter<T, G, D>& parameter) {
       parameter.is_counted = !parameter.part.is_whole() || options_.tensor_place == 0;
@@ -108,13 +110,40 @@ void Decoder<Family, Precision, D, Gradient>::list_runs() {
 }
 
 template <class Family, class Precision, Device D, class Gradient>
+void Decoder<Family, Precision, D, Gradient>::list_stages() {
+  const ModelRun<T, G, D>* parameters = runs_.data();
+  driver_.keeps_copies = options_.weight_copies == WeightCopies::kept;
+  if constexpr (is_frozen) driver_.adapters = parameters++;
+  const ModelRun<T, G, D>* table = config.tied_embeddings ? parameters : nullptr;
+  driver_.stages.template group<0>().push_back({{parameters++}, &embedding_});
+  std::size_t layer = 0;
+  const auto add_segment = [&](auto& segment, auto& stages) {
+    for (auto& block : segment.blocks) {
+      stages.push_back({{.parameters = parameters++, .quantises = block_quantises_[layer++]},
+                        &block,
+                        &segment.shared,
+                        &positions_});
+    }
+  };
+  [&]<std::size_t... I>(std::index_sequence<I...>) {
+    (add_segment(std::get<I>(segments_), driver_.stages.template group<I + 1>()), ...);
+  }
+  (std::make_index_sequence<head_group - 1>{});
+  driver_.stages.template group<head_group>().push_back(
+      {{parameters, table, head_quantises_}, &head_, &head_weight()});
+}
+
+template <class Family, class Precision, Device D, class Gradient>
 void Decoder<Family, Precision, D, Gradient>::take_activations(Arena<D>& arena) {
   constexpr auto kind = MemoryKind::activations;
   const Index rows = batch_.rows();
   positions_.take(arena, batch_);
   const Index own = own_rows(rows);
-  for (auto& state : residual_) state = arena.template take<T>(kind, own * config.hidden);
-  gradient_ = {arena.template take<T>(kind, own * config.hidden), {own, config.hidden}};
+  driver_.stream = {.width = config.hidden, .ranks = tensor_parallel};
+  for (int layer = 0; layer <= config.layers; ++layer) {
+    driver_.stream.states.push_back(arena.template take<T>(kind, own * config.hidden));
+  }
+  driver_.stream.gradient_of_state = arena.template take<T>(kind, own * config.hidden);
   take_shared(
       arena, [&] { head_.take_scratch(arena); },
       std::make_index_sequence<std::tuple_size_v<SegmentTuple>>{});

@@ -58,6 +58,12 @@ struct MlpOf<true> {
   using Type = ExpertsMLP<Shape, Experts, T, Up, Down, G, D>;
 };
 
+/// Returns the experts with a coefficient of their load-balancing loss.
+constexpr ExpertShape balanced(ExpertShape experts, float coefficient) {
+  experts.balance_coefficient = coefficient;
+  return experts;
+}
+
 /// Returns the shape with another window of attention.
 constexpr BlockShape windowed(BlockShape shape, int window) {
   shape.window = window;
@@ -98,12 +104,11 @@ struct LlamaParts {
   using Attention =
       GroupedQueryAttention<block_shapes[Kind], Rotate<T, G, D>, T, typename P::QkvPrecision,
                             typename P::OutputPrecision, G, D>;
-  /// Their load-balancing loss is a term of the loss that training minimises.
-  static constexpr ExpertShape experts = Config.experts;
-  static constexpr float balance_coefficient = Config.balance_coefficient;
+  static constexpr ExpertShape experts =
+      detail::balanced(Config.experts, Config.balance_coefficient);
   template <class T, class P, class G, Device D>
   using Mlp = typename detail::MlpOf<(Config.experts.experts > 0)>::template Type<
-      Shape, Config.experts, T, typename P::GateUpPrecision, typename P::DownPrecision, G, D>;
+      Shape, experts, T, typename P::GateUpPrecision, typename P::DownPrecision, G, D>;
   template <int Kind, class T, class P, class G, Device D>
   using Block = AttentionMlpBlock<T, Config.hidden, G, D, Norm<T, G, D>,
                                   Attention<Kind, T, P, G, D>, Mlp<T, P, G, D>>;

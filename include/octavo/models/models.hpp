@@ -15,4 +15,6 @@
 #include <octavo/models/llama_config.hpp>
 #include <octavo/models/model.hpp>
 #include <octavo/models/model_description.hpp>
+#include <octavo/models/stage.hpp>
+#include <octavo/models/stage_driver.hpp>
 #include <octavo/models/stage_hooks.hpp>

@@ -1,0 +1,65 @@
+/// @file
+/// The load-balancing loss of a model's experts.
+#pragma once
+
+#include <octavo/core/error.hpp>
+#include <octavo/kernels/elementwise.hpp>
+#include <octavo/kernels/router.hpp>
+#include <octavo/memory/arena.hpp>
+
+#include <cstdint>
+
+namespace octavo OCTAVO_ABI {
+
+/// The load-balancing loss of all routers of a model. Layers with a router first register it; then
+/// the memory is allocated. The model clears the sums before a micro-batch, the forwards of
+/// training add to them, and the backwards, which run after all forwards, read them: the loss is
+/// that of the micro-batch over all layers, as in transformers.
+template <Device D>
+struct ExpertLoss {
+  ExpertBalance<D> sums{};  ///< empty: the loss is not computed
+  BalanceTerm<D> term{};
+
+  /// Registers a router.
+  /// @param experts      number of its experts
+  /// @param coefficient  of the loss; 0: not computed
+  /// @throws UsageError  if another router has other numbers
+  void add_router(Index experts, float coefficient) {
+    require<UsageError>(routers_ == 0 || (experts == experts_ && coefficient == coefficient_),
+                        "all routers of a model must have the same number of experts and balance "
+                        "coefficient, but have ",
+                        experts_, " and ", experts, " experts, and coefficients ", coefficient_,
+                        " and ", coefficient);
+    experts_ = experts;
+    coefficient_ = coefficient;
+    ++routers_;
+  }
+  void take(Arena<D>& arena) {
+    if (coefficient_ == 0) return;
+    constexpr auto kind = MemoryKind::activations;
+    sums = {{arena.template take<std::int32_t>(kind, experts_), {experts_}},
+            {arena.template take<float>(kind, experts_), {experts_}}};
+  }
+
+  [[nodiscard]] bool is_computed() const { return sums.counts.size() != 0; }
+
+  /// Clears the sums before the forwards of a micro-batch.
+  void begin_forward(const Context<D>& context) const {
+    if (!is_computed()) return;
+    fill_zero(sums.counts.data(), sums.counts.bytes(), context);
+    fill_zero(sums.probabilities.data(), sums.probabilities.bytes(), context);
+  }
+  /// Sets the term of the loss before the backwards.
+  /// @param share  of the micro-batch: see Accumulation
+  /// @param rows   of the micro-batch
+  void begin_backward(float share, Index rows) {
+    if (is_computed()) term = BalanceTerm<D>::of(sums, coefficient_ * share, routers_ * rows);
+  }
+
+ private:
+  Index experts_ = 0;
+  Index routers_ = 0;
+  float coefficient_ = 0;
+};
+
+}  // namespace octavo

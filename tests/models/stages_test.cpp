@@ -1,0 +1,142 @@
+// Stages driven apart compute the bits of a whole micro-batch.
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "support/small_model.hpp"
+
+namespace stages_test {
+
+using namespace octavo;
+
+constexpr LlamaConfig tied = [] {
+  LlamaConfig config = support::small;
+  config.tied_embeddings = true;
+  return config;
+}();
+constexpr LlamaConfig balanced = [] {
+  LlamaConfig config = support::small;
+  config.experts = {.experts = 4, .choices = 2};
+  config.balance_coefficient = 0.1f;
+  return config;
+}();
+constexpr LlamaConfig unbalanced = [] {
+  LlamaConfig config = balanced;
+  config.balance_coefficient = 0;
+  return config;
+}();
+
+constexpr BatchShape shape{2, 48};
+
+/// A model in memory of its own, and a batch.
+template <class Model>
+class Bench {
+ public:
+  Bench() {
+    ModelOptions options;
+    {
+      Arena<Cpu> measured;
+      const Model model(measured, shape, options, context_);
+      arena_ = {measured.plan(), context_};
+    }
+    model_.emplace(arena_, shape, options, context_);
+    model_->initialize_sync(7, hooks_, context_);
+    batch_ =
+        support::make_batch(static_cast<std::size_t>(shape.rows()), support::small.vocabulary, 3);
+    losses_.resize(static_cast<std::size_t>(shape.rows()));
+    model_->template invalidate_weight_copies<Mode::train>(hooks_, context_);
+  }
+
+  /// Runs a micro-batch as a whole.
+  void train(Accumulation accumulation) {
+    const MicroBatch<Cpu> all = micro_batch(accumulation);
+    model_->train_micro_batch({all.tokens, all.targets}, all.losses, all.gradient_scale,
+                              accumulation, hooks_, context_);
+  }
+  /// Runs the same in two parts, between which only the residual stream and its gradient pass.
+  void train_apart(Accumulation accumulation, std::size_t second) {
+    const MicroBatch<Cpu> all = micro_batch(accumulation);
+    model_->forward(all, {0, second}, hooks_, context_);
+    model_->forward(all, {second, model_->stages()}, hooks_, context_);
+    model_->backward(all, {second, model_->stages()}, hooks_, context_);
+    model_->backward(all, {0, second}, hooks_, context_);
+  }
+  [[nodiscard]] Model& model() { return *model_; }
+
+  [[nodiscard]] std::vector<std::byte> bits() {
+    std::vector<std::byte> bytes;
+    model_->visit([&](auto& parameter) { support::append_bytes(bytes, parameter.gradient); });
+    support::append_bytes(bytes, model_->scaling().state());
+    support::append_bytes(bytes, TensorView<float, 1, Cpu>{losses_.data(), {shape.rows()}});
+    return bytes;
+  }
+
+ private:
+  [[nodiscard]] MicroBatch<Cpu> micro_batch(Accumulation accumulation) {
+    return {shape,
+            {batch_.tokens.data(), {shape.rows()}},
+            {batch_.targets.data(), {shape.rows()}},
+            {losses_.data(), {shape.rows()}},
+            {&scale_, {1}},
+            accumulation};
+  }
+
+  Context<Cpu> context_{2};
+  Arena<Cpu> arena_;
+  std::optional<Model> model_;
+  HooksOf<Model> hooks_;
+  support::TokenBatch batch_;
+  std::vector<float> losses_;
+  float scale_ = 1.0f / static_cast<float>(shape.rows());
+};
+
+template <class Model>
+void expect_equal_bits() {
+  for (std::size_t second = 0; second <= 5; ++second) {
+    Bench<Model> whole, apart;
+    ASSERT_EQ(whole.model().stages(), 5U) << "the embedding, three blocks and the head";
+    for (const bool first : {true, false}) {
+      whole.train({.first = first, .last = !first, .share = 0.5f});
+      apart.train_apart({.first = first, .last = !first, .share = 0.5f}, second);
+      EXPECT_TRUE(whole.bits() == apart.bits()) << second;
+    }
+  }
+}
+
+TEST(Stages, OfALlamaCanBeDrivenApart) { expect_equal_bits<Llama<tied, Bf16, Cpu>>(); }
+TEST(Stages, OfSeveralPrecisionsCanBeDrivenApart) {
+  expect_equal_bits<support::SmallModel<support::MixedPrecision>>();
+}
+TEST(Stages, WithExpertsCanBeDrivenApart) { expect_equal_bits<Llama<balanced, Bf16, Cpu>>(); }
+
+// Experts are balanced over all layers: a loss that exists only if some router asks for it.
+TEST(Stages, AddTheLossOfTheirRouters) {
+  Bench<Llama<balanced, Fp32, Cpu>> with;
+  Bench<Llama<unbalanced, Fp32, Cpu>> without;
+  with.train({});
+  without.train({});
+  const auto router = [](auto& bench) {
+    std::vector<std::byte> bytes;
+    bench.model().visit([&](auto& parameter) {
+      if (parameter.name == "blocks.2.router.weight") {
+        support::append_bytes(bytes, parameter.gradient);
+      }
+    });
+    return bytes;
+  };
+  EXPECT_FALSE(router(with).empty());
+  EXPECT_FALSE(router(with) == router(without));
+}
+
+TEST(Stages, WithRoutersOfUnequalCoefficientsAreRefused) {
+  ExpertLoss<Cpu> loss;
+  loss.add_router(8, 0.1f);
+  EXPECT_NO_THROW(loss.add_router(8, 0.1f));
+  EXPECT_THROW(loss.add_router(8, 0.2f), UsageError);
+  EXPECT_THROW(loss.add_router(4, 0.1f), UsageError);
+}
+
+}  // namespace stages_test
