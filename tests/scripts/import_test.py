@@ -459,6 +459,20 @@ class Scripts(Case):
         run = self.imported("run.sh", script, "--set", "N=5", "--set", "R=2", "--set", "LR=0.1")
         self.assertEqual((run.toml["steps"], run.toml["seed"], run.toml["learning-rate"]), (5, 2, 0.1))
 
+    def test_scripts_that_bash_would_refuse(self):
+        start = "torchrun pretrain_gpt.py --lr 1e-3\n"
+        for line in ("echo >\n", "<\n", "if ; then A=1; fi\n", "export \"A B\"=1\n", "A=\\x B=$((A + 1))\n", "A=(1 2\n)\n"):
+            with self.subTest(line):
+                self.assertEqual(self.imported("run.sh", line + start).toml["learning-rate"], 1e-3)
+        for text in ("A=(", "\"", "if true; then\n", "$((", "${", "`", "<<X\n"):
+            with self.subTest(text):
+                self.assertIn(octavo(self.file("run.sh", start + text)).returncode, (0, 1, 2))
+
+    def test_numbers_and_texts_of_odd_forms(self):
+        run = Imported("--", "torchrun", "pretrain_gpt.py", "--lr", "inf", "--seed", "1.5", "--save", "a\"b\n\x7f")
+        self.assertEqual([run.kind(key) for key in ("--lr", "--seed")], ["refused", "refused"])
+        self.assertEqual(run.toml["out"], "a\"b\n\x7f")
+
     def test_a_launch_in_a_loop_or_condition(self):
         path = self.file("run.sh", "if [ -f x ]; then\n torchrun pretrain_gpt.py --lr 1\nfi\n")
         self.refuses("whether the trainer starts depends on the condition in line 1", path)

@@ -1,5 +1,6 @@
 """Prints the answers as a table, and the configuration."""
 import os
+import re
 
 from octavo_command.importing.run import MAPPED, NO_EFFECT, REFUSED, UNKNOWN, shown, toml
 from octavo_command.importing.shell import BLANK, MARK
@@ -14,7 +15,7 @@ ORDER = ("model precision device recompute weight-copies deterministic lora lora
 
 
 def cut(text, width):
-    text = text.replace(MARK, "").replace(BLANK, " ").replace("\n", " ")
+    text = re.sub(r"[\x00-\x1f\x7f]", " ", text.replace(MARK, "").replace(BLANK, " "))
     return text if len(text) <= width else text[:width - 1] + "…"
 
 

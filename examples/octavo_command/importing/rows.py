@@ -1,4 +1,5 @@
 """The rows of the tables: how a key of another trainer is answered."""
+import math
 import re
 
 from octavo_command.importing.run import MAPPED, NO_EFFECT, REFUSED, shown
@@ -14,16 +15,19 @@ def is_on(value):
     return not is_off(value)
 
 
-def whole(value):
-    """Converts 1000, "1000", 1e3 and "1_000"."""
-    number = float(str(value).replace("_", ""))
-    if number != int(number):
-        raise ValueError("a whole number")
-    return int(number)
-
-
 def number(value):
-    return float(str(value).replace("_", ""))
+    """Converts 1000, "1000", 1e3 and "1_000"."""
+    converted = float(str(value).replace("_", ""))
+    if not math.isfinite(converted):
+        raise ValueError("not finite")
+    return converted
+
+
+def whole(value):
+    converted = number(value)
+    if converted != int(converted) or abs(converted) >= 2**53:
+        raise ValueError("not a whole number")
+    return int(converted)
 
 
 def text(value):

@@ -1,4 +1,5 @@
 """The settings of an imported run, and the answer to each."""
+import json
 from dataclasses import dataclass, field
 
 MAPPED, NO_EFFECT, REFUSED, UNKNOWN = "mapped", "no effect", "refused", "unknown"
@@ -74,8 +75,11 @@ class Run:
             self.say(self.facts[name][1], answer, text)
 
     def map(self, name, flag, value, why=""):
-        """Sets a flag from the setting behind a fact."""
-        self.put_flag(flag, value, self.facts[name][1], why)
+        """Sets a flag from the setting behind a fact, or from a default without a setting."""
+        if name in self.facts:
+            self.put_flag(flag, value, self.facts[name][1], why)
+        else:
+            self.flags.setdefault(flag, (value, None))
 
     def warn(self, text):
         if text not in self.warnings:
@@ -93,7 +97,7 @@ def toml(value):
         return "[" + ", ".join(toml(one) for one in value) + "]"
     if isinstance(value, int):
         return str(value)
-    return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def shown(value):

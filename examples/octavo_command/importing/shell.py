@@ -47,9 +47,9 @@ def tokens(script):
             stop = at + end.end() if end else len(script)
             line += script.count("\n", at, stop)
             at = stop
-        elif redirection := re.match(r"(\d*|&)(>>|>|<)(&\d|&-|\s*[^\s;|&]+)", script[at:]):
+        elif redirection := re.match(r"(\d*|&)(>>|>|<)(&\d|&-|[ \t]*[^\s;|&]+)", script[at:]):
             at += redirection.end()
-        elif operator := re.match(r"&&|\|\||;;|[;|&()]", script[at:]):
+        elif operator := re.match(r"&&|\|\||;;|[;|&()<>]", script[at:]):
             found.append(("op", operator.group(), line))
             at += operator.end()
         else:
@@ -239,7 +239,8 @@ class Shell:
         text = self.text(inner)
         for name in re.findall(r"[A-Za-z_]\w*", re.sub(f"{MARK}[^{MARK}]*{MARK}", "", text)):
             value = self.value(name)
-            text = re.sub(rf"\b{name}\b", str(value) if value is not None else mark("$" + name), text)
+            replacement = str(value) if value is not None else mark("$" + name)
+            text = re.sub(rf"\b{name}\b", lambda _, text=replacement: text, text)
         if unresolved(text):
             return mark(unresolved(text))
         if not re.fullmatch(r"[\d\s+\-*/%()]+", text):
@@ -360,7 +361,9 @@ class Shell:
         stream = [one for one in stream if one[1] != "\n"]
         while stream and stream[-1][1] == ";":
             stream.pop()
-        result, at = None, 0
+        result, at = "a condition without a command", 0
+        if stream:
+            result = None
         while at < len(stream):
             operator = stream[at][1] if stream[at][1] in ("&&", "||") else ""
             command, at = self._simple(stream, at + bool(operator))
@@ -414,8 +417,9 @@ class Shell:
         line = stream[0][2]
         if stream[0][1] in ("export", "declare", "local", "readonly"):
             for kind, text, _ in stream[1:]:
-                name = self._assign(kind, text) if "=" in text else text
-                if stream[0][1] == "export" and not name.startswith("-"):
+                is_assignment = re.match(r"[A-Za-z_]\w*\+?=", text)
+                name = self._assign(kind, text) if is_assignment else self.text(text)
+                if stream[0][1] == "export" and re.fullmatch(r"[A-Za-z_]\w*", name):
                     self.exported[name] = line
             return True
         if stream[0][1] in ("[", "[[", "test"):
