@@ -120,7 +120,7 @@ class WholeRuns(Case):
         self.assertEqual(run.toml, {
             "model": "llama3_8b", "precision": "fp8-delayed", "device": "cuda", "zero": 1, "gather": "fp8",
             "reduce": "stored", "data": ["corpus/slimpajama_text_document.bin"], "batch": 1, "seq-len": 8192,
-            "micro-batches": 16, "max-time": "235m", "validation-fraction": 0.01, "validation-batches": 32, "steps": 10000,
+            "micro-batches": 16, "max-time": 14100, "validation-fraction": 0.01, "validation-batches": 32, "steps": 10000,
             "learning-rate": 1.5e-4, "schedule": "cosine", "warmup": 500, "final-fraction": 0.0666666666667,
             "weight-decay": 0.1, "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "max-gradient-norm": 1.0, "seed": 1234,
             "out": "runs/llama3_8b_fp8", "log-every": 1, "evaluate-every": 100, "checkpoint-every": 1000,

@@ -32,7 +32,7 @@ ROWS = table(
      never("the batch size is constant")),
     ("--phase-transition-iterations --skip-train", never("a run consists of one phase of training")),
     ("--exit-interval", never("a run ends at --steps, after --max-time or at a signal")),
-    ("--exit-duration-in-mins", to("max-time", lambda value: f"{whole(value)}m")),
+    ("--exit-duration-in-mins", to("max-time", lambda value: whole(value) * 60, "in seconds")),
     # --- optimizer and schedule
     ("--lr", to("learning-rate", number)),
     ("--min-lr", fact("min_lr", number)),
