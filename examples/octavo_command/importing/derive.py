@@ -210,7 +210,8 @@ def fp8(run):
         run.answer("fp8", REFUSED, "blockwise scaling uses E4M3 for gradients also; use the format e4m3")
         run.flags.setdefault("precision", (name or policy, None))
     else:
-        run.map("fp8", "precision", name or policy, "" if name else "a type, which `octavo train` builds")
+        command = "octavo train" if run.program == "train_llama" else "octavo finetune"
+        run.map("fp8", "precision", name or policy, "" if name else f"a type, which `{command}` builds")
     for fact in FP8_FACTS:
         if fact in run.facts and not run.facts[fact][1].answer:
             run.answer(fact, MAPPED, f"precision = {toml(name or policy)}")
