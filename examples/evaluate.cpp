@@ -352,9 +352,9 @@ int run(Setup& setup, const Options& options, const trainer::Instance& instance,
                               : options.load_hf.empty() ? "random, from the default seed"
                                                         : options.load_hf;
   fmt::print("octavo {} | {} | {} on {} | {} parameters | weights: {}\n", octavo::version_string,
-             instance.model, session.precision(), instance.device, session.facts().parameters,
+             instance.model, session.facts().precision, instance.device, session.facts().parameters,
              programs::visible(weights));
-  const std::size_t peak = session.memory().peak;
+  const std::size_t peak = session.facts().memory.peak;
   fmt::print("memory | {:.2f} MiB{}\n", static_cast<double>(peak) / (1024.0 * 1024.0),
              ranks.size() == 1
                  ? ""
@@ -376,7 +376,7 @@ int run(Setup& setup, const Options& options, const trainer::Instance& instance,
     }
   }
   trainer::print_long_chats(setup.chats.cut, setup.chats.dropped);
-  const std::string note = octavo::run_shape_note(setup.shape.tokens, session.run_shape());
+  const std::string note = octavo::run_shape_note(setup.shape.tokens, session.facts().run_shape);
   if (!note.empty()) fmt::print("batch | {}\n", note);
   programs::flush_output();  // the following steps take long
   if (calibrate(setup)) {
@@ -390,7 +390,7 @@ int run(Setup& setup, const Options& options, const trainer::Instance& instance,
       .add("model", instance.model)
       .add("weights", weights)
       .add("precision", options.precision)
-      .add("recipe", session.precision())
+      .add("recipe", session.facts().precision)
       .add("device", instance.device)
       .add("ranks", ranks.size())
       .add("peak_bytes", peak);

@@ -137,9 +137,7 @@ class ChatRun final : public RunDataOf<octavo::ChatBatches> {
          .seed = options.seed,
          .vocabulary = std::min(tokenizer_->vocabulary_size(), session.facts().vocabulary),
          .stop_tokens = {end_of_turn_},
-         .stop = [&] {
-           return session.largest_over_ranks(octavo::InterruptGuard::received()) != 0;
-         }});
+         .stop = [&] { return session.ranks().largest(octavo::InterruptGuard::received()) != 0; }});
     text.insert(text.end(), answer.begin(), answer.end());
     return tokenizer_->decode(text);
   }

@@ -121,7 +121,7 @@ int train(Setup& setup, Report& report, const Options& options, const Instance& 
   }
   report.end(summary,
              summary.gave_up || options.sample == 0 ? "" : setup.data->sample(session, options),
-             session.allocated_bytes(), session.allocated_host_bytes());
+             session.facts().allocated_bytes, session.facts().allocated_host_bytes);
   const bool is_late = std::chrono::steady_clock::now() >= end_time(options);
   if (ranks.is_first() && summary.signal == SIGTERM && is_late) {
     programs::tell("{}: --max-time ended the run after step {}\n", program().name, summary.steps);
@@ -226,7 +226,7 @@ void make_session(Setup& setup, const CLI::App& app, const Options& options,
     try {
       octavo::load_adapters(*setup.session, instance.shape, options.load_adapters);
     } catch (const octavo::StateMismatchError& error) {
-      const std::string flags = fitting_flags(error, setup.session->lora());
+      const std::string flags = fitting_flags(error, setup.session->facts().lora);
       throw octavo::ConfigError(error.what() + (flags.empty() ? "" : "; they fit with" + flags));
     }
   }
@@ -262,7 +262,7 @@ void make_checkpoints(Setup& setup, const Options& options, const Ranks& ranks,
   const bool of_adapters =
       octavo::detail::read_manifest(setup.resume_from).recipe.ends_with(octavo::lora_suffix);
   octavo::require<octavo::ConfigError>(
-      of_adapters == setup.session->lora().has_value(), setup.resume_from.string(), " has ",
+      of_adapters == setup.session->facts().lora.has_value(), setup.resume_from.string(), " has ",
       of_adapters ? "adapters, which this run lacks; pass --lora, --lora-alpha, --lora-targets "
                     "and --model of the run that saved it"
                   : "a whole model, while this run trains adapters; write it with --export-hf, and "
@@ -272,7 +272,7 @@ void make_checkpoints(Setup& setup, const Options& options, const Ranks& ranks,
         setup.resume_from, *setup.session, *setup.data, *setup.totals, setup.checkpoints.get(),
         options.convert ? octavo::OtherRecipes::converted : octavo::OtherRecipes::refused);
   } catch (const octavo::StateMismatchError& error) {
-    throw_with_flags(error, setup.session->lora(), setup.resume_from, configuration);
+    throw_with_flags(error, setup.session->facts().lora, setup.resume_from, configuration);
   }
 }
 
@@ -320,7 +320,7 @@ void require_same(Ranks& ranks, const std::string& configuration, const Setup& s
   std::vector<octavo::RankFact> facts{
       {"octavo", octavo::version_string},
       {"model", setup.session->manifest().text()},
-      {"optimizer", setup.session->optimizer()},
+      {"optimizer", setup.session->facts().optimizer},
       {"weights", digests_of(options.load_hf)},  // each rank reads them separately
       {"adapters", digests_of(options.load_adapters)},
       {"data",
@@ -349,15 +349,15 @@ int run(Setup& setup, const Options& options, const Instance& instance, Ranks& r
     programs::tell("{}: warning: {}\n", program().name, programs::visible(unrecorded));
   }
   Report report(options, is_over ? "" : setup.folder, goes_on ? Lines::kept : Lines::removed,
-                configuration, session.precision(), timeline, ranks.is_first());
+                configuration, session.facts().precision, timeline, ranks.is_first());
   setup.report = &report;
   const octavo::ModelFacts& facts = session.facts();
   fmt::print("octavo {} | {} | {} on {} | {} parameters{} | {}\n", octavo::version_string,
-             instance.model, session.precision(), instance.device, facts.parameters,
+             instance.model, session.facts().precision, instance.device, facts.parameters,
              facts.frozen == 0 ? "" : fmt::format(", {} of them trained", facts.trained()),
-             session.optimizer());
+             session.facts().optimizer);
   announce_flags(options, setup.chosen, configuration);
-  if (const auto lora = session.lora()) fmt::print("adapters | {}\n", lora->text());
+  if (const auto lora = session.facts().lora) fmt::print("adapters | {}\n", lora->text());
   if (options.tensor_parallel > 1) {
     fmt::print("ranks | {}, of which {} share each layer, ZeRO-{}\n", ranks.size(),
                options.tensor_parallel, options.zero);
@@ -368,12 +368,12 @@ int run(Setup& setup, const Options& options, const Instance& instance, Ranks& r
     fmt::print("reduce | {}\n", options.reduce == "fp32" ? "gradients are summed and kept in FP32"
                                                          : "gradients are reduced in E4M3");
   }
-  if (const std::string transport = session.transport(); !transport.empty()) {
+  if (const std::string transport = session.facts().transport; !transport.empty()) {
     fmt::print("exchange | {}\n", transport);
   }
   if (options.gather == "fp8") {
     fmt::print("gather | {} of {} parameters in FP8, all others in the storage format\n",
-               session.parameters_gathered_in_fp8(), facts.parameters);
+               session.facts().parameters_gathered_in_fp8, facts.parameters);
   }
   fmt::print("run | {}\n", setup.folder.empty()
                                ? "writes no files (--no-out)"

@@ -209,7 +209,7 @@ Measurement measure(const Instance& instance, const Options& options, const octa
     request.local_rank = launch.local_rank.value_or(launch.rank);
   }
   const auto session = instance.make(request);
-  result.transport = session->transport();
+  result.transport = session->facts().transport;
   result.setup_seconds = seconds_since(start);
   if (!options.gemm_plans.empty() && launch.rank == 0) {
     octavo::store_gemm_plans(options.gemm_plans, session->gemm_plans());
@@ -249,7 +249,7 @@ Measurement measure(const Instance& instance, const Options& options, const octa
     result.figures = octavo::figures_of(spans);
     if (launch.rank == 0) write_timeline(options.timeline, spans);
   }
-  result.peak_gib = static_cast<double>(session->allocated_bytes()) * 0x1p-30;
+  result.peak_gib = static_cast<double>(session->facts().allocated_bytes) * 0x1p-30;
   result.card_gib = card_gib_used();
   return result;
 }

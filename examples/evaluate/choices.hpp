@@ -172,7 +172,7 @@ class ChoiceBatches {
     std::vector<std::vector<double>> losses(choices_.size());
     for (const std::size_t choice : own_) losses[choice].resize(choices_[choice].endings.size());
     std::vector<float> of_batch(static_cast<std::size_t>(shape_.rows()));
-    const Index count = session.largest_over_ranks(static_cast<Index>(batches_.size()) - 1);
+    const Index count = session.ranks().largest(static_cast<Index>(batches_.size()) - 1);
     for (Index i = 0; i < count; ++i) {
       const detail::PackedBatch& batch =
           batches_[std::min(static_cast<std::size_t>(i), batches_.size() - 1)];
@@ -229,13 +229,13 @@ class ChoiceBatches {
   }
 
   static ChoiceScore sum_over_ranks(octavo::TrainingSession& session, ChoiceScore score) {
-    const auto sum = [&](Index& number) { number = session.sum_over_ranks({0, number}).tokens; };
+    const auto sum = [&](Index& number) { number = session.ranks().sum({0, number}).tokens; };
     sum(score.questions);
     sum(score.by_sum);
     sum(score.by_tokens);
     sum(score.by_characters);
     sum(score.without_loss);
-    score.has_characters = session.largest_over_ranks(score.has_characters ? 0 : 1) == 0;
+    score.has_characters = session.ranks().largest(score.has_characters ? 0 : 1) == 0;
     return score;
   }
 

@@ -63,7 +63,7 @@ int main() {
   ModelSession<Model, ElementwiseOptimizer<LionRule>> session(options, context);
   std::vector<std::int32_t> tokens, targets;
   for (int i = 0; i < 64; ++i) tokens.push_back(i % 7), targets.push_back((i + 1) % 7);
-  fmt::print("{}\n", session.optimizer());
+  fmt::print("{}\n", session.facts().optimizer);
   double first = 0, last = 0;
   for (int step = 1; step <= 10; ++step) {
     last = session.step({tokens, targets}, 1e-3).loss;

@@ -38,7 +38,7 @@ int main() {
   Context<Cpu> context(1);  // a model this small is not faster with more threads
   constexpr BatchShape batch{.sequences = 4, .tokens = 64};
   ModelSession<Llama<shape, Precision, Cpu>> session({.batch = batch}, context);
-  fmt::print("{}\n{}\n", session.precision(), session.manifest().text());
+  fmt::print("{}\n{}\n", session.facts().precision, session.manifest().text());
 
   const std::vector<std::uint8_t> bytes(text.begin(), text.end());
   TokenStream stream(bytes, {.sequences = batch.sequences, .sequence_length = batch.tokens});

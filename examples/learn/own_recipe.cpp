@@ -54,7 +54,7 @@ double train() {
     const double loss = session.step({tokens, targets}, 1e-3).loss;
     if (step > steps - 10) recent += loss / 10;
   }
-  fmt::print("{:<16} | loss {:.4f}", session.precision(), recent);
+  fmt::print("{:<16} | loss {:.4f}", session.facts().precision, recent);
   for (const OperandReport& operand : session.operands()) {  // empty in BF16
     if (!operand.name.starts_with("blocks.0.qkv")) continue;
     fmt::print(" | {} {} by {}", operand.name, operand.format, operand.granularity);

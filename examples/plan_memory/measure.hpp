@@ -13,14 +13,14 @@ namespace planner {
 namespace detail {
 
 /// Applies the ranks' settings of a request: sharding and communication formats.
-template <class Kind>
-typename Kind::OfRanks ranks_of(const Request& request) {
+template <class Memory>
+typename Memory::Ranks ranks_of(const Request& request) {
   using namespace octavo;
   const Index degree = request.tensor_parallel;
   const auto with_reduce = [&]<class Reduce>() {
     return request.gather == "fp8"
-               ? Kind::template of_ranks<DataParallel<Reduce, GatherIn<E4M3>>>(degree)
-               : Kind::template of_ranks<DataParallel<Reduce>>(degree);
+               ? Memory::template of_ranks<DataParallel<Reduce, GatherIn<E4M3>>>(degree)
+               : Memory::template of_ranks<DataParallel<Reduce>>(degree);
   };
   if (request.reduce == "fp32") return with_reduce.template operator()<ReduceIn<Fp32>>();
   if (request.reduce == "e4m3") return with_reduce.template operator()<ReduceIn<E4M3>>();
@@ -28,24 +28,25 @@ typename Kind::OfRanks ranks_of(const Request& request) {
 }
 
 /// Selects the optimizer of a request.
-template <class Kind>
-typename Kind::OfOptimizer optimizer_of(const Request& request) {
+template <class Memory>
+typename Memory::Optimizer optimizer_of(const Request& request) {
   using namespace octavo;
   const auto with_master = [&]<class Master>() {
     if (request.optimizer == "muon") {
       require<ConfigError>(request.moments != "8bit",
                            "--optimizer muon needs moments in fp32 or bf16, but --moments is "
                            "8bit; pass --moments bf16");
-      return request.moments == "bf16" ? Kind::template of_optimizer<Muon<Master, Moments<Bf16>>>()
-                                       : Kind::template of_optimizer<Muon<Master, Moments<Fp32>>>();
+      return request.moments == "bf16"
+                 ? Memory::template of_optimizer<Muon<Master, Moments<Bf16>>>()
+                 : Memory::template of_optimizer<Muon<Master, Moments<Fp32>>>();
     }
     if (request.moments == "8bit") {
-      return Kind::template of_optimizer<AdamW<Master, Moments<EightBit>>>();
+      return Memory::template of_optimizer<AdamW<Master, Moments<EightBit>>>();
     }
     if (request.moments == "bf16") {
-      return Kind::template of_optimizer<AdamW<Master, Moments<Bf16>>>();
+      return Memory::template of_optimizer<AdamW<Master, Moments<Bf16>>>();
     }
-    return Kind::template of_optimizer<AdamW<Master, Moments<Fp32>>>();
+    return Memory::template of_optimizer<AdamW<Master, Moments<Fp32>>>();
   };
   return request.master_weights == "bf16" ? with_master.template operator()<MasterWeights<Bf16>>()
                                           : with_master.template operator()<MasterWeights<Fp32>>();
@@ -69,17 +70,17 @@ octavo::BatchShape run_shape(const Shape& shape, const Request& request) {
 template <class P, octavo::Device D>
 octavo::MemoryPlan memory(const Shape& shape, const Request& request) {
   using T = octavo::StorageOf<P>;
-  using Kind = octavo::SessionKind<T, T, D>;
+  using Memory = octavo::SessionMemory<T, T, D>;
   require_possible(shape);
   octavo::detail::check_options(request.session);
   octavo::SessionOptions options = request.session;
   options.batch = run_shape<P, D>(shape, request);
-  const Kind kind{ranks_of<Kind>(request), optimizer_of<Kind>(request)};
+  const Memory memory{ranks_of<Memory>(request), optimizer_of<Memory>(request)};
   octavo::Arena<D> arena;
   const ModelLayout<P, D> model(arena, shape, request.tensor_parallel, options.batch,
-                                octavo::detail::model_options(options, kind.ranks.casts_weights),
+                                octavo::detail::model_options(options, memory.ranks.casts_weights),
                                 limits_of<D>(request));
-  kind.take_memory(arena, model.runs(), model.scaling(), options);
+  memory.take(arena, model.runs(), model.scaling(), options);
   return arena.plan();
 }
 

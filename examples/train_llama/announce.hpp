@@ -105,14 +105,15 @@ inline void announce_flags(const Options& options, const std::string& chosen,
 inline void announce(const octavo::TrainingSession& session, const Options& options,
                      const std::filesystem::path& folder) {
   announce_single_rank(options);
-  const std::string note = octavo::run_shape_note(options.sequence_length, session.run_shape());
+  const std::string note =
+      octavo::run_shape_note(options.sequence_length, session.facts().run_shape);
   if (!note.empty()) fmt::print("batch | {}\n", note);
-  const std::string memory = detail::memory_table(session.memory());
+  const std::string memory = detail::memory_table(session.facts().memory);
   const std::string manifest = programs::folded(session.manifest().text());
   if (options.verbose) {
     fmt::print("{}{}", memory, manifest);
   } else {
-    fmt::print("{}{}", detail::memory_line(session.memory()), manifest_summary(manifest));
+    fmt::print("{}{}", detail::memory_line(session.facts().memory), manifest_summary(manifest));
   }
   if (!folder.empty()) octavo::write_file_atomically(folder / "manifest.txt", memory + manifest);
   const std::string plans = session.gemm_plan_summary().text();

@@ -375,8 +375,8 @@ inline std::string note_of_octavo(const octavo::CheckpointManifest& manifest,
 inline std::vector<std::string> notes_of(const octavo::CheckpointManifest& manifest,
                                          const octavo::TrainingSession& session) {
   std::vector<std::string> notes{note_of_gemm_plans(manifest, session.gemm_plans()),
-                                 note_of_libraries(manifest, session.libraries()),
-                                 note_of_octavo(manifest, session.run_shape().tokens)};
+                                 note_of_libraries(manifest, session.facts().libraries),
+                                 note_of_octavo(manifest, session.facts().run_shape.tokens)};
   std::erase(notes, "");
   return notes;
 }

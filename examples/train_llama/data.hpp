@@ -240,7 +240,7 @@ class TextData final : public RunDataOf<octavo::TokenBatches> {
                                               .seed = options.seed,
                                               .vocabulary = octavo::ByteTokenizer::vocabulary,
                                               .stop = [&] {
-                                                return session.largest_over_ranks(
+                                                return session.ranks().largest(
                                                            octavo::InterruptGuard::received()) != 0;
                                               }}));
   }

@@ -64,7 +64,7 @@ class Report final : public octavo::RunObserver {
   void begin(const octavo::TrainingSession& session, const Instance& instance,
              const RunData& data) {
     const octavo::GemmCount gemms =
-        session.manifest().planned(static_cast<std::uint64_t>(session.head_chunks()));
+        session.manifest().planned(static_cast<std::uint64_t>(session.facts().head_chunks));
     octavo::JsonLine line;
     line.add("event", "run")
         .add("name", name_)
@@ -72,23 +72,23 @@ class Report final : public octavo::RunObserver {
         .add("precision", instance.precision)
         .add("recipe", recipe_)
         .add("device", instance.device)
-        .add("card", session.card())
-        .add("libraries", session.libraries())
-        .add("ranks", session.sharding().world_size())
-        .add("zero", static_cast<int>(session.sharding().zero))
-        .add("tensor_parallel", session.sharding().tensor_ranks)
+        .add("card", session.facts().card)
+        .add("libraries", session.facts().libraries)
+        .add("ranks", session.facts().sharding.world_size())
+        .add("zero", static_cast<int>(session.facts().sharding.zero))
+        .add("tensor_parallel", session.facts().sharding.tensor_ranks)
         .add("gather", options_.gather)
         .add("reduce", options_.reduce)
-        .add("transport", session.transport())
+        .add("transport", session.facts().transport)
         .add("flops_per_token", session.facts().training_flops_per_token(options_.sequence_length))
-        .add("optimizer", session.optimizer())
+        .add("optimizer", session.facts().optimizer)
         .add("parameters", session.facts().parameters)
         .add("trained_parameters", session.facts().trained())
-        .add("adapters", session.lora().has_value() ? session.lora()->text() : "")
+        .add("adapters", session.facts().lora.has_value() ? session.facts().lora->text() : "")
         .add("seed", options_.seed)
         .add("batch", options_.batch)
         .add("sequence_length", options_.sequence_length)
-        .add("run_length", session.run_shape().tokens)
+        .add("run_length", session.facts().run_shape.tokens)
         .add("micro_batches", options_.micro_batches)
         .add("steps", options_.steps)
         .add("training_tokens", data.training_tokens())
@@ -119,7 +119,7 @@ class Report final : public octavo::RunObserver {
                const octavo::TrainingSession& session) {
     fmt::print("resumed | after step {}, from {}\n", manifest.step,
                programs::visible(path.string()));
-    const std::string note = note_of_ranks(manifest, session.sharding(), options_);
+    const std::string note = note_of_ranks(manifest, session.facts().sharding, options_);
     if (!note.empty()) fmt::print("resumed | {}\n", note);
     octavo::JsonLine line;
     line.add("event", "resumed")
@@ -127,13 +127,13 @@ class Report final : public octavo::RunObserver {
         .add("checkpoint", path.string())
         .add("ranks", manifest.ranks)
         .add("version", manifest.version);
-    const bool is_converted =
-        manifest.recipe != session.precision() || manifest.optimizer != session.optimizer();
+    const bool is_converted = manifest.recipe != session.facts().precision ||
+                              manifest.optimizer != session.facts().optimizer;
     if (!is_converted) print_notes("resumed", manifest, session);
     if (is_converted) {
       const octavo::StateConversion& conversion = manifest.conversions.back();
       fmt::print("CONVERTED | from {}, {}\nCONVERTED | to {}, {}\n", manifest.recipe,
-                 manifest.optimizer, session.precision(), session.optimizer());
+                 manifest.optimizer, session.facts().precision, session.facts().optimizer);
       for (const std::string& change : conversion.changes) {
         fmt::print("CONVERTED | {}\n", programs::visible(change));
       }

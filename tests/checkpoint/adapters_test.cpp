@@ -87,14 +87,14 @@ class Adapters : public support::TemporaryFolder {
   /// Sets the model's weights, without the adapters.
   template <class AnySession>
   void set_base(AnySession& session) const {
-    for (const WeightInfo& weight : session.weights()) {
+    for (const WeightInfo& weight : session.weights().list()) {
       if (weight.is_adapter) continue;
       std::vector<float> values;
       for (const support::Slice& slice : support::slices(weight.name, config)) {
         const std::vector<double>& exact = golden_.weights.at(slice.name);
         values.insert(values.end(), exact.begin(), exact.end());
       }
-      session.set_weight(weight.name, values);
+      session.weights().set(weight.name, values);
     }
   }
 

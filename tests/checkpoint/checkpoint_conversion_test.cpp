@@ -103,7 +103,8 @@ State train_and_save(const Maker& maker, int ranks, Zero zero,
                             [](const CheckpointRecord& record) { EXPECT_EQ(record.error, ""); });
     checkpoints.save(2);
     checkpoints.finish();
-    states[static_cast<std::size_t>(communicator.rank())] = save_state_sync(session->state());
+    states[static_cast<std::size_t>(communicator.rank())] =
+        save_state_sync(session->state().entries());
   });
   return whole_of(states);
 }
@@ -123,12 +124,12 @@ Loaded load(const Maker& maker, int ranks, Zero zero, const std::filesystem::pat
     const auto rank = static_cast<std::size_t>(communicator.rank());
     Context<Cpu> context(1);
     const auto session = maker(options_of(zero, 8), context, communicator);
-    fresh[rank] = save_state_sync(session->state());
+    fresh[rank] = save_state_sync(session->state().entries());
     // What stood in it must not show.
     take_step(*session, 77 + static_cast<unsigned>(rank));
     const CheckpointManifest manifest =
         load_checkpoint(path, *session, {}, OtherRecipes::converted);
-    states[rank] = save_state_sync(session->state());
+    states[rank] = save_state_sync(session->state().entries());
     if (rank == 0 && !manifest.conversions.empty()) {
       EXPECT_EQ(manifest.conversions.back().recipe, manifest.recipe);
       EXPECT_EQ(manifest.conversions.back().step, 2);
@@ -311,11 +312,11 @@ TEST_F(Converted, AdamWRefusesToMakeUpSecondMoments) {
   Context<Cpu> context(1);
   SelfComm<Cpu> alone;
   const auto session = make<Bf16, AdamW<>>(options_of(Zero::optimizer, 8), context, alone);
-  const SavedState before = save_state_sync(session->state());
+  const SavedState before = save_state_sync(session->state().entries());
   EXPECT_THROW((void)load_checkpoint(folder_ / "muon" / "step-00000002", *session, {},
                                      OtherRecipes::converted),
                StateMismatchError);
-  EXPECT_TRUE(save_state_sync(session->state()) == before);
+  EXPECT_TRUE(save_state_sync(session->state().entries()) == before);
 }
 
 TEST_F(Converted, TellsWhatBecameOfEachKind) {

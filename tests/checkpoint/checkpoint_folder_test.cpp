@@ -218,13 +218,13 @@ TEST_F(Checkpoint, HasTheAlgorithmsOfGemms) {
 // Bits hang on them.
 TEST_F(Checkpoint, HasTheLibrariesThatComputed) {
   StateStub session;
-  session.libraries_text = "a GPU, CUDA 13.0, cuBLASLt 13.1.0, cuDNN 9.19.0";
+  session.own_facts().libraries = "a GPU, CUDA 13.0, cuBLASLt 13.1.0, cuDNN 9.19.0";
   Records records;
   Checkpoints checkpoints({.folder = folder_}, session, to(records));
   checkpoints.save(1);
   checkpoints.finish();
-  EXPECT_EQ(load_checkpoint(newest(), session).libraries, session.libraries_text);
-  session.libraries_text.clear();
+  EXPECT_EQ(load_checkpoint(newest(), session).libraries, session.own_facts().libraries);
+  session.own_facts().libraries.clear();
   checkpoints.save(2);
   checkpoints.finish();
   EXPECT_EQ(load_checkpoint(newest(), session).libraries, "") << "it computed with none";
@@ -237,7 +237,7 @@ TEST_F(Checkpoint, HasTheLengthThatItsSequencesRanIn) {
   Checkpoints checkpoints({.folder = folder_}, session, to(records));
   checkpoints.save(1);
   checkpoints.finish();
-  EXPECT_EQ(load_checkpoint(newest(), session).run_length, session.run_shape().tokens);
+  EXPECT_EQ(load_checkpoint(newest(), session).run_length, session.facts().run_shape.tokens);
 }
 
 TEST_F(Checkpoint, HasTheStateOfTheMomentThatItWasAskedFor) {
@@ -584,12 +584,12 @@ TEST_F(Checkpoint, AnotherRunsIsRefusedByName) {
   };
   EXPECT_TRUE(contains(refused([](StateStub& s) { s.set_model("other"); }),
                        "its model is stub, but that of this run is other"));
-  EXPECT_TRUE(contains(refused([](StateStub& s) { s.recipe = "bf16"; }),
+  EXPECT_TRUE(contains(refused([](StateStub& s) { s.own_facts().precision = "bf16"; }),
                        "its recipe is fp8 of a stub, but that of this run is bf16"));
-  EXPECT_TRUE(contains(refused([](StateStub& s) { s.optimizer_name = "SGD"; }),
+  EXPECT_TRUE(contains(refused([](StateStub& s) { s.own_facts().optimizer = "SGD"; }),
                        "its optimizer is AdamW of a stub, but that of this run is SGD"));
   StateStub other;
-  other.recipe = "bf16";
+  other.own_facts().precision = "bf16";
   try {
     load_checkpoint(newest(), other);
     ADD_FAILURE() << "it was loaded";
@@ -599,7 +599,7 @@ TEST_F(Checkpoint, AnotherRunsIsRefusedByName) {
   }
   support::on_ranks(2, [&](support::ThreadComm& ranks) {
     StateStub session(&ranks, 2);
-    session.recipe = "bf16";
+    session.own_facts().precision = "bf16";
     const auto refused_to_convert =
         refusal(folder_ / "step-00000007", session, OtherRecipes::converted);
     EXPECT_TRUE(contains(refused_to_convert, "share each layer is 1"));

@@ -102,7 +102,7 @@ End run(const std::filesystem::path& folder, Index signal_after,
   end.summary = train(session, batches, run_of(8), losses, totals, &checkpoints);
   end.losses = losses.losses;
   end.evaluations = losses.evaluations;
-  end.state = save_state_sync(session.state());
+  end.state = save_state_sync(session.state().entries());
   return end;
 }
 
@@ -199,14 +199,14 @@ std::vector<SavedState> train_ranks(int ranks, Zero zero, Index steps,
       const Index step = resume(resume_from, session, batches, totals, nullptr).step;
       EXPECT_EQ(totals.steps(), step);
     }
-    if (loaded != nullptr) (*loaded)[rank] = save_state_sync(session.state());
+    if (loaded != nullptr) (*loaded)[rank] = save_state_sync(session.state().entries());
     for (Index step = 0; step < steps; ++step) (void)batches.step(session, 1e-3);
     totals.add({.step = steps, .result = {.loss = 1.0}});
     Checkpoints checkpoints({.folder = folder}, session,
                             [](const CheckpointRecord& record) { EXPECT_EQ(record.error, ""); });
     checkpoints.save(totals.steps(), detail::run_state(batches, totals));
     checkpoints.finish();
-    states[rank] = save_state_sync(session.state());
+    states[rank] = save_state_sync(session.state().entries());
   });
   return states;
 }
@@ -254,7 +254,7 @@ TEST_F(CheckpointOfRanks, OfAnotherTextIsRefused) {
   const SessionOptions options = options_of(1, Zero::optimizer);
   Context<Cpu> context(1);
   Session session(options, context);
-  const SavedState before = save_state_sync(session.state());
+  const SavedState before = save_state_sync(session.state().entries());
   TokenBatches batches(text, {.batch = options.batch, .micro_batches = options.micro_batches});
   RunTotals totals(10);
   try {
@@ -263,7 +263,7 @@ TEST_F(CheckpointOfRanks, OfAnotherTextIsRefused) {
   } catch (const ConfigError& error) {
     EXPECT_NE(std::string(error.what()).find("data.source is tokens of hash"), std::string::npos);
   }
-  EXPECT_TRUE(save_state_sync(session.state()) == before);
+  EXPECT_TRUE(save_state_sync(session.state().entries()) == before);
 }
 
 /// What entries say that another thread may read, and the state after three more steps.
@@ -285,13 +285,13 @@ std::vector<Read> read_while_ranks_go_on(Zero zero, bool reads, bool loads) {
                                 .micro_batches = options.micro_batches,
                                 .rank = communicator.rank(),
                                 .ranks = 2});
-    const SavedState first = save_state_sync(session.state());
+    const SavedState first = save_state_sync(session.state().entries());
     (void)batches.step(session, 1e-3);
-    const std::vector<StateEntry> entries = session.state();
+    const std::vector<StateEntry> entries = session.state().entries();
     Read& read = all[static_cast<std::size_t>(communicator.rank())];
     std::thread reader;
     if (reads) {
-      session.begin_reading();
+      session.state().begin_reading();
       reader = std::thread([&] {
         std::this_thread::sleep_for(std::chrono::milliseconds(80));  // several steps
         for (const StateEntry& entry : entries) {
@@ -300,15 +300,15 @@ std::vector<Read> read_while_ranks_go_on(Zero zero, bool reads, bool loads) {
           bytes.resize(entry.bytes);
           entry.read_beside(bytes.data());
         }
-        session.end_reading();
+        session.state().end_reading();
       });
     } else {
       for (const auto& [name, entry] : save_state_sync(entries)) read.bytes[name] = entry.bytes;
     }
-    if (loads) load_state_sync(first, session.state());
+    if (loads) load_state_sync(first, session.state().entries());
     for (int step = 0; step < 3; ++step) (void)batches.step(session, 1e-3);
     if (reads) reader.join();
-    read.end = save_state_sync(session.state());
+    read.end = save_state_sync(session.state().entries());
   });
   return all;
 }

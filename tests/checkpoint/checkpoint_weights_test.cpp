@@ -35,7 +35,7 @@ SessionOptions options_of(Zero zero, std::uint64_t seed) {
 /// All weights, as numbers.
 std::vector<float> weights_of(TrainingSession& session) {
   std::vector<float> all;
-  session.read_weights_sync([&](const WeightInfo&, Index, std::span<const float> values) {
+  session.weights().read_sync([&](const WeightInfo&, Index, std::span<const float> values) {
     all.insert(all.end(), values.begin(), values.end());
   });
   return all;

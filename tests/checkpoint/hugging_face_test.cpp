@@ -128,7 +128,7 @@ TEST_F(HuggingFace, WeightsAndMastersAreThoseOfTheFolder) {
       }
     }
     expected.resize(static_cast<std::size_t>(weight.size()));  // rows that pad it are 0
-    const SavedState state = save_state_sync(session.state());
+    const SavedState state = save_state_sync(session.state().entries());
     std::vector<float> master(expected.size());
     const SavedEntry& saved = state.at("optimizer.master." + parameter);
     ASSERT_EQ(saved.bytes.size(), master.size() * sizeof(float));
@@ -313,7 +313,7 @@ TEST_F(HuggingFace, AWeightThatIsRefusedChangesNothing) {
   const std::vector<std::byte> before = support::weights(session);
   std::vector<float> table(static_cast<std::size_t>(config.vocabulary * config.hidden), 0.5f);
   table.back() = std::numeric_limits<float>::infinity();
-  EXPECT_THROW(session.set_weight("embedding.weight", table), ConfigError);
+  EXPECT_THROW(session.weights().set("embedding.weight", table), ConfigError);
   EXPECT_TRUE(support::weights(session) == before);
 }
 

@@ -130,7 +130,7 @@ Part steps_from(const std::filesystem::path& from, const Setting& setting, unsig
     Session session(options_of(setting), context, communicator);
     if (!from.empty()) (void)load_checkpoint(from, session);
     const int rank = communicator.rank();
-    result.states[static_cast<std::size_t>(rank)] = save_state_sync(session.state());
+    result.states[static_cast<std::size_t>(rank)] = save_state_sync(session.state().entries());
     for (unsigned step = first; step < first + steps; ++step) {
       const TokenBatch batch = part_of_step(setting, rank / Degree, step);
       const StepResult done = session.step({batch.tokens, batch.targets}, 1e-3);
@@ -197,7 +197,7 @@ TEST_F(TensorParallelCheckpoint, DoesNotCutGroupsOfMoments) {
   support::on_ranks(1, [&](support::ThreadComm& communicator) {
     Context<Cpu> context{1};
     Whole session(options_of({}), context, communicator);
-    const SavedState before = save_state_sync(session.state());
+    const SavedState before = save_state_sync(session.state().entries());
     try {
       (void)load_checkpoint(folder_ / "step-00000001", session);
       ADD_FAILURE() << "it was loaded";
@@ -206,7 +206,7 @@ TEST_F(TensorParallelCheckpoint, DoesNotCutGroupsOfMoments) {
       EXPECT_NE(text.find("the run's number of ranks that share each layer"), std::string::npos)
           << text;
     }
-    EXPECT_TRUE(save_state_sync(session.state()) == before);
+    EXPECT_TRUE(save_state_sync(session.state().entries()) == before);
   });
 }
 

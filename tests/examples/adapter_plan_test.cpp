@@ -35,7 +35,7 @@ std::vector<std::size_t> allocated(const planner::Options& options, const LoraOp
   support::on_ranks(options.world, [&](support::ThreadComm& communicator) {
     Context<Cpu> context{1};
     const ModelSession<Model, AdamW<>, DataParallel<>> session(choices, context, communicator);
-    bytes[static_cast<std::size_t>(communicator.rank())] = session.allocated_bytes();
+    bytes[static_cast<std::size_t>(communicator.rank())] = session.facts().allocated_bytes;
   });
   return bytes;
 }

@@ -56,15 +56,27 @@ class HashedLosses final : public support::SessionStub {
     return {};
   }
 
-  LossSum sum_over_ranks(const LossSum& own) override { return {2 * own.sum, 2 * own.tokens}; }
-  std::int64_t largest_over_ranks(std::int64_t own) override { return std::max(own, of_others); }
+  octavo::SessionRanks& ranks() override { return ranks_; }
+  /// What the other rank passes to `largest`.
+  void set_others(std::int64_t others) { ranks_.others = others; }
 
   int batches = 0;
-  std::int64_t of_others = 0;
   std::int32_t not_finite_at = -2;  ///< the target with this loss
   float not_finite = std::numeric_limits<float>::quiet_NaN();
 
  private:
+  struct Ranks final : octavo::SessionRanks {
+    Ranks() : SessionRanks({.ranks = 2}) {}
+    void all_gather_host_sync(std::span<const std::byte> part, std::span<std::byte> whole,
+                              const char*) override {
+      std::ranges::copy(part, whole.begin());
+      if (part.size() == sizeof(others)) part = std::as_bytes(std::span(&others, 1));
+      std::ranges::copy(part, whole.begin() + static_cast<std::ptrdiff_t>(part.size()));
+    }
+    std::int64_t others = 0;
+  };
+
+  Ranks ranks_;
   BatchShape shape_;
 };
 
@@ -175,7 +187,7 @@ TEST(Choices, OfRanksWithFewerBatchesWaitForTheOthers) {
   const std::vector<Choice> all = questions(5);
   const BatchShape shape{2, 32, 8};
   HashedLosses session(shape);
-  session.of_others = 50;
+  session.set_others(50);
   const ChoiceScore score = ChoiceBatches(all, shape, 0, 1).evaluate(session);
   EXPECT_EQ(session.batches, 50);
   EXPECT_EQ(score.by_sum, 2 * expected_score(all).by_sum);

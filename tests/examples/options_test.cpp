@@ -200,13 +200,13 @@ TEST_F(TrainerFlagsWithAFile, GemmPlansThatACheckpointLacksAreToldOf) {
 TEST_F(TrainerFlagsWithAFile, ARunIsToldOfAllThatIsAnother) {
   ::support::StateStub session;
   session.plans = {plan(128, 1)};
-  session.libraries_text = "a GPU";
+  session.own_facts().libraries = "a GPU";
   CheckpointManifest saved = manifest(session.plans);
   saved.libraries = "a GPU";
   saved.version = version_string;
-  saved.run_length = session.run_shape().tokens;
+  saved.run_length = session.facts().run_shape.tokens;
   EXPECT_TRUE(trainer::notes_of(saved, session).empty());
-  session.libraries_text = "another GPU";
+  session.own_facts().libraries = "another GPU";
   EXPECT_EQ(trainer::notes_of(saved, session),
             (std::vector{trainer::note_of_libraries(saved, "another GPU")}));
   session.plans = {plan(128, 2)};

@@ -22,7 +22,7 @@ std::vector<std::size_t> allocated(const planner::Options& options) {
     Context<Cpu> context{1};
     const ModelSession<Model, AdamW<>, Ranks> session(planner::request_of(options).session, context,
                                                       communicator);
-    bytes[static_cast<std::size_t>(communicator.rank())] = session.allocated_bytes();
+    bytes[static_cast<std::size_t>(communicator.rank())] = session.facts().allocated_bytes;
   });
   return bytes;
 }

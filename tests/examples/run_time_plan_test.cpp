@@ -51,12 +51,12 @@ constexpr Gemma3Config small_gemma3{.name = "small_gemma3",
 template <auto Config, class P, Device D, int Degree>
 struct Compiled {
   using Model = PresetModel<Config, P, D, StorageOf<P>, TensorParallel<Degree>>;
-  using Kind = SessionKindOf<Model>;
+  using Memory = octavo::SessionMemoryOf<Model>;
 
   static MemoryPlan memory(const planner::Request& request) {
-    const Kind kind{planner::detail::ranks_of<Kind>(request),
-                    planner::detail::optimizer_of<Kind>(request)};
-    return plan_memory<Model>(request.session, planner::detail::limits_of<D>(request), kind);
+    const Memory taken{planner::detail::ranks_of<Memory>(request),
+                       planner::detail::optimizer_of<Memory>(request)};
+    return plan_memory<Model>(request.session, planner::detail::limits_of<D>(request), taken);
   }
   static std::vector<GemmEntry> gemms(const planner::Request& request) {
     Arena<D> arena;

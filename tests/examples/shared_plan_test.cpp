@@ -100,7 +100,7 @@ std::vector<Outcome> step_of(const planner::Options& options) {
         static_cast<std::size_t>(options.micro_batches * options.batch * options.sequence_length),
         llama_tiny.vocabulary, 1);
     (void)session.step({batch.tokens, batch.targets}, 1e-3);
-    outcome.allocated = session.allocated_bytes();
+    outcome.allocated = session.facts().allocated_bytes;
   });
   return outcomes;
 }

@@ -92,7 +92,7 @@ TEST_F(InferenceCheckpoint, WeightsAreThoseOfTheRun) {
   StateStub state;
   state.set(3);
   std::vector<float> expected(StateStub::elements);
-  state.state().front().read_sync(reinterpret_cast<std::byte*>(expected.data()));
+  state.state().entries().front().read_sync(reinterpret_cast<std::byte*>(expected.data()));
   for (const int ranks : {1, 2}) {
     OneWeight session("stub");
     load_checkpoint_weights(saved(ranks), session);

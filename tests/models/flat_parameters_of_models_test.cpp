@@ -154,7 +154,7 @@ TEST(BetweenParameters, GradientsAreZeroWhenTheyAreFinal) {
       const support::TokenBatch batch = support::step_batch(options, i);
       EXPECT_FALSE(session.step({batch.tokens, batch.targets}, 1e-3).skipped);
     }
-    EXPECT_EQ(session.ranks().looked_at, 2 * (odd.layers + 2));
+    EXPECT_EQ(session.collectives().looked_at, 2 * (odd.layers + 2));
   }
 }
 

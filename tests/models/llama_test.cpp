@@ -201,14 +201,14 @@ TEST(Llama, SizeOfTheHeadsChunksDoesNotMatter) {
   const TokenBatch batch = support::step_batch(whole, 0);
   const octavo::StepResult expected = one.step({batch.tokens, batch.targets}, 0.0);
   const double loss = one.evaluate({batch.tokens, batch.targets}).mean();
-  EXPECT_EQ(one.head_chunks(), 1);
+  EXPECT_EQ(one.facts().head_chunks, 1);
   for (const Index chunk : {1, 7, 48, 95}) {
     SCOPED_TRACE("chunk " + std::to_string(chunk));
     SessionOptions chunked = whole;
     chunked.model.head_chunk = chunk;
     Fp32Session<support::small> several(chunked, context);
     const octavo::StepResult result = several.step({batch.tokens, batch.targets}, 0.0);
-    EXPECT_EQ(several.head_chunks(), (96 + chunk - 1) / chunk);
+    EXPECT_EQ(several.facts().head_chunks, (96 + chunk - 1) / chunk);
     EXPECT_NEAR(result.loss, expected.loss, 1e-6 * expected.loss);
     EXPECT_NEAR(several.evaluate({batch.tokens, batch.targets}).mean(), loss, 1e-6 * loss);
     expect_close(support::gradients(one.model()), support::gradients(several.model()), 1e-5);
@@ -278,9 +278,9 @@ octavo::MemoryPlan expect_exact_plan(const SessionOptions& options) {
   const octavo::MemoryPlan plan =
       octavo::plan_memory<support::SmallModel<Precision>, Optimizer>(options, context);
   const Session session(options, context);
-  EXPECT_EQ(plan.peak, session.allocated_bytes());
-  EXPECT_EQ(plan.peak, session.memory().peak);
-  EXPECT_EQ(plan.by_kind, session.memory().by_kind);
+  EXPECT_EQ(plan.peak, session.facts().allocated_bytes);
+  EXPECT_EQ(plan.peak, session.facts().memory.peak);
+  EXPECT_EQ(plan.by_kind, session.facts().memory.by_kind);
   EXPECT_EQ(std::accumulate(plan.by_kind.begin(), plan.by_kind.end(), std::size_t{0}), plan.peak);
   return plan;
 }
@@ -347,8 +347,9 @@ double loss_after_training(double optimizer_bytes_a_weight) {
   const SessionOptions options = support::small_options();
   octavo::Context<octavo::Cpu> context{2};
   support::SmallSession<Bf16, Optimizer> session(options, context);
-  const double weights = static_cast<double>(session.memory().bytes(MemoryKind::weights)) / 2.0;
-  EXPECT_NEAR(static_cast<double>(session.memory().bytes(MemoryKind::optimizer)) / weights,
+  const double weights =
+      static_cast<double>(session.facts().memory.bytes(MemoryKind::weights)) / 2.0;
+  EXPECT_NEAR(static_cast<double>(session.facts().memory.bytes(MemoryKind::optimizer)) / weights,
               optimizer_bytes_a_weight, 0.01);
   double loss = 0;
   for (unsigned i = 0; i < 25; ++i) {

@@ -62,7 +62,7 @@ TokenBatch after(const TokenBatch& first, const TokenBatch& second) {
 
 /// Scales and histories of all operands.
 SavedState scaling_state(TrainingSession& session) {
-  SavedState state = save_state_sync(session.state());
+  SavedState state = save_state_sync(session.state().entries());
   std::erase_if(state, [](const auto& entry) { return !entry.first.starts_with("scaling."); });
   return state;
 }
@@ -104,8 +104,8 @@ TEST(AmaxesOfRanks, LargestOfTwoSessionsMakeTheScalesOfOne) {
   Meeting meeting;
   Ranked first(options, context);
   Ranked second(options, another);
-  first.ranks().meeting = second.ranks().meeting = &meeting;
-  second.ranks().number = 1;
+  first.collectives().meeting = second.collectives().meeting = &meeting;
+  second.collectives().number = 1;
   std::thread beside([&] { take_steps(second, own_batch(1)); });
   take_steps(first, own_batch(0));
   beside.join();

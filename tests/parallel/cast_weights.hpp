@@ -64,7 +64,7 @@ double validate(Session<Gather>& session) {
 template <class Gather>
 std::map<std::string, std::vector<float>> read_weights(Session<Gather>& session) {
   std::map<std::string, std::vector<float>> weights;
-  session.read_weights_sync(
+  session.weights().read_sync(
       [&](const WeightInfo& weight, Index begin, std::span<const float> values) {
         std::vector<float>& all = weights[weight.name];
         all.resize(static_cast<std::size_t>(weight.rows * weight.columns), 1e30f);

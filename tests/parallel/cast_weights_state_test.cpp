@@ -35,12 +35,12 @@ TEST(CastWeightsState, IsLoadedIntoASessionThatDidNothingYet) {
     on_sessions<GatherIn<E4M3>>({.zero = zero}, [&](auto& session, int rank) {
       const auto place = static_cast<std::size_t>(rank);
       (void)take_step(session, rank, 0);
-      saved[place] = save_state_sync(session.state());
+      saved[place] = save_state_sync(session.state().entries());
       expected[place] = take_step(session, rank, 1).loss;
     });
     on_sessions<GatherIn<E4M3>>({.zero = zero}, [&](auto& session, int rank) {
       const auto place = static_cast<std::size_t>(rank);
-      load_state_sync(saved[place], session.state());
+      load_state_sync(saved[place], session.state().entries());
       resumed[place] = take_step(session, rank, 1).loss;
     });
     EXPECT_EQ(resumed, expected) << "ZeRO-" << static_cast<int>(zero);
@@ -69,17 +69,17 @@ std::vector<SavedState> go_back(const Setting& setting, bool reads) {
   std::vector<SavedState> states(2);
   on_sessions<Gather>(setting, [&](auto& session, int rank) {
     (void)take_step(session, rank, 0);
-    const SavedState saved = save_state_sync(session.state());
+    const SavedState saved = save_state_sync(session.state().entries());
     (void)take_step(session, rank, 1);
     std::vector<float> large(128 * 128, 0.01f);
     large[77] = 50;
     for (const char* name : {"blocks.1.down.weight", "blocks.2.down.weight"}) {
-      session.set_weight(name, large);
+      session.weights().set(name, large);
     }
     if (reads) (void)read_weights(session);
-    load_state_sync(saved, session.state());
+    load_state_sync(saved, session.state().entries());
     for (unsigned step = 1; step < 3; ++step) (void)take_step(session, rank, step);
-    states[static_cast<std::size_t>(rank)] = save_state_sync(session.state());
+    states[static_cast<std::size_t>(rank)] = save_state_sync(session.state().entries());
   });
   return states;
 }
@@ -101,11 +101,11 @@ TEST(CastWeightsState, EndsAnInfThatWasThereBefore) {
   for (const Zero zero : {Zero::optimizer, Zero::gradients}) {
     on_sessions<GatherIn<E4M3>>({.zero = zero}, [](auto& session, int rank) {
       (void)take_step(session, rank, 0);
-      const SavedState saved = save_state_sync(session.state());
+      const SavedState saved = save_state_sync(session.state().entries());
       support::weight(session, "blocks.1.qkv.weight").row(0)[0] =
           Bf16(std::numeric_limits<float>::infinity());
       EXPECT_TRUE(take_step(session, rank, 1).skipped);
-      load_state_sync(saved, session.state());
+      load_state_sync(saved, session.state().entries());
       EXPECT_FALSE(take_step(session, rank, 1).skipped);
     });
   }

@@ -101,7 +101,7 @@ std::vector<Outcome> train(const Setting& setting) {
     outcome.numbers.push_back(validate(session));
     outcome.weights = read_weights(session);
     EXPECT_EQ(outcome.numbers.back(), validate(session));
-    outcome.state = save_state_sync(session.state());
+    outcome.state = save_state_sync(session.state().entries());
   });
   return outcomes;
 }
@@ -162,11 +162,12 @@ TEST(CastWeights, AreCounted) {
   support::on_ranks(2, [&](support::ThreadComm& ranks) {
     Context<Cpu> context{1};
     const Session<GatherIn<E4M3>> session(options_of({}), context, ranks);
-    EXPECT_EQ(session.parameters_gathered_in_fp8(), static_cast<Index>(fp8_blocks) * matrices);
+    EXPECT_EQ(session.facts().parameters_gathered_in_fp8,
+              static_cast<Index>(fp8_blocks) * matrices);
   });
   Context<Cpu> context{1};
   const Session<GatherIn<E4M3>> alone(options_of({}), context);
-  EXPECT_EQ(alone.parameters_gathered_in_fp8(), 0);
+  EXPECT_EQ(alone.facts().parameters_gathered_in_fp8, 0);
 }
 
 TEST(CastWeights, TravelInHalfTheBytes) {
@@ -213,12 +214,12 @@ TEST(CastWeights, GoOnFromASavedState) {
       SessionOptions options = options_of({.zero = zero});
       Session<GatherIn<E4M3>> session(options, context, ranks);
       (void)take_step(session, ranks.rank(), 0);
-      const SavedState saved = save_state_sync(session.state());
+      const SavedState saved = save_state_sync(session.state().entries());
       expected[rank] = go_on(session, ranks.rank());
       options.seed = 99;
       Session<GatherIn<E4M3>> other(options, context, ranks);
       const double before = validate(other);
-      load_state_sync(saved, other.state());
+      load_state_sync(saved, other.state().entries());
       EXPECT_NE(validate(other), before);
       resumed[rank] = go_on(other, ranks.rank());
     });
@@ -318,10 +319,10 @@ TEST(CastWeights, OfAnEvaluationAreNotRecorded) {
     const TokenBatch half = support::make_batch(16, support::small.vocabulary, 7);
     std::vector<float> values(128 * 128, 0.01f);
     values[77] = 50;
-    session.set_weight(name, values);
+    session.weights().set(name, values);
     (void)session.evaluate({half.tokens, half.targets});
     values[77] = 0.01f;
-    session.set_weight(name, values);
+    session.weights().set(name, values);
     (void)session.step({batch.tokens, batch.targets}, 3e-3);
     const std::vector<OperandReport> operands = session.operands();
     const auto found = std::find_if(operands.begin(), operands.end(),
@@ -341,7 +342,7 @@ TEST(CastWeights, OfARehearsalMeetNobodyAndLeaveNothing) {
         Context<Cpu> context{1};
         WatchedLink link(communicator);
         Session<GatherIn<E4M3>> session(options_of({.zero = zero}), context, link);
-        auto& ranks = session.ranks();
+        auto& ranks = session.collectives();
         link.sent.clear();
         if (rehearses) {
           ranks.rehearse(true);
@@ -362,12 +363,13 @@ TEST(CastWeights, OfARehearsalMeetNobodyAndLeaveNothing) {
         session.model().scaling().reset_sync(context);
         std::vector<float> values(128 * 128, 0.01f);
         values[77] = 50;
-        session.set_weight("blocks.1.down.weight", values);
+        session.weights().set("blocks.1.down.weight", values);
         (void)read_weights(session);
         values[77] = 0.01f;
-        session.set_weight("blocks.1.down.weight", values);
+        session.weights().set("blocks.1.down.weight", values);
         (void)take_step(session, communicator.rank(), 0);
-        states[static_cast<std::size_t>(communicator.rank())] = save_state_sync(session.state());
+        states[static_cast<std::size_t>(communicator.rank())] =
+            save_state_sync(session.state().entries());
       });
       return states;
     };

@@ -62,7 +62,7 @@ std::vector<Outcome> train(const Setting& setting) {
     }
     const auto validation = ::support::make_batch(128, ::support::small.vocabulary, 7);
     outcome.validation = session.evaluate({validation.tokens, validation.targets}).mean();
-    outcome.state = save_state_sync(session.state());
+    outcome.state = save_state_sync(session.state().entries());
   });
   return outcomes;
 }

@@ -92,7 +92,7 @@ std::vector<Outcome> train(const Setting& setting) {
       const double mean = session.evaluate({batch.tokens, batch.targets}).mean();
       outcome.validation += mean / validation_batches;
     }
-    outcome.state = save_state_sync(session.state());
+    outcome.state = save_state_sync(session.state().entries());
     if (setting.zero != Zero::weights) outcome.weights = support::weights(session);
   });
   return outcomes;
@@ -187,7 +187,7 @@ TEST(DataParallel, OneRankHasTheBitsOfOneThatTrainsAlone) {
     losses.push_back(alone.step({batch.tokens, batch.targets}, 1e-3).loss);
   }
   EXPECT_EQ(outcomes[0].losses, losses);
-  EXPECT_TRUE(outcomes[0].state == save_state_sync(alone.state()));
+  EXPECT_TRUE(outcomes[0].state == save_state_sync(alone.state().entries()));
 }
 
 TEST(DataParallel, SumsInFp32AreNearerToTheWhole) {
@@ -213,7 +213,7 @@ std::map<std::string, std::vector<float>> gradients_of_step(int ranks, int alone
     const TokenBatch batch = support::make_batch(48, support::small.vocabulary, number);
     EXPECT_FALSE(session.step({batch.tokens, batch.targets}, 1e-3).skipped);
     outcomes[static_cast<std::size_t>(communicator.rank())].state =
-        save_state_sync(session.state());
+        save_state_sync(session.state().entries());
   });
   std::map<std::string, std::vector<float>> gradients;
   for (const Outcome& outcome : outcomes) {
@@ -311,7 +311,7 @@ TEST(DataParallel, AllRanksSkipAStepThatIsNotFiniteOnOne) {
     const auto rank = static_cast<std::size_t>(communicator.rank());
     const TokenBatch batch = part_of_step(setting, communicator.rank(), 0);
     EXPECT_FALSE(session.step({batch.tokens, batch.targets}, 3e-3).skipped);
-    (void)session.state();
+    (void)session.state().entries();
     before[rank] = support::weights(session);
     // Of the last run, which rank 1 sends the other one its shard of.
     float& value = support::weight(session, "head.weight").row(support::small.vocabulary - 1)[127];
@@ -319,7 +319,7 @@ TEST(DataParallel, AllRanksSkipAStepThatIsNotFiniteOnOne) {
     if (rank == 1) value = std::numeric_limits<float>::infinity();
     skipped[rank] = session.step({batch.tokens, batch.targets}, 3e-3).skipped ? 1 : 0;
     if (rank == 1) value = kept;
-    (void)session.state();
+    (void)session.state().entries();
     after[rank] = support::weights(session);
   });
   EXPECT_EQ(skipped, (std::vector<int>{1, 1}));
@@ -341,16 +341,16 @@ TEST_P(DataParallelState, EvaluatesTheWeightsThatWereSetOrLoaded) {
     return session.evaluate({batch.tokens, batch.targets}).mean();
   };
   const auto set = [&](auto& session) {
-    session.set_weight("embedding.weight", table);
-    session.set_weight("blocks.1.qkv.weight", qkv);
+    session.weights().set("embedding.weight", table);
+    session.weights().set("blocks.1.qkv.weight", qkv);
   };
   support::on_ranks(2, [&](support::ThreadComm& communicator) {
     Context<Cpu> context{1};
     Ranked<Bf16> expected(options_of(setting), context, communicator);
     Ranked<Bf16> session(options_of(setting), context, communicator);
     const double before = loss(session);
-    const SavedState saved = save_state_sync(session.state());
-    const std::vector<StateEntry> entries = session.state();
+    const SavedState saved = save_state_sync(session.state().entries());
+    const std::vector<StateEntry> entries = session.state().entries();
     set(expected);
     set(session);
     const double after = loss(session);
@@ -379,7 +379,7 @@ TEST_P(DataParallelState, ASavedRankGoesOnAsItWas) {
       const TokenBatch batch = part_of_step(setting, rank, step);
       EXPECT_FALSE(session.step({batch.tokens, batch.targets}, 3e-3).skipped);
     }
-    saved[static_cast<std::size_t>(rank)] = save_state_sync(session.state());
+    saved[static_cast<std::size_t>(rank)] = save_state_sync(session.state().entries());
     go_on(session, rank, expected[static_cast<std::size_t>(rank)]);
   });
   support::on_ranks(2, [&](support::ThreadComm& communicator) {
@@ -388,8 +388,8 @@ TEST_P(DataParallelState, ASavedRankGoesOnAsItWas) {
     options.seed = 99;
     Ranked<Fp8Recipe<Delayed>> session(options, context, communicator);
     const auto rank = static_cast<std::size_t>(communicator.rank());
-    EXPECT_THROW(load_state_sync(saved[1 - rank], session.state()), ConfigError);
-    load_state_sync(saved[rank], session.state());
+    EXPECT_THROW(load_state_sync(saved[1 - rank], session.state().entries()), ConfigError);
+    load_state_sync(saved[rank], session.state().entries());
     go_on(session, communicator.rank(), resumed[rank]);
   });
   EXPECT_EQ(expected, resumed);
@@ -468,7 +468,7 @@ TEST_P(DataParallelState, ARehearsalMeetsNobodyAndLeavesNothing) {
     Ranked<Bf16> other(options_of(setting), context, link);
     const double expected = loss(other);
     Ranked<Bf16> session(options_of(setting), context, link);  // has gathered nothing yet
-    auto& ranks = session.ranks();
+    auto& ranks = session.collectives();
     link.is_left_alone = true;
     ranks.rehearse(true);
     for (int pass = 0; pass <= communicator.rank(); ++pass) {

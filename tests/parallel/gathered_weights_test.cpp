@@ -42,7 +42,8 @@ Trace train(const SessionOptions& options) {
     session.next_token_logits(std::span(other.tokens).first(20), logits);
     trace.logits.insert(trace.logits.end(), logits.begin(), logits.end());
   }
-  if constexpr (requires { session.ranks().gather_all(); }) session.ranks().gather_all();
+  if constexpr (requires { session.collectives().gather_all(); })
+    session.collectives().gather_all();
   trace.weights = support::weights(session);
   trace.scaling = support::scaling_state(session);
   return trace;

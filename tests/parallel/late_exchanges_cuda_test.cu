@@ -43,7 +43,7 @@ Outcome train_rank(const Sharding& sharding, support::LateRank* late,
   }
   const ::support::TokenBatch batch = ::support::make_batch(256, ::support::small.vocabulary, 7);
   outcome.validation = session.evaluate({batch.tokens, batch.targets}).mean();
-  outcome.state = save_state_sync(session.state());
+  outcome.state = save_state_sync(session.state().entries());
   outcome.spans = session.end_timeline();
   return outcome;
 }

@@ -29,7 +29,7 @@ template <class Session>
 std::vector<std::byte> gradient_bits(Session& session, bool copied, const Context<Cuda>& context) {
   std::vector<std::byte> bytes;
   for (const auto& [run, parameters] : session.model().runs()) {
-    const auto gradients = copied ? session.ranks().copy_of(*run) : run->gradients();
+    const auto gradients = copied ? session.collectives().copy_of(*run) : run->gradients();
     for (const auto* parameter : parameters) {
       append(bytes, gradients.rows(parameter->offset, parameter->weight.size()), context);
     }

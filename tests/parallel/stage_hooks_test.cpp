@@ -132,7 +132,7 @@ void check_order(const ExpectedStep& expected, WeightCopies weight_copies = Weig
   options.model.weight_copies = weight_copies;
   Context<Cpu> context{2};
   ModelSession<Model, AdamW<>, Diary> session(options, context);
-  Lines& lines = session.ranks().lines;
+  Lines& lines = session.collectives().lines;
   EXPECT_EQ(lines, Lines());
   const Lines of_step = expected_lines(expected.is_tied, false, expected.cast_blocks) +
                         expected_lines(expected.is_tied, true, {}) + expected.end;
@@ -157,7 +157,7 @@ void check_order(const ExpectedStep& expected, WeightCopies weight_copies = Weig
   EXPECT_EQ(lines, forwards() + of_head);
 
   lines.clear();
-  session.read_weights_sync([](const WeightInfo&, Index, std::span<const float>) {});
+  session.weights().read_sync([](const WeightInfo&, Index, std::span<const float>) {});
   const auto runs = static_cast<std::ptrdiff_t>(session.model().runs().size());
   for (const char* hook : {"forward of ", "read: "}) {
     EXPECT_EQ(
@@ -205,8 +205,8 @@ TEST(StageHooks, AreJoinedAfterAStepThatThrew) {
   const TokenBatch batch = support::step_batch(options, 0);
   session.model().faulty_in = 1;
   EXPECT_THROW((void)session.step({batch.tokens, batch.targets}, 1e-3), ConfigError);
-  ASSERT_FALSE(session.ranks().lines.empty());
-  EXPECT_EQ(session.ranks().lines.back(), "join");
+  ASSERT_FALSE(session.collectives().lines.empty());
+  EXPECT_EQ(session.collectives().lines.back(), "join");
 }
 
 // Likewise, and what was read is of no use to the next one.
@@ -224,13 +224,13 @@ TEST(StageHooks, AreJoinedAfterAnEvaluationThatThrew) {
   const double sum = evaluate();
   const std::vector<float> predicted = predict();
 
-  session.ranks().faulty_in = 3;
+  session.collectives().faulty_in = 3;
   EXPECT_THROW((void)evaluate(), ConfigError);
-  EXPECT_EQ(session.ranks().lines.back(), "join");
+  EXPECT_EQ(session.collectives().lines.back(), "join");
   EXPECT_EQ(evaluate(), sum);
-  session.ranks().faulty_in = 3;
+  session.collectives().faulty_in = 3;
   EXPECT_THROW((void)predict(), ConfigError);
-  EXPECT_EQ(session.ranks().lines.back(), "join");
+  EXPECT_EQ(session.collectives().lines.back(), "join");
   EXPECT_EQ(predict(), predicted);
 }
 
@@ -253,7 +253,7 @@ TYPED_TEST(HooksOf, SeeFinalGradients) {
       EXPECT_FALSE(alone.step({batch.tokens, batch.targets}, 1e-3).skipped);
       std::vector<std::byte> copied;
       for (const auto& [run, parameters] : session.model().runs()) {
-        const auto copy = session.ranks().copy_of(*run);
+        const auto copy = session.collectives().copy_of(*run);
         for (const auto* parameter : parameters) {
           support::append_bytes(copied, copy.rows(parameter->offset, parameter->weight.size()));
         }
@@ -295,20 +295,20 @@ TEST(StepSums, OfAllRanksDecide) {
   const std::vector<std::byte> before = support::weights(session);
 
   for (const double bad : {INFINITY, NAN}) {
-    session.ranks().other = {};
-    session.ranks().other.squared_norm = bad;
+    session.collectives().other = {};
+    session.collectives().other.squared_norm = bad;
     EXPECT_TRUE(session.step({batch.tokens, batch.targets}, 1e-3).skipped) << bad;
-    session.ranks().other = {};
-    session.ranks().other.loss_sum = bad;
+    session.collectives().other = {};
+    session.collectives().other.loss_sum = bad;
     EXPECT_TRUE(session.step({batch.tokens, batch.targets}, 1e-3).skipped) << bad;
   }
-  session.ranks().other = {};
-  session.ranks().other.nonfinite = 1;
+  session.collectives().other = {};
+  session.collectives().other.nonfinite = 1;
   EXPECT_TRUE(session.step({batch.tokens, batch.targets}, 1e-3).skipped);
   EXPECT_TRUE(support::weights(session) == before);
 
-  session.ranks().other = {};
-  session.ranks().other.squared_norm = 9.0;
+  session.collectives().other = {};
+  session.collectives().other.squared_norm = 9.0;
   const StepResult both = session.step({batch.tokens, batch.targets}, 1e-3);
   EXPECT_FALSE(both.skipped);
   EXPECT_NEAR(both.gradient_norm, std::sqrt(own.gradient_norm * own.gradient_norm + 9.0), 1e-5);
@@ -321,7 +321,7 @@ TEST(StepSums, AreThoseOfTheRank) {
   const TokenBatch batch = support::step_batch(options, 0);
   Context<Cpu> context{2};
   ModelSession<Model, AdamW<>, BesideAnother> session(options, context);
-  const StepStatus& seen = session.ranks().seen;
+  const StepStatus& seen = session.collectives().seen;
   const StepResult result = session.step({batch.tokens, batch.targets}, 1e-3);
   EXPECT_FALSE(result.skipped);
   EXPECT_EQ(seen.nonfinite, 0.0);

@@ -130,8 +130,8 @@ TEST(TargetsOfRanks, AddUpInEveryStep) {
   Meeting meeting;
   Ranked first(options, context);
   Ranked second(options, another);
-  first.ranks().meeting = second.ranks().meeting = &meeting;
-  second.ranks().number = 1;
+  first.collectives().meeting = second.collectives().meeting = &meeting;
+  second.collectives().number = 1;
   options.micro_batches = 2;
 
   for (const unsigned number : {0u, 1u}) {

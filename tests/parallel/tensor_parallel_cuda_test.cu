@@ -87,7 +87,7 @@ Outcome train_rank(const Setting& setting, bool records, Context<D>& context,
   outcome.validation = session.evaluate({validation.tokens, validation.targets}).mean();
   outcome.logits.resize(config.vocabulary);
   session.next_token_logits(std::span(validation.tokens).first(5), outcome.logits);
-  outcome.state = save_state_sync(session.state());
+  outcome.state = save_state_sync(session.state().entries());
   outcome.replays = session.replays();
   return outcome;
 }

@@ -72,7 +72,7 @@ TEST(TensorParallelExchanges, GiveEachElementOfAWeightOnce) {
     Context<Cpu> context{1};
     tensor_parallel_test::Session<Fp32, 2> session(options_of(setting), context, communicator);
     std::map<std::string, std::vector<int>> given;
-    session.read_weights_sync(
+    session.weights().read_sync(
         [&](const WeightInfo& weight, Index begin, std::span<const float> values) {
           std::vector<int>& times = given[weight.name];
           times.resize(static_cast<std::size_t>(weight.rows * weight.columns));
@@ -80,7 +80,7 @@ TEST(TensorParallelExchanges, GiveEachElementOfAWeightOnce) {
             ++times.at(static_cast<std::size_t>(begin) + i);
           }
         });
-    for (const WeightInfo& weight : session.weights()) {
+    for (const WeightInfo& weight : session.weights().list()) {
       EXPECT_TRUE(std::ranges::all_of(given[weight.name], [](int times) { return times == 1; }))
           << weight.name;
     }

@@ -69,7 +69,7 @@ std::vector<Outcome> train(const Setting& setting) {
     for (unsigned seed = 4; seed < 8; ++seed) {
       const TokenBatch seen = support::make_batch(sequence, config.vocabulary, seed);
       const LossSum own = session.evaluate({seen.tokens, seen.targets});
-      const LossSum all = session.sum_over_ranks(own);
+      const LossSum all = session.ranks().sum(own);
       EXPECT_EQ(own.tokens, sequence);
       EXPECT_EQ(all.tokens, sequence * setting.groups);
       outcome.validation += all.mean() / 4;
@@ -78,7 +78,7 @@ std::vector<Outcome> train(const Setting& setting) {
     outcome.logits.resize(config.vocabulary);
     session.next_token_logits(std::span(batch.tokens).first(21), outcome.logits);
     outcome.parameters = session.facts().parameters;
-    outcome.state = save_state_sync(session.state());
+    outcome.state = save_state_sync(session.state().entries());
   });
   return outcomes;
 }
@@ -277,12 +277,12 @@ TEST(TensorParallel, NamesTheElementOfTheWholeThatIsNotFinite) {
           };
           std::string said;
           try {
-            session.set_weight(name, source);
+            session.weights().set(name, source);
           } catch (const ConfigError& error) {
             said = error.what();
           }
           bool is_told = false;
-          for (const std::string& text : session.texts_of_ranks(said, "errors")) {
+          for (const std::string& text : session.ranks().texts(said, "errors")) {
             is_told = is_told || !text.empty();
             const std::string wanted = message(name, " is given inf at element ", wrong, "; ");
             EXPECT_EQ(text.substr(0, wanted.size()), text.empty() ? "" : wanted);
@@ -302,9 +302,9 @@ TEST(TensorParallel, TakesWholeWeightsAndSaysWhichPartARankHas) {
   support::on_ranks(2, [&](support::ThreadComm& communicator) {
     Context<Cpu> context{1};
     Session<Fp32, 2> session(options_of({}), context, communicator);
-    session.set_weight("blocks.1.output.weight", output);
-    session.set_weight("head.weight", head);
-    EXPECT_THROW(session.set_weight("blocks.1.output.weight", std::span(output).first(8)),
+    session.weights().set("blocks.1.output.weight", output);
+    session.weights().set("head.weight", head);
+    EXPECT_THROW(session.weights().set("blocks.1.output.weight", std::span(output).first(8)),
                  ConfigError);
     const int rank = communicator.rank();
     const auto part = support::weight(session, "blocks.1.output.weight");
@@ -319,14 +319,14 @@ TEST(TensorParallel, TakesWholeWeightsAndSaysWhichPartARankHas) {
     const auto of_head = support::weight(session, "head.weight");
     EXPECT_EQ(of_head.row(71)[5], 0.25f);
     EXPECT_EQ(of_head.row(72)[5], rank == 0 ? 0.25f : 0.0f);
-    const SavedState state = save_state_sync(session.state());
+    const SavedState state = save_state_sync(session.state().entries());
     const ParameterPart& of_state = state.at("optimizer.first_moment.blocks.1.output.weight").part;
     EXPECT_EQ(of_state, ParameterPart::columns(2, rank, config.hidden));
     EXPECT_TRUE(state.at("model.blocks.1.attention_norm.weight").part.is_whole());
     SavedState other = state;
     other.at("model.head.weight").part.place = 1 - rank;
-    EXPECT_THROW(load_state_sync(other, session.state()), ConfigError);
-    load_state_sync(state, session.state());
+    EXPECT_THROW(load_state_sync(other, session.state().entries()), ConfigError);
+    load_state_sync(state, session.state().entries());
   });
 }
 

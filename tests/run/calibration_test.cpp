@@ -87,7 +87,7 @@ TEST(Calibration, IsThereForTheBlocksThatNeedIt) {
   support::SmallSession<Mixed> session(options(1), context);
   const auto must_calibrate = [&] {
     std::int64_t value = -1;
-    const octavo::SavedState state = octavo::save_state_sync(session.state());
+    const octavo::SavedState state = octavo::save_state_sync(session.state().entries());
     std::memcpy(&value, state.at("session.must_calibrate").bytes.data(), sizeof(value));
     return value;
   };
@@ -207,7 +207,7 @@ TEST(Calibration, AStepWithoutALearningRateIsEnough) {
   for (std::size_t i = 0; i < values.size(); ++i) {
     values[i] = 1e-4f * static_cast<float>(static_cast<int>(i % 37) - 18);
   }
-  session.set_weight("blocks.1.qkv.weight", values);
+  session.weights().set("blocks.1.qkv.weight", values);
   expect_no_history(session);
   const std::vector<std::byte> weights = support::weights(session);
   const TokenBatch batch = support::step_batch(options(1), 1);
@@ -248,7 +248,8 @@ TEST(Calibration, AnEvaluationBeforeTheFirstStepHasScalesAndLeavesNone) {
               untouched.step({batch.tokens, batch.targets}, 1e-3).loss);
   }
   EXPECT_TRUE(support::weights(evaluated) == support::weights(untouched));
-  EXPECT_EQ(octavo::save_state_sync(evaluated.state()), octavo::save_state_sync(untouched.state()));
+  EXPECT_EQ(octavo::save_state_sync(evaluated.state().entries()),
+            octavo::save_state_sync(untouched.state().entries()));
 }
 
 // What a step quantised before is not what it multiplies with.

@@ -118,7 +118,7 @@ End run(int ranks, const RunOptions& options, const std::filesystem::path& folde
     RunTotals totals(10);
     if (!resume_from.empty()) resume(resume_from, session, batches, totals, &checkpoints);
     end.summary = train(session, batches, options, end.told, totals, &checkpoints);
-    end.state = save_state_sync(session.state());
+    end.state = save_state_sync(session.state().entries());
   });
   for (const End& end : ends) {
     EXPECT_EQ(end.told.losses, ends[0].told.losses);
@@ -156,7 +156,7 @@ SavedState by_hand(int ranks, const std::filesystem::path& folder, Index first, 
       (void)batches.step(session, schedule.at(step));
       ++step;
     }
-    const SavedState own = save_state_sync(session.state());
+    const SavedState own = save_state_sync(session.state().entries());
     if (rank == 0) state = own;
   });
   return state;

@@ -55,7 +55,7 @@ class Batches {
   [[nodiscard]] StepResult step(TrainingSession& session, double rate) {
     const StepResult result = batches_.step(session, rate);
     if (++calls_ != fault_after) return result;
-    for (const StateEntry& one : session.state()) {
+    for (const StateEntry& one : session.state().entries()) {
       if (one.name != entry) continue;
       std::vector<std::byte> bytes(one.bytes);
       one.read_sync(bytes.data());
@@ -164,7 +164,7 @@ TEST_P(StepReplayed, NamesTheBitThatIsAnother) {
   with_ranks(GetParam(), [&](int rank, Session& session, Batches& batches) {
     // Of each rank, and not the first one.
     std::string entry;
-    for (const StateEntry& one : session.state()) {
+    for (const StateEntry& one : session.state().entries()) {
       if (one.name.starts_with("optimizer.") && one.bytes > 64) entry = one.name;
     }
     ASSERT_FALSE(entry.empty());
@@ -181,7 +181,7 @@ TEST_P(StepReplayed, NamesTheBitThatIsAnother) {
     EXPECT_FALSE(replays[1].equals(replays[0]));
     EXPECT_NE(replays[1].optimizer_hash, replays[0].optimizer_hash);
     EXPECT_EQ(replays[1].record.weights_hash, replays[0].record.weights_hash);
-    named[ranks - 1] = session.texts_of_ranks(entry, "entries")[ranks - 1];
+    named[ranks - 1] = session.ranks().texts(entry, "entries")[ranks - 1];
     EXPECT_EQ(replays[1].differs, named);
   });
 }
@@ -241,10 +241,10 @@ TEST(WeightsHash, IsThatOfTheBitsInEachStage) {
     std::vector<std::vector<std::uint64_t>> of_rank(2);
     with_ranks({.ranks = 2, .zero = zero}, [&](int rank, Session& session, Batches& batches) {
       auto& hashes = of_rank[static_cast<std::size_t>(rank)];
-      hashes.push_back(session.hash_weights_sync());
+      hashes.push_back(session.weights().hash_sync());
       (void)batches.step(session, 1e-3);
-      hashes.push_back(session.hash_weights_sync());
-      EXPECT_EQ(session.hash_weights_sync(), hashes[1]);
+      hashes.push_back(session.weights().hash_sync());
+      EXPECT_EQ(session.weights().hash_sync(), hashes[1]);
     });
     EXPECT_EQ(of_rank[1], of_rank[0]);
     before.push_back(of_rank[0][0]);
@@ -260,20 +260,20 @@ TEST(WeightsHash, IsThatOfTheBitsInEachStage) {
 // Whichever rank updates the weight, and wherever in it the element is.
 TEST(WeightsHash, IsAnotherForOneElement) {
   with_ranks({.ranks = 2}, [&](int, Session& session, Batches&) {
-    const std::uint64_t hash = session.hash_weights_sync();
-    for (const WeightInfo& weight : session.weights()) {
+    const std::uint64_t hash = session.weights().hash_sync();
+    for (const WeightInfo& weight : session.weights().list()) {
       std::vector<float> values;
-      session.read_weights_sync([&](const WeightInfo& one, Index, std::span<const float> piece) {
+      session.weights().read_sync([&](const WeightInfo& one, Index, std::span<const float> piece) {
         if (one.name == weight.name) values.insert(values.end(), piece.begin(), piece.end());
       });
       for (const std::size_t at : {std::size_t{0}, values.size() - 1}) {
         const float value = values[at];
         values[at] = value == 0 ? 1.0f : 2 * value;
-        session.set_weight(weight.name, values);
-        EXPECT_NE(session.hash_weights_sync(), hash) << weight.name << ' ' << at;
+        session.weights().set(weight.name, values);
+        EXPECT_NE(session.weights().hash_sync(), hash) << weight.name << ' ' << at;
         values[at] = value;
-        session.set_weight(weight.name, values);
-        EXPECT_EQ(session.hash_weights_sync(), hash) << weight.name << ' ' << at;
+        session.weights().set(weight.name, values);
+        EXPECT_EQ(session.weights().hash_sync(), hash) << weight.name << ' ' << at;
       }
     }
   });

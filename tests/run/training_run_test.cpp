@@ -101,7 +101,7 @@ TEST(TrainingRun, CountsTheGemmsOfOneMicroBatch) {
     session_options.micro_batches = micro_batches;
     Context<Cpu> context(1);
     support::SmallSession<Fp8Recipe<Delayed>> session(session_options, context);
-    EXPECT_EQ(session.micro_batches(), micro_batches);
+    EXPECT_EQ(session.facts().micro_batches, micro_batches);
     TokenBatches batches(
         text,
         {.batch = session_options.batch, .micro_batches = micro_batches, .validation_batches = 1});

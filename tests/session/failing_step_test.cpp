@@ -55,7 +55,7 @@ ThreeSteps take_three_steps(int failing = -1, int micro_batch = 0, bool faulty_j
   for (int i = 0; i < 3; ++i) {
     if (i == failing) {
       session.model().faulty_in = micro_batch;
-      session.ranks().is_faulty = faulty_join;
+      session.collectives().is_faulty = faulty_join;
       const support::TokenBatch batch = support::step_batch(options, 99);
       const auto step = [&] { (void)session.step({batch.tokens, batch.targets}, 1e-2); };
       if (micro_batch != 0) {
@@ -63,7 +63,7 @@ ThreeSteps take_three_steps(int failing = -1, int micro_batch = 0, bool faulty_j
       } else {
         EXPECT_THROW(step(), octavo::UsageError);
       }
-      EXPECT_FALSE(session.ranks().is_faulty) << "nothing was joined";
+      EXPECT_FALSE(session.collectives().is_faulty) << "nothing was joined";
     }
     const int before = session.model().trained;
     const support::TokenBatch batch = support::step_batch(options, static_cast<unsigned>(i));

@@ -188,7 +188,7 @@ TYPED_TEST(FamiliesOnCuda, AllGemmsArePreparedBeforeTheFirstStep) {
   for (unsigned i = 0; i < 3; ++i) support::take_step(session, options, i);
   EXPECT_EQ(session.gemm_plan_summary().text(), chosen.text())
       << "the manifest announces other products than run";
-  std::printf("  %s: %s\n", session.precision().c_str(), chosen.text().c_str());
+  std::printf("  %s: %s\n", session.facts().precision.c_str(), chosen.text().c_str());
 }
 
 }  // namespace families_cuda_test

@@ -23,7 +23,7 @@ SessionOptions options_of(Index micro_batches) {
 }
 
 StepResult take_step(TrainingSession& session, unsigned number) {
-  const TokenBatch batch = ::support::step_batch(options_of(session.micro_batches()), number);
+  const TokenBatch batch = ::support::step_batch(options_of(session.facts().micro_batches), number);
   return session.step({batch.tokens, batch.targets}, 3e-3);
 }
 double evaluate(TrainingSession& session) {
@@ -78,7 +78,7 @@ TYPED_TEST(LoraOnCuda, FrozenWeightsThatAreSetAreCastAnewBesideTheRecord) {
     for (unsigned i = 0; i < steps_before; ++i) {
       (void)session.step({batch.tokens, batch.targets}, 0.0);
     }
-    session.set_weight(name, values);
+    session.weights().set(name, values);
     return session.step({batch.tokens, batch.targets}, 0.0).loss;
   };
   EXPECT_EQ(loss(4), loss(0));

@@ -111,7 +111,7 @@ TEST(Lora, NothingButAdaptersHasGradientsAndState) {
   Context<Cpu> context{1};
   TinySession session(options, context);
   const auto has_size = [&](const std::string& name, Index rows, Index columns) {
-    const auto weights = session.weights();
+    const auto weights = session.weights().list();
     return std::ranges::any_of(weights, [&](const WeightInfo& weight) {
       return weight.name == name && weight.rows == rows && weight.columns == columns &&
              weight.is_adapter;
@@ -131,10 +131,10 @@ TEST(Lora, NothingButAdaptersHasGradientsAndState) {
   EXPECT_EQ(session.facts().parameters, adapters + others);
   EXPECT_EQ(session.facts().frozen, others);
   const auto bytes = static_cast<std::size_t>(taken) * sizeof(float);
-  EXPECT_EQ(session.memory().bytes(MemoryKind::gradients), bytes);
+  EXPECT_EQ(session.facts().memory.bytes(MemoryKind::gradients), bytes);
   // Two moments, and what the optimizer keeps of a step.
-  EXPECT_EQ(session.memory().bytes(MemoryKind::optimizer), 2 * bytes + 256);
-  for (const StateEntry& entry : session.state()) {
+  EXPECT_EQ(session.facts().memory.bytes(MemoryKind::optimizer), 2 * bytes + 256);
+  for (const StateEntry& entry : session.state().entries()) {
     const bool is_of_tensor =
         entry.name.starts_with("model.") || entry.name.find("moment") != std::string::npos;
     EXPECT_TRUE(!is_of_tensor || entry.name.find("lora_") != std::string::npos) << entry.name;
@@ -250,24 +250,25 @@ TYPED_TEST(LoraIn, AnotherSessionGoesOnToTheBit) {
   Context<Cpu> context{1};
   Session<Lora<TypeParam>> first(small_options(), context);
   train(first, 0, 2);
-  const SavedState state = save_state_sync(first.state());
+  const SavedState state = save_state_sync(first.state().entries());
   const std::vector<double> losses = train(first, 2, 3);
   Session<Lora<TypeParam>> second(small_options(), context);
   train(second, 7, 1);
-  load_state_sync(state, second.state());
+  load_state_sync(state, second.state().entries());
   EXPECT_EQ(train(second, 2, 3), losses);
-  EXPECT_TRUE(save_state_sync(second.state()) == save_state_sync(first.state()));
+  EXPECT_TRUE(save_state_sync(second.state().entries()) ==
+              save_state_sync(first.state().entries()));
   SessionOptions others = small_options();
   others.model.lora.alpha = 16;
   Session<Lora<TypeParam>> third(others, context);
   try {
-    load_state_sync(state, third.state());
+    load_state_sync(state, third.state().entries());
     ADD_FAILURE() << "it was loaded";
   } catch (const StateMismatchError& error) {
     EXPECT_EQ(error.subject(), "session.lora");
-    EXPECT_EQ(error.saved(), first.lora()->text());
-    EXPECT_EQ(error.what(), "the adapters are of " + first.lora()->text() +
-                                " in the saved state, but " + third.lora()->text() +
+    EXPECT_EQ(error.saved(), first.facts().lora->text());
+    EXPECT_EQ(error.what(), "the adapters are of " + first.facts().lora->text() +
+                                " in the saved state, but " + third.facts().lora->text() +
                                 " here; create the session with the same");
   }
 }
@@ -281,7 +282,7 @@ TYPED_TEST(LoraIn, FrozenWeightsThatAreSetAreCastAnew) {
     values[i] = 0.001f * static_cast<float>(i * 37 % 101) - 0.05f;
   }
   Session<Lora<TypeParam>> early(small_options(), context);
-  early.set_weight(name, values);
+  early.weights().set(name, values);
   train(early, 0, 1, 0.0);
   for (const WeightCopies copies : {WeightCopies::kept, WeightCopies::remade}) {
     SessionOptions options = small_options();
@@ -289,7 +290,7 @@ TYPED_TEST(LoraIn, FrozenWeightsThatAreSetAreCastAnew) {
     Session<Lora<TypeParam>> late(options, context);
     train(late, 3, 2, 0.0);
     (void)evaluate(late);
-    late.set_weight(name, values);
+    late.weights().set(name, values);
     train(late, 0, 1, 0.0);
     EXPECT_EQ(evaluate(late), evaluate(early));
     EXPECT_EQ(support::values_by_parameter(late, gradient_of),
@@ -351,11 +352,12 @@ Outcome train_on(int ranks, Zero zero) {
     }
     const support::TokenBatch batch = support::make_batch(48, support::small.vocabulary, 7);
     own.validation = session.evaluate({batch.tokens, batch.targets}).mean();
-    session.read_weights_sync([&](const WeightInfo& weight, Index, std::span<const float> values) {
-      if (!weight.is_adapter) return;
-      own.adapters[weight.name].insert(own.adapters[weight.name].end(), values.begin(),
-                                       values.end());
-    });
+    session.weights().read_sync(
+        [&](const WeightInfo& weight, Index, std::span<const float> values) {
+          if (!weight.is_adapter) return;
+          own.adapters[weight.name].insert(own.adapters[weight.name].end(), values.begin(),
+                                           values.end());
+        });
     if (communicator.rank() == 0) outcome = own;
   });
   return outcome;

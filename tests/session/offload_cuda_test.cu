@@ -40,7 +40,7 @@ TYPED_TEST(OffloadOnCuda, ChangesNoBit) {
     Context<Cuda> context;
     context.set_deterministic(true);
     Session session(options, context);
-    EXPECT_EQ(session.allocated_host_bytes() > 0, offloads);
+    EXPECT_EQ(session.facts().allocated_host_bytes > 0, offloads);
     for (unsigned step = 0; step < 6; ++step) {
       const StepResult result = support::take_step(session, options, step);
       EXPECT_FALSE(result.skipped);
@@ -48,7 +48,7 @@ TYPED_TEST(OffloadOnCuda, ChangesNoBit) {
     }
     EXPECT_EQ(session.replays().recordings, 1U);
     EXPECT_EQ(session.replays().launches, 5U);
-    states[offloads] = save_state_sync(session.state());
+    states[offloads] = save_state_sync(session.state().entries());
   }
   EXPECT_EQ(losses[0], losses[1]);
   EXPECT_TRUE(states[0] == states[1]);
@@ -63,13 +63,13 @@ TYPED_TEST(OffloadOnCuda, ASkippedStepChangesNothing) {
     EXPECT_FALSE(support::take_step(session, options, step).skipped);
   }
   const std::vector<std::byte> weights = support::weight_bits(session, context);
-  const SavedState before = save_state_sync(session.state());
+  const SavedState before = save_state_sync(session.state().entries());
   std::vector<std::byte> poisoned = weights;
   poisoned[0] = poisoned[1] = std::byte{0xff};  // a NaN in BF16
   support::set_weight_bits(session, poisoned, context);
   EXPECT_TRUE(support::take_step(session, options, 3).skipped);
   support::set_weight_bits(session, weights, context);
-  EXPECT_TRUE(save_state_sync(session.state()) == before);
+  EXPECT_TRUE(save_state_sync(session.state().entries()) == before);
 }
 
 TYPED_TEST(OffloadOnCuda, GoesOnFromTheStateOfASessionWithout) {
@@ -87,9 +87,9 @@ TYPED_TEST(OffloadOnCuda, GoesOnFromTheStateOfASessionWithout) {
   };
   steps(without, 0);
   steps(with, 50);  // of which nothing may be left
-  const SavedState saved = save_state_sync(without.state());
-  load_state_sync(saved, with.state());
-  EXPECT_TRUE(save_state_sync(with.state()) == saved);
+  const SavedState saved = save_state_sync(without.state().entries());
+  load_state_sync(saved, with.state().entries());
+  EXPECT_TRUE(save_state_sync(with.state().entries()) == saved);
   EXPECT_EQ(steps(with, 3), steps(without, 3));
 }
 

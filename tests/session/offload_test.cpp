@@ -58,7 +58,7 @@ void take_steps(auto& session, unsigned begin, unsigned end, int rank, Outcome& 
     outcome.losses.push_back(result.loss);
     outcome.norms.push_back(result.gradient_norm);
   }
-  outcome.state = save_state_sync(session.state());
+  outcome.state = save_state_sync(session.state().entries());
 }
 
 /// A step that is skipped; the weights are as before afterwards.
@@ -82,13 +82,13 @@ std::vector<Outcome> train(bool offloads, int ranks) {
     Session<Case> session(options_of(offloads), context, communicator);
     Outcome& outcome = outcomes[static_cast<std::size_t>(communicator.rank())];
     take_steps(session, 0, 3, communicator.rank(), outcome);
-    const SavedState before = save_state_sync(session.state());
+    const SavedState before = save_state_sync(session.state().entries());
     skip_step(session);
-    SavedState after = save_state_sync(session.state());
+    SavedState after = save_state_sync(session.state().entries());
     EXPECT_TRUE(after == before) << "a step that was skipped";
     std::vector<float> values(256 * 128);
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = 1.0f / static_cast<float>(i + 9);
-    session.set_weight("blocks.1.qkv.weight", values);
+    session.weights().set("blocks.1.qkv.weight", values);
     take_steps(session, 3, 5, communicator.rank(), outcome);
   });
   return outcomes;
@@ -115,8 +115,8 @@ TYPED_TEST(OffloadOf, TakesAndGivesTheStateOfASessionWithout) {
     Outcome expected;
     Outcome outcome;
     take_steps(first, 0, 2, 0, outcome);
-    load_state_sync(outcome.state, second.state());
-    EXPECT_TRUE(save_state_sync(second.state()) == outcome.state);
+    load_state_sync(outcome.state, second.state().entries());
+    EXPECT_TRUE(save_state_sync(second.state().entries()) == outcome.state);
     outcome = {};
     take_steps(second, 2, 4, 0, outcome);
     take_steps(first, 2, 4, 0, expected);
@@ -164,9 +164,9 @@ TYPED_TEST(OffloadOf, MovesExactlyTheStateToTheHost) {
     support::on_ranks(ranks, [&](support::ThreadComm& communicator) {
       Context<Cpu> context{1};
       Session<TypeParam> session(options_of(true), context, communicator);
-      EXPECT_EQ(session.allocated_bytes(), with.peak);
-      EXPECT_EQ(session.allocated_host_bytes(), with.host);
-      EXPECT_EQ(session.memory().host, with.host);
+      EXPECT_EQ(session.facts().allocated_bytes, with.peak);
+      EXPECT_EQ(session.facts().allocated_host_bytes, with.host);
+      EXPECT_EQ(session.facts().memory.host, with.host);
     });
   }
 }

@@ -67,7 +67,7 @@ using Session = ModelSession<SmallModel<Fp32>, Sgd>;
 
 std::map<std::string, std::vector<float>> weights_of(Session& session) {
   std::map<std::string, std::vector<float>> all;
-  session.read_weights_sync([&](const WeightInfo& weight, Index, std::span<const float> values) {
+  session.weights().read_sync([&](const WeightInfo& weight, Index, std::span<const float> values) {
     std::vector<float>& own = all[weight.name];
     own.insert(own.end(), values.begin(), values.end());
   });
@@ -80,7 +80,7 @@ TEST(OwnOptimizer, MovesWeightsByItsRule) {
   SessionOptions options = support::small_options();
   options.max_gradient_norm = 0;
   Session session(options, context);
-  EXPECT_EQ(session.optimizer(), "SGD");
+  EXPECT_EQ(session.facts().optimizer, "SGD");
   const auto before = weights_of(session);
   const support::TokenBatch batch = support::step_batch(options, 0);
   constexpr double rate = 0.125;
@@ -108,10 +108,10 @@ TEST(OwnOptimizer, LearnsAndItsStateGoesOn) {
   Session session(options, context);
   const double first = step(session);
   EXPECT_LT(step(session), first);
-  const SavedState saved = save_state_sync(session.state());
+  const SavedState saved = save_state_sync(session.state().entries());
   const double next = step(session);
   Session other(options, context);
-  load_state_sync(saved, other.state());
+  load_state_sync(saved, other.state().entries());
   EXPECT_EQ(step(other), next);
 }
 

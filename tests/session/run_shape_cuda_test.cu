@@ -38,7 +38,7 @@ TYPED_TEST(AnyLengthOnCuda, TrainsAsWhatIsFilledByHand) {
   context.set_deterministic(true);
   Session<TypeParam, Cuda> session(options, context);
   Session<TypeParam, Cuda> by_hand(longer, context);
-  ASSERT_EQ(session.run_shape(), longer.batch);
+  ASSERT_EQ(session.facts().run_shape, longer.batch);
   const std::vector<Index> begins{100, 2000};
   for (unsigned step = 0; step < 3; ++step) {
     const TokenBatch batch = ::support::step_batch(options, step);

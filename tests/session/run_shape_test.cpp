@@ -164,7 +164,7 @@ TEST(AnyLength, TrainsAsWhatIsFilledByHand) {
     using Session = SmallSession<Fp8Recipe<Delayed>>;
     Session session(options, context);
     Session by_hand(longer, context);
-    ASSERT_EQ(session.run_shape(), longer.batch);
+    ASSERT_EQ(session.facts().run_shape, longer.batch);
     const std::vector<Index> begins =
         documents ? std::vector<Index>{3, 10, 17} : std::vector<Index>{};
     const std::vector<Index> their_begins =
@@ -192,8 +192,8 @@ TEST(AnyLength, HasTheLossesOfEachSequence) {
   using Session = SmallSession<Fp8Recipe<Rowwise>>;
   Session session(alone, context);
   Session both(pair, context);
-  ASSERT_EQ(session.run_shape().tokens, 48);
-  ASSERT_EQ(both.run_shape(), pair.batch);
+  ASSERT_EQ(session.facts().run_shape.tokens, 48);
+  ASSERT_EQ(both.facts().run_shape, pair.batch);
   const TokenBatch batch = support::step_batch(pair, 0);
   std::vector<float> losses(80);
   (void)both.evaluate({batch.tokens, batch.targets}, losses);

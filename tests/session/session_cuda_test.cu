@@ -71,7 +71,7 @@ TYPED_TEST(SessionOnCuda, FollowsTheCpu) {
     const double evaluated = cuda.evaluate({batch.tokens, batch.targets}).mean();
     EXPECT_NEAR(evaluated, expected, 1e-3 * expected);
     std::printf("  %s, %d micro-batches: loss within %.1e of the Cpu's, evaluation within %.1e\n",
-                cuda.precision().c_str(), static_cast<int>(micro_batches), worst,
+                cuda.facts().precision.c_str(), static_cast<int>(micro_batches), worst,
                 std::abs(evaluated / expected - 1));
   }
 }
@@ -165,7 +165,7 @@ TYPED_TEST(SessionOnCuda, AllGemmsArePreparedBeforeTheFirstStep) {
     Context<Cuda> context;
     Session<TypeParam, Cuda> session(options, context);
     const GemmPlanSummary chosen = session.gemm_plan_summary();
-    std::printf("  %s: %s\n", session.precision().c_str(), chosen.text().c_str());
+    std::printf("  %s: %s\n", session.facts().precision.c_str(), chosen.text().c_str());
     EXPECT_GT(chosen.rehearsed, 0);
     for (unsigned i = 0; i < 3; ++i) this->step(session, options, i);
     const TokenBatch batch = step_batch(small_session(1), 1000);
@@ -343,8 +343,8 @@ TYPED_TEST(SessionOnCuda, EvaluationTakesNoMemory) {
   Context<Cuda> context;
   Session<TypeParam, Cuda> session(options, context);
   for (unsigned i = 0; i < 3; ++i) this->step(session, options, i);
-  EXPECT_EQ(session.card(), context.card());
-  EXPECT_FALSE(session.card().empty());
+  EXPECT_EQ(session.facts().card, context.card());
+  EXPECT_FALSE(session.facts().card.empty());
   const std::size_t before = free_bytes(context);  // of the GPU: no other program may use it now
   const TokenBatch batch = step_batch(options, 1000);
   session.begin_evaluation();

@@ -28,11 +28,11 @@ TEST(Session, NamesWhatTheOptimizerKeeps) {
   octavo::Context<octavo::Cpu> context{1};
   const SessionOptions options = support::small_options();
   using Narrow = octavo::AdamW<octavo::MasterWeights<Bf16>, octavo::Moments<Bf16>>;
-  EXPECT_EQ((SmallSession<Bf16>(options, context).optimizer()),
+  EXPECT_EQ((SmallSession<Bf16>(options, context).facts().optimizer),
             "AdamW with fp32 master weights and fp32 moments");
-  EXPECT_EQ((SmallSession<Bf16, Narrow>(options, context).optimizer()),
+  EXPECT_EQ((SmallSession<Bf16, Narrow>(options, context).facts().optimizer),
             "AdamW with bf16 master weights and bf16 moments");
-  EXPECT_EQ((SmallSession<Fp32, Narrow>(options, context).optimizer()),
+  EXPECT_EQ((SmallSession<Fp32, Narrow>(options, context).facts().optimizer),
             "AdamW with fp32 weights and bf16 moments");
 }
 

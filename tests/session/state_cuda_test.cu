@@ -30,7 +30,7 @@ Steps ten_steps(TrainingSession& session, const SessionOptions& options) {
   for (unsigned i = 0; i < 10; ++i) {
     steps.losses.push_back(support::take_step(session, options, 100 + i).loss);
   }
-  steps.state = save_state_sync(session.state());
+  steps.state = save_state_sync(session.state().entries());
   return steps;
 }
 
@@ -46,8 +46,8 @@ class StateOnCuda : public support::OnGpu {
   Steps go_on(const SavedState& saved, const SessionOptions& options, Context<D>& context) {
     SessionOn<D> session(options, context);
     for (unsigned i = 0; i < 2; ++i) support::take_step(session, options, 50 + i);
-    load_state_sync(saved, session.state());
-    EXPECT_TRUE(save_state_sync(session.state()) == saved) << D::name;
+    load_state_sync(saved, session.state().entries());
+    EXPECT_TRUE(save_state_sync(session.state().entries()) == saved) << D::name;
     return ten_steps(session, options);
   }
 };
@@ -67,7 +67,7 @@ TYPED_TEST(StateOnCuda, GoesFromCpuToCudaAndBackToTheBit) {
   on_gpu.set_deterministic(true);
   typename TestFixture::template SessionOn<Cpu> first(options, on_cpu);
   for (unsigned i = 0; i < 3; ++i) support::take_step(first, options, i);
-  const SavedState saved = save_state_sync(first.state());
+  const SavedState saved = save_state_sync(first.state().entries());
 
   const Steps on_cuda = this->go_on(saved, options, on_gpu);
   EXPECT_TRUE(this->go_on(saved, options, on_gpu) == on_cuda);
@@ -97,12 +97,12 @@ TYPED_TEST(StateOnCuda, IsReadWhileStepsGoOnAndChangesNone) {
     take_steps(session, before);
     take_steps(unread, before);
     step += before;
-    const SavedState expected = save_state_sync(unread.state());
-    const std::vector<StateEntry> entries = session.state();
+    const SavedState expected = save_state_sync(unread.state().entries());
+    const std::vector<StateEntry> entries = session.state().entries();
     std::size_t size = 0;
     for (const StateEntry& entry : entries) size += entry.read_beside ? entry.bytes : 0;
-    const OwnedBytes memory = session.allocate_for_reading(size);
-    session.begin_reading();
+    const OwnedBytes memory = session.state().allocate_for_reading(size);
+    session.state().begin_reading();
     std::thread reader([&] {
       std::this_thread::sleep_for(std::chrono::milliseconds(100));  // several steps
       std::size_t place = 0;
@@ -111,7 +111,7 @@ TYPED_TEST(StateOnCuda, IsReadWhileStepsGoOnAndChangesNone) {
         entry.read_beside(memory.get() + place);
         place += entry.bytes;
       }
-      session.end_reading();
+      session.state().end_reading();
     });
     take_steps(session, 3);
     reader.join();
@@ -124,7 +124,8 @@ TYPED_TEST(StateOnCuda, IsReadWhileStepsGoOnAndChangesNone) {
       EXPECT_TRUE(read == expected.at(entry.name).bytes) << entry.name;
       place += entry.bytes;
     }
-    EXPECT_TRUE(save_state_sync(session.state()) == save_state_sync(unread.state()));
+    EXPECT_TRUE(save_state_sync(session.state().entries()) ==
+                save_state_sync(unread.state().entries()));
   }
   EXPECT_EQ(session.replays().recordings, 1u);
   EXPECT_EQ(session.replays().launches + 2, unread.replays().launches);

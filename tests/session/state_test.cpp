@@ -40,7 +40,7 @@ Steps take_steps(TrainingSession& session, unsigned begin, unsigned count) {
     const support::TokenBatch batch = support::step_batch(support::small_options(), i);
     steps.losses.push_back(session.step({batch.tokens, batch.targets}, 1e-3).loss);
   }
-  steps.state = save_state_sync(session.state());
+  steps.state = save_state_sync(session.state().entries());
   return steps;
 }
 
@@ -61,14 +61,14 @@ TYPED_TEST(State, AnotherSessionGoesOnToTheBit) {
     Context<Cpu> context(1);
     Session<TypeParam> first(options, context);
     take_steps(first, 0, before);
-    const SavedState saved = save_state_sync(first.state());
+    const SavedState saved = save_state_sync(first.state().entries());
     const Steps expected = take_steps(first, before, 10);
 
     Context<Cpu> another(2);
     Session<TypeParam> second(options, another);
     take_steps(second, 77, 2);  // of which nothing may be left
-    load_state_sync(saved, second.state());
-    EXPECT_TRUE(save_state_sync(second.state()) == saved);
+    load_state_sync(saved, second.state().entries());
+    EXPECT_TRUE(save_state_sync(second.state().entries()) == saved);
     EXPECT_TRUE(take_steps(second, before, 10) == expected) << "after " << before << " steps";
   }
 }
@@ -76,7 +76,7 @@ TYPED_TEST(State, AnotherSessionGoesOnToTheBit) {
 TYPED_TEST(State, NamesEveryPartOnce) {
   Context<Cpu> context(1);
   Session<TypeParam> session(support::small_options(), context);
-  const SavedState saved = save_state_sync(session.state());
+  const SavedState saved = save_state_sync(session.state().entries());
   const SavedEntry& weight = saved.at("model.blocks.1.qkv.weight");
   EXPECT_EQ(weight.shape, (std::vector<Index>{256, 128}));
   EXPECT_EQ(saved.at("optimizer.first_moment.blocks.1.qkv.weight").shape, weight.shape);
@@ -87,7 +87,7 @@ TYPED_TEST(State, NamesEveryPartOnce) {
 TEST(StateInEightBits, HasCodesOfWholeParametersAndAScaleForEachOf128) {
   Context<Cpu> context(1);
   Session<std::tuple<Fp8Recipe<Blockwise>, Narrowest>> session(support::small_options(), context);
-  const SavedState saved = save_state_sync(session.state());
+  const SavedState saved = save_state_sync(session.state().entries());
   for (const std::string moment : {"first_moment", "second_moment"}) {
     const SavedEntry& codes = saved.at("optimizer." + moment + ".blocks.1.qkv.weight");
     EXPECT_EQ(codes.format, "8-bit");
@@ -100,11 +100,11 @@ TEST(StateInEightBits, HasCodesOfWholeParametersAndAScaleForEachOf128) {
 
 /// The error of loading `saved` into a session.
 std::string refusal(const SavedState& saved, TrainingSession& session) {
-  const SavedState before = save_state_sync(session.state());
+  const SavedState before = save_state_sync(session.state().entries());
   try {
-    load_state_sync(saved, session.state());
+    load_state_sync(saved, session.state().entries());
   } catch (const ConfigError& error) {
-    EXPECT_TRUE(save_state_sync(session.state()) == before) << "something was written";
+    EXPECT_TRUE(save_state_sync(session.state().entries()) == before) << "something was written";
     return error.what();
   }
   return "it was loaded";
@@ -121,7 +121,9 @@ TEST(StateErrors, WhatDoesNotFitIsNamedAndNothingIsWritten) {
   take_steps(shorter, 0, 2);
   take_steps(delayed, 5, 1);
   take_steps(bf16, 3, 1);
-  const auto state = [](TrainingSession& session) { return save_state_sync(session.state()); };
+  const auto state = [](TrainingSession& session) {
+    return save_state_sync(session.state().entries());
+  };
   const std::string advice = "; it is of a different model, recipe or optimizer";
   const std::string same = "; create the session with the same";
   EXPECT_EQ(refusal(state(fp32), bf16),
@@ -165,12 +167,12 @@ TEST(StateErrors, NothingIsWrittenBeforeAllIsChecked) {
   ModelSession<SmallModel<Bf16>> saved(options, context);
   ModelSession<SmallModel<Bf16>> session(options, context);
   take_steps(saved, 0, 2);
-  const SavedState good = save_state_sync(saved.state());
-  ASSERT_FALSE(save_state_sync(session.state()) == good);
+  const SavedState good = save_state_sync(saved.state().entries());
+  ASSERT_FALSE(save_state_sync(session.state().entries()) == good);
   SavedState with = good;
   with["zeal"] = {"int64", {}, {}};
   EXPECT_NE(refusal(with, session), "it was loaded");
-  for (const StateEntry& entry : session.state()) {
+  for (const StateEntry& entry : session.state().entries()) {
     if (entry.bytes == 0) continue;
     SavedState cut = good;
     cut.at(entry.name).bytes.pop_back();
@@ -182,7 +184,7 @@ TEST(StateErrors, NothingIsWrittenBeforeAllIsChecked) {
 TEST(StateErrors, PartsOfOneNameAreRefused) {
   Context<Cpu> context(1);
   ModelSession<SmallModel<Bf16>> session(support::small_options(), context);
-  std::vector<StateEntry> entries = session.state();
+  std::vector<StateEntry> entries = session.state().entries();
   EXPECT_NO_THROW((void)save_state_sync(entries));
   entries.push_back(entries.front());
   EXPECT_THROW((void)save_state_sync(entries), UsageError);
@@ -207,8 +209,8 @@ TYPED_TEST(State, WeightsThatAreSetReachTheirMasters) {
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     wanted[i] = 1.0f / static_cast<float>(i + 3);  // most are no BF16 numbers
   }
-  session.set_weight(name, wanted);
-  const SavedState state = save_state_sync(session.state());
+  session.weights().set(name, wanted);
+  const SavedState state = save_state_sync(session.state().entries());
   wanted.resize(128 * 128);
   EXPECT_EQ(values<T>(state, "model." + name), std::vector<T>(wanted.begin(), wanted.end()));
   const std::string master = "optimizer.master." + name;
@@ -226,14 +228,15 @@ TYPED_TEST(State, WeightsThatAreSetAreUsed) {
   Context<Cpu> context(1);
   Session<TypeParam> trained(options, context);
   take_steps(trained, 0, 5);
-  const SavedState state = save_state_sync(trained.state());
+  const SavedState state = save_state_sync(trained.state().entries());
   options.seed = 99;
   Session<TypeParam> other(options, context);
   trained.model().visit([&](const auto& parameter) {
     const std::vector<T> weight = values<T>(state, "model." + parameter.name);
     const std::vector<float> wide(weight.begin(), weight.end());
-    other.set_weight(parameter.name, std::span(wide).first(static_cast<std::size_t>(
-                                         parameter.initialised_rows * parameter.weight.extent(1))));
+    other.weights().set(parameter.name,
+                        std::span(wide).first(static_cast<std::size_t>(
+                            parameter.initialised_rows * parameter.weight.extent(1))));
   });
   const support::TokenBatch batch = support::step_batch(support::small_options(), 5);
   if (trained.model().scaling().has_histories()) return;  // the scales differ
@@ -249,10 +252,11 @@ TEST(SetWeight, MakesHistoriesBeMeasuredAnew) {
   ModelSession<SmallModel<Fp8Recipe<Delayed>>> session(support::small_options(), context);
   take_steps(session, 0, 2);
   const auto must_calibrate = [&] {
-    return values<std::int64_t>(save_state_sync(session.state()), "session.must_calibrate");
+    return values<std::int64_t>(save_state_sync(session.state().entries()),
+                                "session.must_calibrate");
   };
   EXPECT_EQ(must_calibrate(), std::vector<std::int64_t>{0});
-  session.set_weight("final_norm.weight", std::vector<float>(128, 2.0f));
+  session.weights().set("final_norm.weight", std::vector<float>(128, 2.0f));
   EXPECT_EQ(must_calibrate(), std::vector<std::int64_t>{1});
   take_steps(session, 2, 1);
   EXPECT_EQ(must_calibrate(), std::vector<std::int64_t>{0});
@@ -266,7 +270,7 @@ TEST(SetWeight, OldHistoriesAreForgottenWhereAPieceIsRefused) {
   const WeightSource broken = [](Index, std::span<float> piece) {
     std::fill(piece.begin(), piece.end(), std::numeric_limits<float>::infinity());
   };
-  EXPECT_THROW(session.set_weight("final_norm.weight", broken), ConfigError);
+  EXPECT_THROW(session.weights().set("final_norm.weight", broken), ConfigError);
   EXPECT_TRUE(session.must_calibrate());
 }
 
@@ -280,10 +284,10 @@ TEST(SetWeight, OldHistoriesAreForgotten) {
   const std::vector<float> weight(256 * 128, 1e-4f);
   std::vector<float> scales;
   for (ModelSession<Model>* session : {&trained, &fresh}) {
-    session->set_weight("blocks.1.qkv.weight", weight);
+    session->weights().set("blocks.1.qkv.weight", weight);
     take_steps(*session, 3, 1);
-    scales.push_back(
-        values<float>(save_state_sync(session->state()), "scaling.blocks.1.qkv.weight.scale")[0]);
+    scales.push_back(values<float>(save_state_sync(session->state().entries()),
+                                   "scaling.blocks.1.qkv.weight.scale")[0]);
   }
   EXPECT_GT(scales[0], 1e6f);
   EXPECT_NEAR(scales[0], scales[1], 0.5f * scales[1]);
@@ -301,8 +305,8 @@ TEST(Evaluation, IsOfTheWeightsAsTheyAreNow) {
     take_steps(session, 0, 2);
     if (begins) session.begin_evaluation();
     sums.push_back(session.evaluate({batch.tokens, batch.targets}).sum);
-    session.set_weight("final_norm.weight", std::vector<float>(128, 2.0f));
-    session.set_weight("blocks.1.qkv.weight", std::vector<float>(256 * 128, 0.01f));
+    session.weights().set("final_norm.weight", std::vector<float>(128, 2.0f));
+    session.weights().set("blocks.1.qkv.weight", std::vector<float>(256 * 128, 0.01f));
     if (begins) session.begin_evaluation();
     sums.push_back(session.evaluate({batch.tokens, batch.targets}).sum);
   }
@@ -367,10 +371,10 @@ TYPED_TEST(EvaluationOf, AStateThatWasLoadedIsOfItsWeights) {
   ModelSession<SmallModel<TypeParam>> trained(support::small_options(), context);
   for (unsigned i = 0; i < 3; ++i) take_step(trained, i);
   const std::vector<float> expected = looked_at(trained);
-  const SavedState saved = save_state_sync(trained.state());
+  const SavedState saved = save_state_sync(trained.state().entries());
   ModelSession<SmallModel<TypeParam>> session(support::small_options(), context);
   take_step(session, 5);
-  const std::vector<StateEntry> entries = session.state();
+  const std::vector<StateEntry> entries = session.state().entries();
   EXPECT_NE(looked_at(session), expected);
   load_state_sync(saved, entries);
   EXPECT_EQ(looked_at(session), expected);
@@ -400,7 +404,7 @@ TEST(Evaluation, ThatThrewIsBegunAnew) {
   take_step(undisturbed, 0);
   take_step(session, 0);
   const support::TokenBatch batch = support::step_batch(support::small_options(), 9);
-  session.ranks().faulty_in = 2;
+  session.collectives().faulty_in = 2;
   EXPECT_THROW((void)session.evaluate({batch.tokens, batch.targets}), ConfigError);
   EXPECT_EQ(looked_at(session), looked_at(undisturbed));
 }
@@ -452,10 +456,10 @@ TEST(StateOfAnotherSeed, RoundsAsTheSavedOneDoes) {
   SessionOptions options = support::small_options();
   ModelSession<SmallModel<Bf16>, Narrow> first(options, context);
   take_steps(first, 0, 1);
-  const SavedState saved = save_state_sync(first.state());
+  const SavedState saved = save_state_sync(first.state().entries());
   options.seed = 99;
   ModelSession<SmallModel<Bf16>, Narrow> second(options, context);
-  load_state_sync(saved, second.state());
+  load_state_sync(saved, second.state().entries());
   EXPECT_TRUE(take_steps(second, 1, 3) == take_steps(first, 1, 3));
 }
 
@@ -463,15 +467,15 @@ TEST(StateErrors, WeightsThatThereAreNotAreNamed) {
   Context<Cpu> context(1);
   ModelSession<SmallModel<Bf16>> session(support::small_options(), context);
   const std::vector<float> some(128);
-  EXPECT_THROW(session.set_weight("blocks.3.qkv.weight", some), ConfigError);
-  EXPECT_THROW(session.set_weight("embedding.weight", some), ConfigError);
+  EXPECT_THROW(session.weights().set("blocks.3.qkv.weight", some), ConfigError);
+  EXPECT_THROW(session.weights().set("embedding.weight", some), ConfigError);
   for (const float wrong :
        {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
     std::vector<float> broken = some;
     broken[7] = wrong;
-    EXPECT_THROW(session.set_weight("final_norm.weight", broken), ConfigError);
+    EXPECT_THROW(session.weights().set("final_norm.weight", broken), ConfigError);
   }
-  EXPECT_NO_THROW(session.set_weight("final_norm.weight", some));
+  EXPECT_NO_THROW(session.weights().set("final_norm.weight", some));
 }
 
 // The largest numbers of FP32 are beyond BF16's.
@@ -482,16 +486,16 @@ TEST(StateErrors, WeightsAreFiniteInTheirFormat) {
   std::vector<float> values(128);
   values[7] = 3.4e38f;
   try {
-    narrow.set_weight("final_norm.weight", values);
+    narrow.weights().set("final_norm.weight", values);
     ADD_FAILURE() << "an infinite weight was set";
   } catch (const ConfigError& error) {
     EXPECT_NE(std::string(error.what()).find("3.4e+38 at element 7"), std::string::npos)
         << error.what();
     EXPECT_NE(std::string(error.what()).find("bf16"), std::string::npos) << error.what();
   }
-  EXPECT_NO_THROW(wide.set_weight("final_norm.weight", values));
+  EXPECT_NO_THROW(wide.weights().set("final_norm.weight", values));
   values[7] = 3.38e38f;
-  EXPECT_NO_THROW(narrow.set_weight("final_norm.weight", values));
+  EXPECT_NO_THROW(narrow.weights().set("final_norm.weight", values));
 }
 
 }  // namespace state_test

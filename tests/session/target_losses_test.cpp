@@ -43,7 +43,7 @@ TEST(TargetLosses, AreThoseOfTheFormula) {
   Context<Cpu> context{1};
   SmallSession<Fp32> session(options, context);
   // Logits of some size.
-  for (const WeightInfo& weight : session.weights()) {
+  for (const WeightInfo& weight : session.weights().list()) {
     if (weight.name != "embedding.weight" && weight.name != "head.weight") continue;
     const auto view = support::weight(session, weight.name);
     for (Index i = 0; i < view.size(); ++i) view.data()[i] *= 20.0f;

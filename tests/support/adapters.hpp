@@ -101,11 +101,11 @@ template <class Session>
 void set_telling_adapters(Session& session, unsigned seed) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal(0.0f, 0.1f);
-  for (const octavo::WeightInfo& weight : session.weights()) {
+  for (const octavo::WeightInfo& weight : session.weights().list()) {
     if (!weight.is_adapter || !weight.name.ends_with("lora_B")) continue;
     std::vector<float> values(static_cast<std::size_t>(weight.rows * weight.columns));
     for (float& value : values) value = normal(random);
-    session.set_weight(weight.name, values);
+    session.weights().set(weight.name, values);
   }
 }
 

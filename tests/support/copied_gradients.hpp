@@ -29,7 +29,7 @@ struct CopiedGradients {
       }
     }
 
-    void start(const octavo::Context<D>& context, octavo::Communicator<D>&) {
+    void start(const octavo::Context<D>& context, octavo::Communicator<D>&) override {
       lane_ = std::make_unique<octavo::Lane<D>>(context);
     }
 

@@ -18,31 +18,39 @@ class SessionStub : public octavo::TrainingSession {
   using octavo::TrainingSession::evaluate;
   octavo::LossSum evaluate(const octavo::Batch&, std::span<float>) override { return {}; }
   void next_token_logits(std::span<const std::int32_t>, std::span<float>) override {}
+  const octavo::SessionFacts& facts() const override { return facts_; }
+  octavo::SessionWeights& weights() override { return weights_; }
+  octavo::SessionState& state() override { return state_; }
+  octavo::SessionRanks& ranks() override { return ranks_; }
   const octavo::Manifest& manifest() const override { return manifest_; }
-  const octavo::MemoryPlan& memory() const override { return memory_; }
-  std::size_t allocated_bytes() const override { return 0; }
-  const octavo::ModelFacts& facts() const override { return facts_; }
-  octavo::BatchShape run_shape() const override { return {1, 1}; }
-  octavo::Index micro_batches() const override { return 1; }
-  std::string precision() const override { return "none"; }
-  std::string optimizer() const override { return "none"; }
-  octavo::Index head_chunks() const override { return 1; }
   const octavo::ReplayCounts& replays() const override { return replays_; }
   std::vector<octavo::OperandReport> operands() override { return {}; }
-  std::uint64_t hash_weights_sync() override { return 0; }
-  std::vector<octavo::StateEntry> state() override { return {}; }
-  void set_weight(const std::string&, std::span<const float>) override {}
-  void set_weight(const std::string&, const octavo::WeightSource&) override {}
-  std::vector<octavo::WeightInfo> weights() const override { return {}; }
-  void read_weights_sync(const octavo::WeightSink&) override {}
 
  protected:
-  octavo::ModelFacts facts_;
+  octavo::SessionFacts facts_ = [] {
+    octavo::SessionFacts facts;
+    facts.precision = facts.optimizer = "none";
+    facts.run_shape = {1, 1};
+    return facts;
+  }();
 
  private:
+  struct NoWeights final : octavo::SessionWeights {
+    std::vector<octavo::WeightInfo> list() const override { return {}; }
+    void set(const std::string&, std::span<const float>) override {}
+    void set(const std::string&, const octavo::WeightSource&) override {}
+    void read_sync(const octavo::WeightSink&) override {}
+    std::uint64_t hash_sync() override { return 0; }
+  };
+  struct NoState final : octavo::SessionState {
+    std::vector<octavo::StateEntry> entries() override { return {}; }
+  };
+
+  NoWeights weights_;
+  NoState state_;
+  octavo::SessionRanks ranks_;
   octavo::Manifest manifest_;
   octavo::ReplayCounts replays_;
-  octavo::MemoryPlan memory_;
 };
 
 }  // namespace support

@@ -1,13 +1,11 @@
 #pragma once
 
-#include <octavo/comm/same_on_all_ranks.hpp>
-
-#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <map>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,17 +17,20 @@ namespace support {
 
 /// A session that is nothing but a state, perhaps a rank's part of it: for each entry, bytes that
 /// follow from its name, their place in the whole and the number of the step.
-class StateStub : public SessionStub {
+class StateStub : public SessionStub, private octavo::SessionState {
  public:
   /// Elements of FP32 weights and of 8-bit moments.
   static constexpr octavo::Index elements = 1024;
 
   /// @param ranks  null: the only one
   explicit StateStub(ThreadComm* ranks = nullptr, int tensor_ranks = 1)
-      : ranks_(ranks),
-        sharding_(octavo::sharding_of_rank({}, ranks == nullptr ? 0 : ranks->rank(),
-                                           ranks == nullptr ? 1 : ranks->size(), tensor_ranks)) {
+      : sharding_(octavo::sharding_of_rank({}, ranks == nullptr ? 0 : ranks->rank(),
+                                           ranks == nullptr ? 1 : ranks->size(), tensor_ranks)),
+        ranks_(sharding_, ranks) {
     facts_.name = "stub";
+    facts_.sharding = sharding_;
+    facts_.precision = "fp8 of a stub";
+    facts_.optimizer = "AdamW of a stub";
     const octavo::Index share = elements / sharding_.ranks;
     const octavo::Index begin = share * sharding_.rank;
     add("model.weight", "fp32", 4, {32, elements / 32}, {32, elements / 32}, 0);
@@ -63,26 +64,56 @@ class StateStub : public SessionStub {
     return step;
   }
 
-  std::vector<octavo::StateEntry> state() override {
-    std::vector<octavo::StateEntry> entries = entries_;
-    for (std::size_t i = 0; i < entries.size(); ++i) {
+  octavo::SessionState& state() override { return *this; }
+  octavo::SessionRanks& ranks() override { return ranks_; }
+  /// How often `begin_reading` was called.
+  [[nodiscard]] int readings() const { return readings_; }
+
+  std::vector<octavo::GemmPlanRecord> gemm_plans() const override { return plans; }
+
+  void fail(bool fails) { fails_ = fails; }
+  void take_memory_away() { has_little_memory_ = true; }
+  void set_model(const std::string& name) { facts_.name = name; }
+  /// To be changed before a test uses the session.
+  octavo::SessionFacts& own_facts() { return facts_; }
+
+  std::vector<octavo::GemmPlanRecord> plans;
+
+ private:
+  class Ranks final : public octavo::SessionRanks {
+   public:
+    Ranks(const octavo::Sharding& sharding, ThreadComm* ranks)
+        : SessionRanks(sharding), ranks_(ranks) {}
+    void all_gather_host_sync(std::span<const std::byte> part, std::span<std::byte> whole,
+                              const char* what) override {
+      if (ranks_ == nullptr) return SessionRanks::all_gather_host_sync(part, whole, what);
+      ranks_->all_gather_host_sync(part, whole, what);
+    }
+
+   private:
+    ThreadComm* ranks_;
+  };
+
+  std::vector<octavo::StateEntry> entries() override {
+    std::vector<octavo::StateEntry> all = entries_;
+    for (std::size_t i = 0; i < all.size(); ++i) {
       auto& memory = memory_[i];
-      entries[i].read_sync = [this, &memory](std::byte* target) {
+      all[i].read_sync = [this, &memory](std::byte* target) {
         octavo::require<octavo::IoError>(!fails_, "the state cannot be read");
         std::memcpy(target, memory.data(), memory.size());
       };
-      if (!entries[i].shape.empty()) {
-        entries[i].read_beside = [this, &memory](std::byte* target) {
+      if (!all[i].shape.empty()) {
+        all[i].read_beside = [this, &memory](std::byte* target) {
           octavo::require<octavo::IoError>(!fails_, "the state cannot be read");
           octavo::require<octavo::UsageError>(is_reading_, "it is read, but nobody waits for that");
           std::memcpy(target, memory.data(), memory.size());
         };
       }
-      entries[i].write_sync = [&memory](const std::byte* source) {
+      all[i].write_sync = [&memory](const std::byte* source) {
         std::memcpy(memory.data(), source, memory.size());
       };
     }
-    return entries;
+    return all;
   }
   void begin_reading() override {
     is_reading_ = true;
@@ -94,37 +125,9 @@ class StateStub : public SessionStub {
   }
   octavo::OwnedBytes allocate_for_reading(std::size_t bytes) override {
     octavo::require<octavo::MemoryError>(!has_little_memory_, "no memory");
-    return SessionStub::allocate_for_reading(bytes);
+    return SessionState::allocate_for_reading(bytes);
   }
-  /// How often `begin_reading` was called.
-  [[nodiscard]] int readings() const { return readings_; }
 
-  std::string precision() const override { return recipe; }
-  std::string optimizer() const override { return optimizer_name; }
-  std::vector<std::string> texts_of_ranks(const std::string& own, const char* what) override {
-    return ranks_ == nullptr ? std::vector{own} : octavo::all_gather_texts(*ranks_, own, what);
-  }
-  std::int64_t largest_over_ranks(std::int64_t own) override {
-    std::int64_t largest = own;
-    for (const std::string& text : texts_of_ranks(std::to_string(own), "largest")) {
-      largest = std::max(largest, std::int64_t{std::stoll(text)});
-    }
-    return largest;
-  }
-  octavo::Sharding sharding() const override { return sharding_; }
-  std::vector<octavo::GemmPlanRecord> gemm_plans() const override { return plans; }
-  std::string libraries() const override { return libraries_text; }
-
-  void fail(bool fails) { fails_ = fails; }
-  void take_memory_away() { has_little_memory_ = true; }
-  void set_model(const std::string& name) { facts_.name = name; }
-
-  std::vector<octavo::GemmPlanRecord> plans;
-  std::string libraries_text;
-  std::string recipe = "fp8 of a stub";
-  std::string optimizer_name = "AdamW of a stub";
-
- private:
   void add(const std::string& name, const std::string& format, std::size_t size,
            const std::vector<octavo::Index>& shape, const std::vector<octavo::Index>& whole,
            octavo::Index begin) {
@@ -158,8 +161,8 @@ class StateStub : public SessionStub {
     return bytes;
   }
 
-  ThreadComm* ranks_;
   octavo::Sharding sharding_;
+  Ranks ranks_;
   std::vector<octavo::StateEntry> entries_;
   std::vector<std::vector<std::byte>> memory_;
   bool fails_ = false;

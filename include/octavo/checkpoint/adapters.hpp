@@ -17,11 +17,11 @@ namespace detail {
 
 /// Returns the session's adapters.
 /// @throws UsageError  if it has none, or has a different model
-inline LoraOptions require_adapters(const TrainingSession& session, const ModelDescription& model) {
-  const std::optional<LoraOptions> lora = session.lora();
-  require<UsageError>(lora.has_value(), "a session in precision ", session.precision(),
+inline LoraOptions require_adapters(TrainingSession& session, const ModelDescription& model) {
+  const std::optional<LoraOptions> lora = session.facts().lora;
+  require<UsageError>(lora.has_value(), "a session in precision ", session.facts().precision,
                       " has no adapters; create it for a model in precision Lora<…>");
-  require_parameters_of(session, model);
+  require_parameters_of(session.facts().name, session.weights().list(), model);
   return *lora;
 }
 
@@ -48,9 +48,9 @@ inline void load_adapters(TrainingSession& session, const ModelDescription& mode
                 lora.text(), "; create the session with the same"),
         "session.lora", there.text());
   }
-  for (const WeightInfo& weight : session.weights()) {
+  for (const WeightInfo& weight : session.weights().list()) {
     if (!weight.is_adapter) continue;
-    session.set_weight(weight.name, [&](Index begin, std::span<float> values) {
+    session.weights().set(weight.name, [&](Index begin, std::span<float> values) {
       adapters.read(weight.name, begin, values);
     });
   }
@@ -70,7 +70,7 @@ inline void save_adapters(TrainingSession& session, const ModelDescription& mode
   std::optional<PeftWriter> writer;
   detail::all_or_none(session, "begin of written adapters", [&] {
     const LoraOptions lora = detail::require_adapters(session, model);
-    const std::string format = session.weights().front().format;
+    const std::string format = session.weights().list().front().format;
     const char* dtype = format == "bf16" ? "BF16" : "F32";
     if (writes) writer.emplace(folder, model, PeftConfig{lora, base_model}, dtype);
     return std::string();
@@ -85,7 +85,7 @@ inline void save_adapters(TrainingSession& session, const ModelDescription& mode
       failure = std::current_exception();
     }
   };
-  session.read_weights_sync(writes ? WeightSink(write) : WeightSink());
+  session.weights().read_sync(writes ? WeightSink(write) : WeightSink());
   detail::all_or_none(session, "end of written adapters", [&] {
     if (failure != nullptr) std::rethrow_exception(failure);
     if (writes) writer->commit();

@@ -28,7 +28,7 @@ inline std::vector<std::string> all_or_none(TrainingSession& session, const char
     text = std::string("-") + error.what();
     own = std::current_exception();
   }
-  std::vector<std::string> texts = session.texts_of_ranks(text, what);
+  std::vector<std::string> texts = session.ranks().texts(text, what);
   if (own != nullptr) std::rethrow_exception(own);
   for (std::size_t rank = 0; rank < texts.size(); ++rank) {
     const bool is_well = texts[rank].starts_with('+');

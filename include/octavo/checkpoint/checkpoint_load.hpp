@@ -44,17 +44,18 @@ inline bool require_fits(const CheckpointManifest& manifest, const std::filesyst
   };
   same("model", "model", manifest.model, session.facts().name);
   if (others == OtherRecipes::converted) {
-    const bool converts =
-        manifest.recipe != session.precision() || manifest.optimizer != session.optimizer();
+    const bool converts = manifest.recipe != session.facts().precision ||
+                          manifest.optimizer != session.facts().optimizer;
     if (converts) {
       same("tensor_parallel", "number of ranks that share each layer", manifest.tensor_ranks,
-           session.sharding().tensor_ranks, ", or in the same recipe with the same optimizer");
+           session.facts().sharding.tensor_ranks,
+           ", or in the same recipe with the same optimizer");
     }
     return converts;
   }
   const char* advice = ", or convert it";
-  same("recipe", "recipe", manifest.recipe, session.precision(), advice);
-  same("optimizer", "optimizer", manifest.optimizer, session.optimizer(), advice);
+  same("recipe", "recipe", manifest.recipe, session.facts().precision, advice);
+  same("optimizer", "optimizer", manifest.optimizer, session.facts().optimizer, advice);
   return false;
 }
 
@@ -78,7 +79,7 @@ inline void verify_files(const CheckpointManifest& manifest, const std::filesyst
 inline OwnedBytes memory_for_entries(TrainingSession& session, std::size_t bytes) {
   if (bytes == 0) return {};
   try {
-    return session.allocate_for_reading(bytes);
+    return session.state().allocate_for_reading(bytes);
   } catch (const MemoryError&) {
     return allocate_on_host(bytes, Context<Cpu>(1));
   }
@@ -134,9 +135,8 @@ inline CheckpointManifest load_checkpoint(const std::filesystem::path& path,
                                           std::vector<StateEntry> more = {},
                                           OtherRecipes others = OtherRecipes::refused) {
   const std::string place = std::filesystem::absolute(path).string();
-  const std::filesystem::path folder =
-      session.texts_of_ranks(place, "path of a checkpoint").front();
-  std::vector<StateEntry> wanted = session.state();
+  const std::filesystem::path folder = session.ranks().texts(place, "path of a checkpoint").front();
+  std::vector<StateEntry> wanted = session.state().entries();
   wanted.insert(wanted.end(), std::make_move_iterator(more.begin()),
                 std::make_move_iterator(more.end()));
   CheckpointManifest manifest;
@@ -149,9 +149,9 @@ inline CheckpointManifest load_checkpoint(const std::filesystem::path& path,
                      " is not a complete checkpoint: ", found.problem);
     manifest = std::move(*found.manifest);
     const bool converts = detail::require_fits(manifest, folder, session, others);
-    detail::verify_files(manifest, folder, session.sharding(), Context<Cpu>(0));
+    detail::verify_files(manifest, folder, session.facts().sharding, Context<Cpu>(0));
     pieces.emplace(folder, manifest);
-    if (converts) conversion.emplace(*pieces, manifest.recipe == session.precision(), wanted);
+    if (converts) conversion.emplace(*pieces, manifest.recipe == session.facts().precision, wanted);
     for (const StateEntry& entry : wanted) {
       if (!conversion || !conversion->makes(entry)) pieces->require_has(entry);
     }

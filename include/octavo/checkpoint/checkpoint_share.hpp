@@ -42,8 +42,8 @@ struct CheckpointShare {
       const Item item{key_of(entries[i]), entries[i].bytes};
       std::memcpy(own.data() + i * sizeof(Item), &item, sizeof(Item));
     }
-    const auto texts = session.texts_of_ranks(own, "entries of a checkpoint");
-    const auto rank = static_cast<std::size_t>(session.sharding().world_rank());
+    const auto texts = session.ranks().texts(own, "entries of a checkpoint");
+    const auto rank = static_cast<std::size_t>(session.facts().sharding.world_rank());
     std::set<std::uint64_t> seen;
     for (std::size_t other = 0; other < texts.size(); ++other) {
       for (std::size_t at = 0; at < texts[other].size(); at += sizeof(Item)) {

@@ -107,8 +107,7 @@ class CheckpointWeights {
 inline CheckpointManifest load_checkpoint_weights(const std::filesystem::path& path,
                                                   TrainingSession& session) {
   const std::string place = std::filesystem::absolute(path).string();
-  const std::filesystem::path folder =
-      session.texts_of_ranks(place, "path of a checkpoint").front();
+  const std::filesystem::path folder = session.ranks().texts(place, "path of a checkpoint").front();
   CheckpointManifest manifest;
   std::unique_ptr<detail::CheckpointWeights> saved;
   detail::all_or_none(session, "check of a checkpoint", [&] {
@@ -118,23 +117,23 @@ inline CheckpointManifest load_checkpoint_weights(const std::filesystem::path& p
     manifest = std::move(*found.manifest);
     require<ConfigError>(manifest.model == session.facts().name, folder.string(), ": its model is ",
                          manifest.model, ", but that of the session is ", session.facts().name);
-    detail::verify_files(manifest, folder, session.sharding(), Context<Cpu>(0));
+    detail::verify_files(manifest, folder, session.facts().sharding, Context<Cpu>(0));
     saved = std::make_unique<detail::CheckpointWeights>(folder, manifest);
-    for (const WeightInfo& weight : session.weights()) saved->require_has(weight);
+    for (const WeightInfo& weight : session.weights().list()) saved->require_has(weight);
     return std::string();
   });
   detail::all_or_none(session, "load of a checkpoint", [&] {
-    for (const WeightInfo& weight : session.weights()) {
-      session.set_weight(weight.name, [&](Index begin, std::span<float> values) {
+    for (const WeightInfo& weight : session.weights().list()) {
+      session.weights().set(weight.name, [&](Index begin, std::span<float> values) {
         saved->read(weight.name, begin, values);
       });
     }
     return std::string();
   });
   // These are not sharded, but listing them is collective.
-  const std::vector<StateEntry> state = session.state();
+  const std::vector<StateEntry> state = session.state().entries();
   detail::all_or_none(session, "load of scales", [&] {
-    if (manifest.recipe != session.precision()) return std::string();
+    if (manifest.recipe != session.facts().precision) return std::string();
     for (const StateEntry& entry : state) {
       if (entry.name.starts_with("scaling.") || entry.name == "session.must_calibrate")
         saved->load_sync(entry);

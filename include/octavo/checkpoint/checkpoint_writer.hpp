@@ -36,7 +36,7 @@ class CheckpointWriter {
   /// none.
   /// @return  why there is none, or ""
   std::string take_memory() {
-    const std::vector<StateEntry> all = session_.state();
+    const std::vector<StateEntry> all = session_.state().entries();
     const CheckpointShare share(all, session_);
     std::size_t size = 0;
     for (std::size_t i = 0; i < all.size(); ++i) {
@@ -45,12 +45,12 @@ class CheckpointWriter {
     OwnedBytes memory;
     std::string refusal;
     try {
-      if (size != 0) memory = session_.allocate_for_reading(size);
+      if (size != 0) memory = session_.state().allocate_for_reading(size);
     } catch (const MemoryError&) {
       refusal = message("the host has ", available_host_memory(),
                         " bytes of memory left, but a copy of the state takes ", size);
     }
-    const auto texts = session_.texts_of_ranks(refusal, "memory of checkpoints");
+    const auto texts = session_.ranks().texts(refusal, "memory of checkpoints");
     for (std::size_t rank = 0; rank < texts.size(); ++rank) {
       if (!texts[rank].empty()) return message("rank ", rank, ": ", texts[rank]);
     }
@@ -69,17 +69,17 @@ class CheckpointWriter {
       return write();
     }
     // First, and on all ranks, also if the rest fails: it changes how their next steps run.
-    session_.begin_reading();
+    session_.state().begin_reading();
     attempt([&] {
       copy_.take_sync(std::move(entries));
       thread_ = start_thread("writing a checkpoint", [this] {
         attempt([this] { copy_.read_beside(); });
-        attempt([this] { session_.end_reading(); });
+        attempt([this] { session_.state().end_reading(); });
         write();
       });
     });
     if (thread_.joinable()) return;
-    attempt([this] { session_.end_reading(); });
+    attempt([this] { session_.state().end_reading(); });
     is_done_ = true;
   }
 

@@ -147,7 +147,7 @@ class Checkpoints {
   /// Commits the current save, if all ranks have written and verified their files. Must be called
   /// after each step.
   void after_step() {
-    if (is_pending_ && session_.largest_over_ranks(writer_.is_done() ? 0 : 1) == 0) commit();
+    if (is_pending_ && session_.ranks().largest(writer_.is_done() ? 0 : 1) == 0) commit();
   }
 
   /// Waits for the current save, if there is one, and commits it.
@@ -164,7 +164,7 @@ class Checkpoints {
  private:
   using Clock = std::chrono::steady_clock;
 
-  [[nodiscard]] bool is_first() const { return session_.sharding().world_rank() == 0; }
+  [[nodiscard]] bool is_first() const { return session_.facts().sharding.world_rank() == 0; }
   static double seconds_since(Clock::time_point begin) {
     return std::chrono::duration<double>(Clock::now() - begin).count();
   }
@@ -174,7 +174,7 @@ class Checkpoints {
   }
   /// Returns the name of this rank's file.
   [[nodiscard]] std::string own_file() const {
-    return detail::file_name_of_rank(session_.sharding().world_rank());
+    return detail::file_name_of_rank(session_.facts().sharding.world_rank());
   }
 
   /// @return  the absolute path of the folder
@@ -207,7 +207,7 @@ class Checkpoints {
 
   /// Returns this rank's share of the state.
   std::vector<StateEntry> own_entries(std::vector<StateEntry> more) {
-    std::vector<StateEntry> all = session_.state();
+    std::vector<StateEntry> all = session_.state().entries();
     for (StateEntry& entry : more) all.push_back(std::move(entry));
     if (share_ == nullptr) share_ = std::make_unique<detail::CheckpointShare>(all, session_);
     require<UsageError>(all.size() == share_->writes.size(), "the state has ", all.size(),
@@ -289,14 +289,14 @@ class Checkpoints {
   }
 
   void write_manifest() {
-    const Sharding ranks = session_.sharding();
+    const Sharding ranks = session_.facts().sharding;
     const std::vector<GemmPlanRecord> plans = session_.gemm_plans();
     CheckpointManifest manifest{.step = record_.step,
                                 .time = static_cast<std::int64_t>(std::time(nullptr)),
                                 .version = version_string,
                                 .model = session_.facts().name,
-                                .recipe = session_.precision(),
-                                .optimizer = session_.optimizer(),
+                                .recipe = session_.facts().precision,
+                                .optimizer = session_.facts().optimizer,
                                 .ranks = ranks.world_size(),
                                 .tensor_ranks = ranks.tensor_ranks,
                                 .zero = static_cast<int>(ranks.zero),
@@ -304,8 +304,8 @@ class Checkpoints {
                                 .validation = options_.validation,
                                 .numbers = writer_.numbers(),
                                 .gemm_plans = plans.empty() ? "" : gemm_plans_text(plans),
-                                .libraries = session_.libraries(),
-                                .run_length = session_.run_shape().tokens,
+                                .libraries = session_.facts().libraries,
+                                .run_length = session_.facts().run_shape.tokens,
                                 .conversions = conversions_};
     for (const std::string& text : texts_) {
       if (text.empty()) continue;

@@ -21,21 +21,22 @@ namespace octavo OCTAVO_ABI {
 
 namespace detail {
 
-/// @tparam Session  such as TrainingSession
+/// @param name     of the session's model
+/// @param weights  all of its parameters
 /// @throws UsageError  naming a parameter in which the session's model and this one differ
-template <class Session>
-void require_parameters_of(const Session& session, const ModelDescription& model) {
+inline void require_parameters_of(const std::string& name, const std::vector<WeightInfo>& weights,
+                                  const ModelDescription& model) {
   std::map<std::string, Index> elements;
   for (const HuggingFaceTensor& tensor : hugging_face_tensors(model)) {
     elements[tensor.parameter] += tensor.rows * tensor.columns;
   }
-  const auto differ = [&](const std::string& name) {
-    throw UsageError(message("a session of ", session.facts().name, " has a different ", name,
+  const auto differ = [&](const std::string& parameter) {
+    throw UsageError(message("a session of ", name, " has a different ", parameter,
                              " than the model that was passed, ", model.family->name,
                              "; pass the session's model, such as description_of(llama3_8b); "
                              "models of custom parts have no Hugging Face names"));
   };
-  for (const WeightInfo& weight : session.weights()) {
+  for (const WeightInfo& weight : weights) {
     if (weight.is_adapter) continue;
     const auto found = elements.find(weight.name);
     if (found == elements.end() || found->second != weight.rows * weight.columns) {
@@ -47,17 +48,18 @@ void require_parameters_of(const Session& session, const ModelDescription& model
 }
 
 /// Returns the weights of a folder, after its description was checked: see `load_hugging_face`.
-template <class Session>
-HuggingFaceWeights open_weights(const Session& session, const ModelDescription& model,
-                                const std::filesystem::path& folder) {
-  require_parameters_of(session, model);
+inline HuggingFaceWeights open_weights(const std::string& name,
+                                       const std::vector<WeightInfo>& weights,
+                                       const ModelDescription& model,
+                                       const std::filesystem::path& folder) {
+  require_parameters_of(name, weights, model);
   const std::filesystem::path config = folder / "config.json";
   const ModelDescription described = read_hugging_face_config(config);
   const std::vector<std::string> differing = differences(described, model);
   std::string text;
   for (const std::string& difference : differing) text += (text.empty() ? "" : "; ") + difference;
-  require<ConfigError>(differing.empty(), config.string(), ": is of a different model than ",
-                       session.facts().name, ": ", text);
+  require<ConfigError>(differing.empty(), config.string(), ": is of a different model than ", name,
+                       ": ", text);
   return {folder, described};
 }
 
@@ -74,10 +76,11 @@ HuggingFaceWeights open_weights(const Session& session, const ModelDescription& 
 /// @throws IoError      if files are missing, damaged or unreadable
 inline void load_hugging_face(TrainingSession& session, const ModelDescription& model,
                               const std::filesystem::path& folder) {
-  const HuggingFaceWeights weights = detail::open_weights(session, model, folder);
-  for (const WeightInfo& weight : session.weights()) {
+  const HuggingFaceWeights weights =
+      detail::open_weights(session.facts().name, session.weights().list(), model, folder);
+  for (const WeightInfo& weight : session.weights().list()) {
     if (weight.is_adapter) continue;
-    session.set_weight(weight.name, [&](Index begin, std::span<float> values) {
+    session.weights().set(weight.name, [&](Index begin, std::span<float> values) {
       weights.read(weight.name, begin, values);
     });
   }
@@ -98,9 +101,9 @@ inline void save_hugging_face(TrainingSession& session, const ModelDescription& 
   std::optional<HuggingFaceWriter> writer;
   std::optional<detail::MergedAdapters> adapters;
   detail::all_or_none(session, "begin of written weights", [&] {
-    detail::require_parameters_of(session, model);
-    const std::string format = session.weights().front().format;
-    const std::optional<LoraOptions> lora = session.lora();
+    detail::require_parameters_of(session.facts().name, session.weights().list(), model);
+    const std::string format = session.weights().list().front().format;
+    const std::optional<LoraOptions> lora = session.facts().lora;
     if (writes) writer.emplace(folder, model, format == "bf16" ? "BF16" : "F32", options);
     if (writes && lora.has_value()) adapters.emplace(model, *lora);
     return std::string();
@@ -124,7 +127,7 @@ inline void save_hugging_face(TrainingSession& session, const ModelDescription& 
       failure = std::current_exception();
     }
   };
-  session.read_weights_sync(writes ? WeightSink(try_to_write) : WeightSink());
+  session.weights().read_sync(writes ? WeightSink(try_to_write) : WeightSink());
   detail::all_or_none(session, "end of written weights", [&] {
     if (failure != nullptr) std::rethrow_exception(failure);
     if (writes) writer->commit();

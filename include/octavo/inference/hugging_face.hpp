@@ -15,7 +15,8 @@ namespace octavo OCTAVO_ABI {
 /// @throws UsageError, ConfigError, IoError  as `load_hugging_face` of a TrainingSession
 inline void load_hugging_face(Inferring& session, const ModelDescription& model,
                               const std::filesystem::path& folder) {
-  const HuggingFaceWeights weights = detail::open_weights(session, model, folder);
+  const HuggingFaceWeights weights =
+      detail::open_weights(session.facts().name, session.weights(), model, folder);
   session.load_sync([&](const WeightInfo& weight, Index begin, std::span<float> values) {
     weights.read(weight.name, begin, values);
   });

@@ -26,9 +26,9 @@ struct Accumulation {
 /// A model reads a flat buffer's weights only between one of the first three hooks and
 /// `weights_read` for the same buffer. Weights may therefore be gathered in the former and dropped
 /// in the latter. If a stage reads two buffers, both hooks come before it. Outside the stages,
-/// weights are used only by the session's initialisation, its state, `set_weight` and the
-/// optimizer. A session that exports its weights (`read_weights_sync`) reads each buffer as a
-/// forward does and in the same order, except those whose stages receive only FP8 values.
+/// weights are used only by the session's initialisation, its state, `SessionWeights::set` and the
+/// optimizer. A session that exports its weights (`SessionWeights::read_sync`) reads each buffer as
+/// a forward does and in the same order, except those whose stages receive only FP8 values.
 /// @tparam W  format of the weights
 /// @tparam G  format of their gradients
 template <class W, class G, Device D>

@@ -149,7 +149,7 @@ struct DataParallel {
 
   /// See SingleRank::For.
   template <class W, class G, Device D>
-  class For : public Memory<W, G, D>, public StageHooks<W, G, D>, public StepCollectives<D> {
+  class For : public Memory<W, G, D>, public RankCollectives<W, G, D> {
     using Base = Memory<W, G, D>;
     using Base::packed_;
     using Base::received_;
@@ -166,7 +166,7 @@ struct DataParallel {
     using typename Base::Gradient;
     using typename Base::Run;
 
-    void start(const Context<D>& context, Communicator<D>& ranks) {
+    void start(const Context<D>& context, Communicator<D>& ranks) override {
       ranks_ = &ranks;
       if (!shares()) return;
       lane_ = std::make_unique<Lane<D>>(context);

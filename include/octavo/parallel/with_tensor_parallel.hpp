@@ -67,21 +67,6 @@ struct GroupMemory {
 
 }  // namespace detail
 
-/// The memory of `WithTensorParallel`, for plans.
-/// @tparam Base  `Memory` or `For` of the ranks with the same place in their groups
-template <int Degree, class W, class G, Device D, class Base>
-class TensorParallelMemory : public Base {
- public:
-  TensorParallelMemory(Arena<D>& arena, const ModelRuns<W, G, D>& runs, const Sharding& sharding)
-      : Base(arena, runs, sharding),
-        place_(sharding.tensor_place),
-        memory_(arena, runs, sharding, Degree) {}
-
- protected:
-  int place_;  ///< in its group
-  detail::GroupMemory<W, G, D> memory_;
-};
-
 /// Combines `Base` (of `SingleRank` or `DataParallel<>`) among the ranks with the same place in
 /// their groups, which have the same part of the layers, with the operations of groups:
 ///
@@ -95,24 +80,22 @@ class TensorParallelMemory : public Base {
 /// - Losses are the same on all ranks of a group, and count once. So does each squared gradient.
 /// @tparam Degree  ranks that share the layers
 template <int Degree, class W, class G, Device D, class Base>
-class WithTensorParallel final : public TensorParallelMemory<Degree, W, G, D, Base> {
-  using Memory = TensorParallelMemory<Degree, W, G, D, Base>;
-  using Memory::memory_;
-  using Memory::place_;
-
+class WithTensorParallel final : public Base {
  public:
-  using Memory::Memory;
   using Run = FlatParameters<W, G, D>;
 
-  /// See SingleRank::For.
-  void start(const Context<D>& context, Communicator<D>& ranks) {
+  WithTensorParallel(Arena<D>& arena, const ModelRuns<W, G, D>& runs, const Sharding& sharding)
+      : Base(arena, runs, sharding),
+        place_(sharding.tensor_place),
+        memory_(arena, runs, sharding, Degree) {}
+
+  void start(const Context<D>& context, Communicator<D>& ranks) override {
     all_ = &ranks;
     group_ = ranks.split(ranks.rank() / Degree);
     same_place_ = ranks.split(place_);
     Base::start(context, *same_place_);
   }
-  /// Passes the group to the model; called after `start`.
-  void share(TensorParallelGroup<D>& rows) {
+  void share(TensorParallelGroup<D>& rows) override {
     rows_ = &rows;
     rows_->join(*group_);
   }
@@ -205,6 +188,8 @@ class WithTensorParallel final : public TensorParallelMemory<Degree, W, G, D, Ba
     });
   }
 
+  int place_;  ///< in its group
+  detail::GroupMemory<W, G, D> memory_;
   Communicator<D>* all_ = nullptr;
   std::unique_ptr<Communicator<D>> group_;
   std::unique_ptr<Communicator<D>> same_place_;
@@ -212,13 +197,4 @@ class WithTensorParallel final : public TensorParallelMemory<Degree, W, G, D, Ba
   bool rehearses_ = false;
 };
 
-namespace detail {
-
-/// The type that represents ranks in a session, and in a plan, of a model whose layers `Degree`
-/// ranks share.
-template <int Degree, class W, class G, Device D, class Base>
-using RanksWithTensorParallel =
-    std::conditional_t<Degree == 1, Base, WithTensorParallel<Degree, W, G, D, Base>>;
-
-}  // namespace detail
 }  // namespace octavo

@@ -49,7 +49,7 @@ LossSum evaluate_batches(TrainingSession& session, Batches& batches, int rank, i
     total.tokens += loss.tokens;
     if (progress) progress(std::min(first + ranks, all), all);
   }
-  return session.sum_over_ranks(total);
+  return session.ranks().sum(total);
 }
 
 }  // namespace detail

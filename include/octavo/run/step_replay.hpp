@@ -70,7 +70,7 @@ inline StepReplay look_at_replay(TrainingSession& session, const StepRecord& rec
                                  std::span<const StateEntry> entries,
                                  std::vector<EntryHash>& first) {
   StepReplay replay{.record = record};
-  if (!replay.record.weights_hash) replay.record.weights_hash = session.hash_weights_sync();
+  if (!replay.record.weights_hash) replay.record.weights_hash = session.weights().hash_sync();
   const std::vector<EntryHash> hashes = hash_entries_sync(entries);
   if (first.empty()) first = hashes;
   std::string own(sizeof(std::uint64_t), '\0');
@@ -84,7 +84,7 @@ inline StepReplay look_at_replay(TrainingSession& session, const StepRecord& rec
   }
   std::memcpy(own.data(), &optimizer, sizeof(optimizer));
   Index rank = 0;
-  for (std::string& text : session.texts_of_ranks(own, "hashes of a replayed step")) {
+  for (std::string& text : session.ranks().texts(own, "hashes of a replayed step")) {
     std::memcpy(&optimizer, text.data(), sizeof(optimizer));
     replay.optimizer_hash += mixed_word(optimizer, rank++);
     replay.differs.push_back(text.substr(sizeof(optimizer)));
@@ -118,7 +118,7 @@ template <class Batches>
                              totals);
   };
   const auto state = [&] {
-    std::vector<StateEntry> entries = session.state();
+    std::vector<StateEntry> entries = session.state().entries();
     for (StateEntry& entry : detail::run_state(batches, totals))
       entries.push_back(std::move(entry));
     return entries;

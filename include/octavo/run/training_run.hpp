@@ -112,7 +112,7 @@ StepRecord take_step(TrainingSession& session, Batches& batches, const RunOption
   record.tokens_per_second = batches.tokens_in_step() / seconds;
   totals.add(record);
   if (options.hash_every != 0 && record.step % options.hash_every == 0) {
-    record.weights_hash = session.hash_weights_sync();
+    record.weights_hash = session.weights().hash_sync();
   }
   return record;
 }
@@ -169,14 +169,14 @@ class TrainingRun {
     const bool is_first = totals_.timed_steps() == 1;
     if (is_first) {
       summary_.gemms =
-          session_.manifest().executed(static_cast<std::uint64_t>(session_.micro_batches()));
+          session_.manifest().executed(static_cast<std::uint64_t>(session_.facts().micro_batches));
     }
     const Index steps = options_.schedule.steps;
     // A signal in a run's last step has no effect. Ranks stop together, whichever of them received
     // it.
     if (record.step < steps) {
       if (std::chrono::steady_clock::now() >= options_.end_time) InterruptGuard::request(SIGTERM);
-      summary_.signal = static_cast<int>(session_.largest_over_ranks(InterruptGuard::received()));
+      summary_.signal = static_cast<int>(session_.ranks().largest(InterruptGuard::received()));
     }
     const bool is_spike = record.result.is_above_limits;
     const SpikeRecord spike = is_spike ? answer_spike(record, limits) : SpikeRecord{};

@@ -2,6 +2,7 @@
 /// A model, its optimizer and their memory: training steps and evaluation.
 #pragma once
 
+#include <octavo/session/session_factory.hpp>
 #include <octavo/session/session_of_model.hpp>
 #include <octavo/session/session_optimizer.hpp>
 #include <octavo/session/session_plan.hpp>
@@ -19,25 +20,24 @@ class ModelSession final : public detail::SessionOfModel<Model> {
 
   /// A session that trains alone.
   ModelSession(const SessionOptions& options, Context<D>& context)
-      : Base(options, context, nullptr, Kind::template of<Optimizer, Ranks>(),
-             detail::make_parts<Parts, Optimizer>) {}
+      : Base(options, context, nullptr, detail::factory_of<Model, Optimizer, Ranks>()) {}
 
   /// One of the ranks that train a model. All ranks make the same calls in the same order, with the
   /// same options, which include the number of ranks for which memory was planned; each rank passes
   /// its own batches.
   /// @param communicator  must outlive the session
   ModelSession(const SessionOptions& options, Context<D>& context, Communicator<D>& communicator)
-      : Base(options, context, &communicator, Kind::template of<Optimizer, Ranks>(),
-             detail::make_parts<Parts, Optimizer>) {}
+      : Base(options, context, &communicator, detail::factory_of<Model, Optimizer, Ranks>()) {}
 
-  /// Returns the collective operations of its ranks, for tests and programs that know their type.
-  [[nodiscard]] auto& ranks() { return static_cast<Parts&>(this->parts()).ranks; }
+  /// Returns the collectives of its ranks, for tests and programs that know their type.
+  [[nodiscard]] auto& collectives() {
+    return static_cast<
+        detail::RanksFor<tensor_degree<Model>, Ranks, typename Model::T, typename Model::G, D>&>(
+        this->rank_collectives());
+  }
 
  private:
   using Base = detail::SessionOfModel<Model>;
-  using Kind = SessionKindOf<Model>;
-  using Parts =
-      detail::PartsOfKind<typename Model::T, typename Model::G, D, tensor_degree<Model>, Ranks>;
 };
 
 }  // namespace octavo

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <octavo/attention/libraries.hpp>
-#include <octavo/comm/all_gather_texts.hpp>
 #include <octavo/comm/self_comm.hpp>
 #include <octavo/memory/arena.hpp>
 #include <octavo/models/stage_hooks.hpp>
@@ -12,13 +11,16 @@
 #include <octavo/parallel/replica_check.hpp>
 #include <octavo/parallel/single_rank.hpp>
 #include <octavo/session/session_inputs.hpp>
+#include <octavo/session/state_on_device.hpp>
 #include <octavo/session/training_session.hpp>
+#include <octavo/session/weights_on_device.hpp>
 
 #include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
@@ -27,21 +29,31 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// The name of a parameter and the number of its elements that are visible to users.
-struct ParameterFacts {
-  std::string name;
-  Index elements = 0;    ///< of the whole, without padding rows
-  ParameterPart part{};  ///< the part that this rank has
-  Index columns = 0;     ///< of the whole
-  std::string format{};  ///< of its weight
-  bool is_adapter = false;
-  bool is_frozen = false;
+/// The ranks of a communicator.
+template <Device D>
+class RanksOfSession final : public SessionRanks {
+ public:
+  /// @param communicator  must outlive this
+  RanksOfSession(const Sharding& sharding, Communicator<D>& communicator)
+      : SessionRanks(sharding), communicator_(communicator) {}
+
+  void all_gather_host_sync(std::span<const std::byte> part, std::span<std::byte> whole,
+                            const char* what) override {
+    communicator_.all_gather_host_sync(part, whole, what);
+  }
+
+ private:
+  Communicator<D>& communicator_;
 };
 
 /// A session without the types of its model, its optimizer and its ranks, so that most of a session
 /// is compiled once. `SessionOfModel` is the rest, and uses `SessionParts`.
 template <Device D>
 class SessionCore : public TrainingSession {
+  friend class StateOnDevice<D>;
+  template <class W, class G, Device OfWeights>
+  friend class DeviceWeights;
+
  public:
   [[nodiscard]] StepResult step(const Batch& batch, double learning_rate) override;
 
@@ -104,14 +116,6 @@ class SessionCore : public TrainingSession {
 
   [[nodiscard]] bool must_calibrate() const override { return must_calibrate_ != 0; }
   void calibrate(const Batch& batch) override;
-  [[nodiscard]] const MemoryPlan& memory() const override { return arena_.plan(); }
-  [[nodiscard]] std::size_t allocated_bytes() const override { return arena_.allocated(); }
-  [[nodiscard]] std::size_t allocated_host_bytes() const override {
-    return arena_.allocated_on_host();
-  }
-  [[nodiscard]] const ModelFacts& facts() const override { return facts_; }
-  [[nodiscard]] BatchShape run_shape() const override { return buffers_.shape; }
-  [[nodiscard]] Index micro_batches() const override { return options_.micro_batches; }
   [[nodiscard]] const ReplayCounts& replays() const override { return replay_->counts(); }
   [[nodiscard]] std::vector<GemmPlanRecord> gemm_plans() const override {
     return octavo::gemm_plans(context_);
@@ -123,41 +127,15 @@ class SessionCore : public TrainingSession {
     return scaling().report_sync(context_);
   }
 
-  [[nodiscard]] std::vector<StateEntry> state() override;
-
-  void begin_reading() override {
-    reader_->begin();
-    was_read_ = true;
-  }
-  void end_reading() override { reader_->finish(); }
-  [[nodiscard]] OwnedBytes allocate_for_reading(std::size_t bytes) override {
-    return allocate_on_host(bytes, context_);
-  }
-
-  [[nodiscard]] std::vector<WeightInfo> weights() const override;
-
-  void read_weights_sync(const WeightSink& sink) override;
-
-  [[nodiscard]] LossSum sum_over_ranks(const LossSum& own) override;
-  [[nodiscard]] std::int64_t largest_over_ranks(std::int64_t own) override {
-    return std::ranges::max(of_all_ranks(own, "signals"));
-  }
-  [[nodiscard]] std::vector<std::string> texts_of_ranks(const std::string& own,
-                                                        const char* what) override {
-    return all_gather_texts(communicator_, own, what);
-  }
-  [[nodiscard]] Sharding sharding() const override { return options_.sharding; }
-  [[nodiscard]] std::string transport() const override { return communicator_.transport(); }
-  [[nodiscard]] std::string card() const override {
-    if constexpr (std::is_same_v<D, Cuda>) return context_.card();
-    return {};
-  }
-  [[nodiscard]] std::string libraries() const override { return libraries_text(context_); }
-  [[nodiscard]] std::uint64_t hash_weights_sync() override;
+  [[nodiscard]] const SessionFacts& facts() const override { return facts_; }
+  [[nodiscard]] SessionWeights& weights() override { return *parts_.weights; }
+  [[nodiscard]] SessionState& state() override { return state_; }
+  [[nodiscard]] SessionRanks& ranks() override { return ranks_; }
+  [[nodiscard]] const Manifest& manifest() const override { return *parts_.manifest; }
 
   void begin_timeline_sync() override {
     // Ranks leave the exchange at nearly the same time; each sets its clock by it.
-    (void)of_all_ranks(char{}, "begin of a timeline");
+    (void)ranks_.gather(char{}, "begin of a timeline");
     timeline_.begin();
   }
   [[nodiscard]] std::vector<TimelineSpan> end_timeline() override { return timeline_.end(); }
@@ -170,29 +148,46 @@ class SessionCore : public TrainingSession {
 
   /// @param communicator  null for a session that trains alone
   SessionCore(const SessionOptions& options, Context<D>& context, Communicator<D>* communicator,
-              const MemoryPlan& plan, ModelFacts facts)
+              const MemoryPlan& plan)
       : communicator_(communicator == nullptr ? alone_ : *communicator),
         options_(options),
         context_(context),
         arena_(plan, communicator_.allocate(plan.peak, context), context),
-        facts_(std::move(facts)) {}
+        ranks_(options.sharding, communicator_) {}
 
-  /// Completes a session's construction, once its parts have their memory.
-  /// @param parameters  including those of blocks that the shape does not know
-  /// @throws UsageError  if two parameters have the same name, so that `set_weight` and a saved
-  ///                     state would know only one of them
-  void start(const SessionBuffers<D>& buffers, ReplicaCheck<D>& replicas,
-             std::vector<ParameterFacts> parameters) {
+  /// The parts of a session that its model's type owns. They outlive every call.
+  struct Parts {
+    const Manifest* manifest = nullptr;
+    const ScalingTable<D>* scaling = nullptr;
+    Optimizer<D>* optimizer = nullptr;
+    StepCollectives<D>* collectives = nullptr;
+    ReplicaCheck<D>* replicas = nullptr;
+    WeightsOnDevice<D>* weights = nullptr;
+  };
+
+  /// Completes a session's construction, once everything has its memory.
+  /// @param facts  those that follow from the model and the optimizer
+  /// @throws UsageError  if two parameters have the same name, so that `SessionWeights::set` and a
+  ///                     saved state would know only one of them
+  void start(const Parts& parts, const SessionBuffers<D>& buffers, SessionFacts facts) {
+    parts_ = parts;
     buffers_ = buffers;
-    replicas_ = &replicas;
+    facts_ = std::move(facts);
     collectives().report_to(timeline_);
-    inputs_.emplace(buffers, options_.batch.tokens, updater().staged_bytes(), context_);
+    inputs_.emplace(buffers, options_.batch.tokens, optimizer().staged_bytes(), context_);
     must_calibrate_ = scaling().has_histories() ? 1 : 0;
-    parameters_ = std::move(parameters);
+    facts_.run_shape = buffers_.shape;
+    facts_.micro_batches = options_.micro_batches;
+    facts_.sharding = options_.sharding;
+    facts_.transport = communicator_.transport();
+    facts_.libraries = libraries_text(context_);
+    if constexpr (std::is_same_v<D, Cuda>) facts_.card = context_.card();
+    facts_.memory = arena_.plan();
+    facts_.allocated_bytes = arena_.allocated();
+    facts_.allocated_host_bytes = arena_.allocated_on_host();
     facts_.parameters = facts_.frozen = 0;
     std::vector<std::string> names;
-    names.reserve(parameters_.size());
-    for (const ParameterFacts& parameter : parameters_) {
+    for (const ParameterFacts& parameter : parts_.weights->parameters()) {
       facts_.parameters += parameter.elements;
       if (parameter.is_frozen) facts_.frozen += parameter.elements;
       names.push_back(parameter.name);
@@ -237,7 +232,6 @@ class SessionCore : public TrainingSession {
   [[nodiscard]] Arena<D>& arena() { return arena_; }
   [[nodiscard]] Timeline<D>& timeline() { return timeline_; }
   [[nodiscard]] const SessionBuffers<D>& buffers() const { return buffers_; }
-  [[nodiscard]] const std::vector<ParameterFacts>& parameters() const { return parameters_; }
 
  private:
   /// The members that the parts of a session implement. All enqueue except those whose names end in
@@ -247,46 +241,28 @@ class SessionCore : public TrainingSession {
   virtual void cast_frozen_weights() {}
   virtual void train_micro_batch(const DeviceBatch<D>& batch, Accumulation accumulation) = 0;
   virtual void evaluate_losses(const DeviceBatch<D>& batch) = 0;
-  /// Returns the number that a text's rows must be a multiple of, unless the text has as many rows
-  /// as a batch.
-  [[nodiscard]] virtual Index text_multiple() const = 0;
   /// Copies the logits of one row of a batch to the host.
   virtual void read_logits_sync(TensorView<const std::int32_t, 1, D> tokens, BatchShape shape,
                                 Index row, std::span<float> logits) = 0;
   /// Returns the shape of the batch that a text is the beginning of. Tokens after the last one do
   /// not affect it, except through a current scale of a whole tensor, which includes the filler.
   [[nodiscard]] BatchShape shape_of_text(Index count) const {
-    const Index multiple = text_multiple();
+    constexpr Index of_fp8_gemms = 16;  // other formats: fewer sizes to choose algorithms for
+    const Index multiple = std::lcm(of_fp8_gemms, Index{options_.sharding.tensor_ranks});
     BatchShape shape{1, std::min(round_up(count, multiple), buffers_.shape.tokens)};
     while (shape.rows() % multiple != 0 && shape.sequences < buffers_.shape.sequences) {
       ++shape.sequences;
     }
     return shape;
   }
-  [[nodiscard]] virtual const ScalingTable<D>& scaling() const = 0;
+  [[nodiscard]] const ScalingTable<D>& scaling() const { return *parts_.scaling; }
   [[nodiscard]] virtual GemmRows gemm_rows() const = 0;
   virtual void reset_counts() = 0;
   virtual void verify_step() const = 0;
-  [[nodiscard]] virtual StepCollectives<D>& collectives() = 0;
-  [[nodiscard]] virtual Optimizer<D>& updater() = 0;
-  /// Frees memory that is not kept across steps.
-  virtual void begin_step() = 0;
-  virtual void visit_weights(StateCollector<D>& collector) = 0;
-  /// Visits the weights of each flat buffer that this rank updates, in buffer order.
-  virtual void visit_updated_weights(
-      const std::function<void(TensorView<const std::byte, 1, D>)>& visit) = 0;
-  virtual void give_weights_sync(const WeightSink& sink) = 0;
+  [[nodiscard]] StepCollectives<D>& collectives() { return *parts_.collectives; }
+  [[nodiscard]] Optimizer<D>& optimizer() { return *parts_.optimizer; }
 
   [[nodiscard]] Index rows() const { return options_.batch.rows(); }
-
-  /// Returns the values of all ranks, in rank order.
-  template <class T>
-  [[nodiscard]] std::vector<T> of_all_ranks(const T& own, const char* what) {
-    std::vector<T> all(static_cast<std::size_t>(communicator_.size()));
-    communicator_.all_gather_host_sync(std::as_bytes(std::span(&own, 1)),
-                                       std::as_writable_bytes(std::span(all)), what);
-    return all;
-  }
 
   /// Casts frozen weights if they were set since the last cast. Steps do not cast them, so a
   /// recording of the step has no casts of them.
@@ -340,12 +316,7 @@ class SessionCore : public TrainingSession {
   void enqueue_step(bool compares, bool was_read);
 
   /// Waits until no other thread reads the state, which is about to change.
-  void wait_for_reading() const noexcept {
-    if (reader_ != nullptr) reader_->wait();
-  }
-
-  /// Sets, in each entry, which part of a parameter it describes.
-  void note_parts(std::vector<StateEntry>& entries) const;
+  void wait_for_reading() noexcept { state_.wait(); }
 
   /// Called after an exception: waits until the device has read its inputs, so that others can be
   /// copied, and discards the casts of an evaluation, some of which may be missing. Errors of this
@@ -391,15 +362,14 @@ class SessionCore : public TrainingSession {
   SessionOptions options_;
   Context<D>& context_;
   Arena<D> arena_;
-  ModelFacts facts_;
+  RanksOfSession<D> ranks_;
+  SessionFacts facts_;
   Timeline<D> timeline_;
   SessionBuffers<D> buffers_;
-  ReplicaCheck<D>* replicas_ = nullptr;
-  std::vector<ParameterFacts> parameters_;
+  Parts parts_;
   std::optional<SessionInputs<D>> inputs_;
   std::optional<Replay<D>> replay_{std::in_place};
-  std::unique_ptr<StateReader<D>> reader_;  ///< exists once the state has been read
-  bool was_read_ = false;                   ///< since the last step, the same on all ranks
+  StateOnDevice<D> state_{*this};
   double loss_limit_ = std::numeric_limits<double>::infinity();  ///< for a step's mean loss
   double gradient_norm_limit_ = std::numeric_limits<double>::infinity();
   std::int64_t must_calibrate_ = 0;     ///< 1: before the next step, until a step is not skipped
@@ -409,5 +379,4 @@ class SessionCore : public TrainingSession {
 
 }  // namespace octavo OCTAVO_ABI::detail
 
-#include <octavo/session/session_state.hpp>
 #include <octavo/session/session_step.hpp>

@@ -54,7 +54,8 @@ std::vector<FlatShard<W, G, D>> trained(std::vector<FlatShard<W, G, D>> shards) 
   return shards;
 }
 
-/// Returns the type that represents ranks or an optimizer in a plan.
+/// The type that takes the memory of ranks or an optimizer in a plan: `Memory`, which needs no code
+/// for the device, or `For` if there is no `Memory`.
 template <class Kind, class W, class G, Device D>
 struct Planned {
   using Type = typename Kind::template For<W, G, D>;
@@ -67,40 +68,38 @@ struct Planned<Kind, W, G, D> {
 
 }  // namespace detail
 
-/// The types that a session's memory depends on, in addition to its options and its model, as
-/// values. A program that plans many kinds of session thus compiles each model, each way of
-/// training with other ranks and each optimizer once, instead of every combination.
-/// @tparam W       format of the model's weights
-/// @tparam G       format of its gradients
-/// @tparam Degree  number of ranks that share its layers
-template <class W, class G, Device D, int Degree = 1>
-struct SessionKind {
+/// Takes the memory of a session except its model's. Ranks and the optimizer are functions, so that
+/// a program that plans many combinations compiles each model, each type of ranks and each
+/// optimizer once.
+/// @tparam W  format of the model's weights
+/// @tparam G  format of its gradients
+template <class W, class G, Device D>
+struct SessionMemory {
   /// The shards that an optimizer updates. Only the number of gradients counts: an optimizer's
   /// memory does not depend on their format.
   using Shards = std::vector<FlatShard<W, G, D>>;
 
-  /// The collective operations of ranks.
-  struct OfRanks {
-    bool casts_weights;  ///< whether they send each other weights in FP8
+  struct Ranks {
+    bool casts_weights;  ///< whether ranks send each other weights in FP8
     Index degree;        ///< number of ranks that share the model's layers
-    /// Allocates its memory, and returns this rank's shards.
+    /// Takes the memory of ranks, and returns the shards of this one.
     Shards (*take)(Arena<D>&, const ModelRuns<W, G, D>&, const Sharding&, Index degree);
   };
-  /// Allocates an optimizer's memory.
-  using OfOptimizer = void (*)(Arena<D>&, const Shards&, const SessionOptions&);
+  using Optimizer = void (*)(Arena<D>&, const Shards&, const SessionOptions&);
 
-  /// @param degree  number of ranks that share the model's layers
-  template <class Ranks>
-  static OfRanks of_ranks(Index degree = Degree) {
-    using Planned = typename detail::Planned<Ranks, W, G, D>::Type;
+  /// @tparam Kind    such as `DataParallel<>`
+  /// @param  degree  number of ranks that share the model's layers
+  template <class Kind>
+  static Ranks of_ranks(Index degree) {
+    using Planned = typename detail::Planned<Kind, W, G, D>::Type;
     return {Planned::casts_weights, degree,
             [](Arena<D>& arena, const ModelRuns<W, G, D>& runs, const Sharding& sharding,
                Index in_group) {
-              const Planned part(arena, runs, sharding);
+              const Planned planned(arena, runs, sharding);
               std::optional<detail::GroupMemory<W, G, D>> group;
               if (in_group > 1) group.emplace(arena, runs, sharding, in_group);
               Shards shards;
-              for (auto& shard : part.shards()) {
+              for (auto& shard : planned.shards()) {
                 shards.push_back({shard.weights,
                                   {nullptr, shard.gradients.shape()},
                                   shard.begin,
@@ -110,36 +109,32 @@ struct SessionKind {
               return shards;
             }};
   }
-  template <class Optimizer>
-  static OfOptimizer of_optimizer() {
+  /// @tparam Kind  such as `AdamW<>`
+  template <class Kind>
+  static Optimizer of_optimizer() {
     return [](Arena<D>& arena, const Shards& shards, const SessionOptions& options) {
-      const typename detail::Planned<Optimizer, W, G, D>::Type taken(
-          arena, shards, options.optimizer.of<typename Optimizer::Settings>(), options.seed,
+      const typename detail::Planned<Kind, W, G, D>::Type taken(
+          arena, shards, options.optimizer.of<typename Kind::Settings>(), options.seed,
           options.offload);
     };
   }
-  /// Returns the kind of `ModelSession<Model, Optimizer, Ranks>`.
-  template <class Optimizer, class Ranks = SingleRank>
-  static SessionKind of() {
-    return {of_ranks<Ranks>(), of_optimizer<Optimizer>()};
-  }
 
-  /// Allocates the memory of a session, except its model's, from the arena, as
-  /// `detail::SessionOfModel` does.
-  void take_memory(Arena<D>& arena, const ModelRuns<W, G, D>& runs, const ScalingTable<D>& scaling,
-                   const SessionOptions& options) const {
+  /// Takes memory in the order in which a session does.
+  void take(Arena<D>& arena, const ModelRuns<W, G, D>& runs, const ScalingTable<D>& scaling,
+            const SessionOptions& options) const {
     optimizer(arena, detail::trained(ranks.take(arena, runs, options.sharding, ranks.degree)),
               options);
     const ReplicaCheck<D> replicas(arena, runs, scaling, options.check_replicas);
     const detail::SessionBuffers<D> buffers(arena, options);
   }
 
-  OfRanks ranks;
-  OfOptimizer optimizer;
+  Ranks ranks;
+  Optimizer optimizer;
 };
+/// The `SessionMemory` of sessions of a model.
 template <class Model>
-using SessionKindOf = SessionKind<typename Model::T, typename Model::G, typename Model::DeviceType,
-                                  tensor_degree<Model>>;
+using SessionMemoryOf =
+    SessionMemory<typename Model::T, typename Model::G, typename Model::DeviceType>;
 
 /// Returns the limits that plans and sessions of these options ask the device's libraries for: see
 /// `Decoder::limits`.
@@ -149,19 +144,20 @@ template <class Model>
   return Model::limits(detail::as_run<Model>(options).batch, context);
 }
 
-/// Computes the memory that a session of this kind needs, without allocating it.
+/// Computes the memory that a session needs, without allocating it.
+/// @param memory  of the session's ranks and optimizer
 /// @param limits  see `limits_of`
 /// @throws ConfigError  for options with which no session can be created
 template <class Model>
 [[nodiscard]] MemoryPlan plan_memory(const SessionOptions& given,
                                      const DeviceLimits<typename Model::DeviceType>& limits,
-                                     const SessionKindOf<Model>& kind) {
+                                     const SessionMemoryOf<Model>& memory) {
   detail::check_options(given);
   const SessionOptions options = detail::as_run<Model>(given);
   Arena<typename Model::DeviceType> arena;
-  const Model model(arena, options.batch, detail::model_options(options, kind.ranks.casts_weights),
-                    limits);
-  kind.take_memory(arena, model.runs(), model.scaling(), options);
+  const Model model(arena, options.batch,
+                    detail::model_options(options, memory.ranks.casts_weights), limits);
+  memory.take(arena, model.runs(), model.scaling(), options);
   return arena.plan();
 }
 
@@ -169,7 +165,10 @@ template <class Model>
 template <class Model, class Optimizer, class Ranks = SingleRank>
 [[nodiscard]] MemoryPlan plan_memory(const SessionOptions& options,
                                      const DeviceLimits<typename Model::DeviceType>& limits) {
-  return plan_memory<Model>(options, limits, SessionKindOf<Model>::template of<Optimizer, Ranks>());
+  using Memory = SessionMemoryOf<Model>;
+  return plan_memory<Model>(options, limits,
+                            {Memory::template of_ranks<Ranks>(tensor_degree<Model>),
+                             Memory::template of_optimizer<Optimizer>()});
 }
 
 }  // namespace octavo

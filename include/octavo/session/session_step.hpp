@@ -41,10 +41,10 @@ StepResult SessionCore<D>::step(const Batch& batch, double learning_rate) {
   inputs_->copy_limits(
       {loss_limit_ * static_cast<double>(std::max<Index>(1, counted)), gradient_norm_limit_},
       context_);
-  begin_step();
-  updater().prepare(learning_rate, inputs_->staging(), context_);
-  const bool compares = replicas_->begin_step();
-  const bool was_read = std::exchange(was_read_, false);
+  parts_.weights->begin_step();
+  optimizer().prepare(learning_rate, inputs_->staging(), context_);
+  const bool compares = parts_.replicas->begin_step();
+  const bool was_read = state_.take_was_read();
   try {
     if (must_calibrate_ != 0) {
       wait_for_reading();
@@ -66,7 +66,7 @@ StepResult SessionCore<D>::step(const Batch& batch, double learning_rate) {
   const StepStatus status = read_status_sync();
   timeline_.end_step_sync(context_);
   if (status.skip == 0) {
-    updater().advance();
+    optimizer().advance();
     must_calibrate_ = 0;
   } else if (must_calibrate_ != 0) {
     reset_scaling_sync();
@@ -74,7 +74,8 @@ StepResult SessionCore<D>::step(const Batch& batch, double learning_rate) {
   StepResult result{LossSum{status.loss_sum, counted}.mean(),
                     static_cast<double>(status.gradient_norm), status.skip != 0};
   result.is_above_limits = status.skip == StepStatus::skip_above_limits;
-  if (compares) replicas_->compare_sync(communicator_, options_.sharding.tensor_ranks, context_);
+  if (compares)
+    parts_.replicas->compare_sync(communicator_, options_.sharding.tensor_ranks, context_);
   return result;
 }
 
@@ -174,17 +175,17 @@ void SessionCore<D>::enqueue_step(bool compares, bool was_read) {
   }
   verify_step();
   ranks.join(context_);
-  if (compares) replicas_->enqueue(context_);
+  if (compares) parts_.replicas->enqueue(context_);
   if (was_read) wait_for_reading();
   update_scaling();
   timeline_.begin_stage("gradient norm", nullptr, context_);
-  updater().add_squared_norms(status, context_);
+  optimizer().add_squared_norms(status, context_);
   scaling().add_nonfinite(status, context_);
   timeline_.end_stage(context_);
   ranks.sum(status, context_);
   timeline_.begin_stage("optimizer", nullptr, context_);
   decide_step(options_.max_gradient_norm, limits, status, context_);
-  updater().step(status, ranks, timeline_, context_);
+  optimizer().step(status, ranks, timeline_, context_);
   scaling().restore_if_skipped(status, context_);
   timeline_.end_stage(context_);
 }

@@ -12,8 +12,10 @@
 #include <octavo/models/model.hpp>
 #include <octavo/optim/optim.hpp>
 #include <octavo/parallel/batch.hpp>
-#include <octavo/session/state_entry.hpp>
-#include <octavo/session/weights.hpp>
+#include <octavo/session/session_facts.hpp>
+#include <octavo/session/session_ranks.hpp>
+#include <octavo/session/session_state.hpp>
+#include <octavo/session/session_weights.hpp>
 
 #include <cmath>
 #include <cstdint>
@@ -70,7 +72,7 @@ inline void check_options(const SessionOptions& options) {
 }  // namespace detail
 
 /// Returns a notice if sequences run longer than they are passed; otherwise "".
-/// @param run  see `TrainingSession::run_shape`
+/// @param run  see `SessionFacts::run_shape`
 inline std::string run_shape_note(Index sequence_length, BatchShape run) {
   if (run.tokens == sequence_length) return {};
   return message("sequences of ", sequence_length, " tokens are padded to ", run.tokens,
@@ -85,17 +87,6 @@ struct StepResult {
   /// finite, or were above the limits.
   bool skipped = false;
   bool is_above_limits = false;  ///< skipped although everything was finite, see `limit_steps`
-};
-
-/// Sum of losses and number of tokens of an evaluation.
-struct LossSum {
-  double sum = 0;
-  Index tokens = 0;
-
-  /// NaN without a token: no loss is not a loss of 0.
-  [[nodiscard]] double mean() const {
-    return tokens == 0 ? std::nan("") : sum / static_cast<double>(tokens);
-  }
 };
 
 /// Trains a model; the type-erased interface for programs that choose model and precision at run
@@ -131,8 +122,8 @@ class TrainingSession {
   }
 
   /// Prepares `evaluate` and `next_token_logits` with the current weights and scales. Delayed
-  /// scales are 1 before a session's first step, and after `set_weight` until the next step, unless
-  /// `calibrate` was called.
+  /// scales are 1 before a session's first step, and after `SessionWeights::set` until the next
+  /// step, unless `calibrate` was called.
   virtual void begin_evaluation() = 0;
 
   /// Computes the losses of one batch, for this rank only. All ranks must call it equally often.
@@ -163,27 +154,12 @@ class TrainingSession {
   /// @throws ConfigError  for a token outside the vocabulary
   virtual void next_token_logits(std::span<const std::int32_t> tokens, std::span<float> logits) = 0;
 
+  [[nodiscard]] virtual const SessionFacts& facts() const = 0;
+  [[nodiscard]] virtual SessionWeights& weights() = 0;
+  [[nodiscard]] virtual SessionState& state() = 0;
+  [[nodiscard]] virtual SessionRanks& ranks() = 0;
+
   [[nodiscard]] virtual const Manifest& manifest() const = 0;
-  [[nodiscard]] virtual const MemoryPlan& memory() const = 0;
-  [[nodiscard]] virtual std::size_t allocated_bytes() const = 0;
-  /// Returns the bytes of host memory, in addition to device memory.
-  [[nodiscard]] virtual std::size_t allocated_host_bytes() const { return 0; }
-  [[nodiscard]] virtual const ModelFacts& facts() const = 0;
-  /// Returns how many of `facts().parameters` ranks exchange in FP8 (`GatherIn`).
-  [[nodiscard]] virtual Index parameters_gathered_in_fp8() const { return 0; }
-  /// Returns the shape in which micro-batches run: sequences may be longer than in the options'
-  /// batch, padded with rows without targets; see `Decoder::run_shape`.
-  [[nodiscard]] virtual BatchShape run_shape() const = 0;
-  /// Returns the number of micro-batches per step.
-  [[nodiscard]] virtual Index micro_batches() const = 0;
-  [[nodiscard]] virtual std::string precision() const = 0;
-  /// Returns the name of the GPU, such as "NVIDIA H200"; "" on `Cpu`.
-  [[nodiscard]] virtual std::string card() const { return {}; }
-  /// Returns the GPU and the libraries that run the computation; "" on `Cpu`. See `libraries_text`.
-  [[nodiscard]] virtual std::string libraries() const { return {}; }
-  /// Returns the optimizer's name and the formats of its state.
-  [[nodiscard]] virtual std::string optimizer() const = 0;
-  [[nodiscard]] virtual Index head_chunks() const = 0;
   /// Returns how often the step's work was enqueued by the host, recorded, and launched from its
   /// record.
   [[nodiscard]] virtual const ReplayCounts& replays() const = 0;
@@ -195,86 +171,12 @@ class TrainingSession {
   /// Returns amax, scale and statistics of every quantised operand in the last step.
   [[nodiscard]] virtual std::vector<OperandReport> operands() = 0;
 
-  /// Returns all state on which later steps depend, except their inputs and the session's options:
-  /// weights that are not frozen, the optimizer's state and the scaling state. The random bits of
-  /// rounding depend on the seed and the number of steps, which are included. GEMM algorithms
-  /// belong to a card: see `gemm_plans`; checkpoints store them in addition to the state. Valid
-  /// while the session lives; if ranks share weights, the entries must be read before the next
-  /// step. See `save_state_sync` and `load_state_sync`.
-  [[nodiscard]] virtual std::vector<StateEntry> state() = 0;
-
-  /// Lets another thread read the entries of the last `state()` (`StateEntry::read_beside`) until
-  /// `end_reading`. Steps continue, but steps and other writers wait before they change data that
-  /// is being read. All ranks call it.
-  virtual void begin_reading() {}
-  /// Copies all entries to be read, and waits for the copies. Called once for each `begin_reading`,
-  /// by the reading thread. On the `Cuda` device, data that is not copied yet when a step would
-  /// wait is moved to free device memory, as far as it fits, until it is copied.
-  /// @throws CudaError  if some data cannot be read; nothing waits for it afterwards
-  virtual void end_reading() {}
-  /// Allocates the host memory to which reading is fastest: pinned on the `Cuda` device, which
-  /// takes a while.
-  /// @param bytes  more than 0
-  /// @throws MemoryError  if the host has too little free memory
-  [[nodiscard]] virtual OwnedBytes allocate_for_reading(std::size_t bytes) {
-    return allocate_on_host(bytes, Context<Cpu>(1));
-  }
-
-  /// Returns the sum over all ranks, on each of them. All ranks call it; it waits for them.
-  [[nodiscard]] virtual LossSum sum_over_ranks(const LossSum& own) { return own; }
-  /// Returns the maximum over all ranks, on each of them. All ranks call it; it waits for them.
-  [[nodiscard]] virtual std::int64_t largest_over_ranks(std::int64_t own) { return own; }
-  /// Returns the texts of all ranks, in rank order, on each of them. All ranks call it; it waits
-  /// for them.
-  /// @param what  names the exchange in errors; must live as long as the program
-  [[nodiscard]] virtual std::vector<std::string> texts_of_ranks(const std::string& own,
-                                                                const char* what) {
-    (void)what;
-    return {own};
-  }
-  /// Returns how ranks share the work, and which of them this is.
-  [[nodiscard]] virtual Sharding sharding() const { return {}; }
-  /// See Communicator.
-  [[nodiscard]] virtual std::string transport() const { return {}; }
-
-  /// Returns a hash of all current weights, computed from those that each rank updates. It is the
-  /// same on all ranks and in all ZeRO stages. It depends on the number of ranks, which determines
-  /// where the weights are cut. All ranks call it.
-  [[nodiscard]] virtual std::uint64_t hash_weights_sync() = 0;
-
   /// Starts timing with the next step (`Timeline`); on the `Cuda` device timed steps do not use the
   /// recording. All ranks call it; it waits for them.
   virtual void begin_timeline_sync() {}
   /// Stops timing.
   /// @return the spans of the timed steps, in µs from nearly the same time on all ranks
   [[nodiscard]] virtual std::vector<TimelineSpan> end_timeline() { return {}; }
-
-  /// Sets a parameter, and its FP32 master if there is one. Delayed scales lose their histories:
-  /// they are 1 until the next step calibrates them, including in evaluations before that step.
-  /// @param name    such as "blocks.0.qkv.weight"
-  /// @param values  [rows, columns] of the parameter, without padding rows, which become 0; must be
-  ///                finite when rounded to the weight's format
-  /// @throws ConfigError  for an unknown name, a wrong number of values, or a value that is not
-  ///                      finite
-  virtual void set_weight(const std::string& name, std::span<const float> values) = 0;
-
-  /// Does the same for a parameter that need not be in memory as a whole.
-  /// @param source  called for the elements that this rank has, a piece at a time
-  /// @throws ConfigError  for an unknown name, or a value that is not finite; the pieces before it
-  ///                      are set
-  virtual void set_weight(const std::string& name, const WeightSource& source) = 0;
-
-  /// Returns the adapters of a model of which only the adapters are trained; empty if all weights
-  /// are trained.
-  [[nodiscard]] virtual std::optional<LoraOptions> lora() const { return {}; }
-
-  /// Returns every parameter, in the order of `read_weights_sync`: those of adapters come first.
-  [[nodiscard]] virtual std::vector<WeightInfo> weights() const = 0;
-
-  /// Passes all weights to `sink` as they are stored, a piece at a time. All ranks call it,
-  /// assemble each piece from their parts, and wait for it.
-  /// @param sink  empty: this rank only takes part in the exchanges
-  virtual void read_weights_sync(const WeightSink& sink) = 0;
 };
 
 }  // namespace octavo
