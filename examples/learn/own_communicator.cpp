@@ -68,7 +68,7 @@ std::tuple<double, double, std::uint64_t> train(Meeting& meeting, std::size_t ra
   std::vector<std::int32_t> tokens(32, static_cast<std::int32_t>(rank)), targets(32, 7);
   const double first = session.step({tokens, targets}, 1e-3).loss;
   for (int step = 2; step < 5; ++step) (void)session.step({tokens, targets}, 1e-3);
-  return {first, session.step({tokens, targets}, 1e-3).loss, session.hash_weights_sync()};
+  return {first, session.step({tokens, targets}, 1e-3).loss, session.weights().hash_sync()};
 }
 
 int main() {
