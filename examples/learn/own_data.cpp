@@ -60,7 +60,7 @@ std::pair<SavedState, double> run_until(Index last, const SavedState& from) {
   ModelSession<Llama<llama_tiny, Bf16, Cpu>> session(options, context);
   SumBatches batches(options.batch);
   RunTotals totals(1);  // number of skipped steps that end the run
-  std::vector<StateEntry> state = session.state();
+  std::vector<StateEntry> state = session.state().entries();
   for (const auto& more : {batches.state(), totals.state()}) {
     state.insert(state.end(), more.begin(), more.end());
   }
