@@ -37,7 +37,8 @@ void declare_chats(CLI::App& app, Options& options) {
     return app.add_option(name, value, text)->group(data_group);
   };
   // Without defaults: config.toml could not distinguish them from choices.
-  add("--chats", chats.files, "JSON Lines file with one chat per line; required, repeatable");
+  add("--chats", chats.files,
+      "file of chats, JSON Lines or a JSON array, possibly compressed; required, repeatable");
   add("--validation-chats", chats.validation_files,
       "validation files; replaces --validation-fraction");
   declare_chat_form(app, chats, data_group);
@@ -51,7 +52,7 @@ void declare_chats(CLI::App& app, Options& options) {
 void require_chats(const Options& options) {
   octavo::require<octavo::ConfigError>(
       !options.chats.files.empty(),
-      "--chats is required: pass a JSON Lines file with one chat per line",
+      "--chats is required: pass a file with one chat per line, or a JSON array of chats",
       or_configuration(options));
   require_chat_files(options.chats);
 }

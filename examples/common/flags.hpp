@@ -285,7 +285,7 @@ inline const std::array<FlagsOfTrainer, 2> flags_of_trainers{
     {{"train_llama", {"data", "validation-data", "document-end", "most-documents"}},
      {"finetune_llama",
       {"chats", "validation-chats", "chat-template", "tokenizer", "epochs", "long-chats",
-       "most-chats"}}}};
+       "last-turn-only", "most-chats"}}}};
 
 /// Returns the message for a flag or key that does not exist.
 inline std::string unknown_key(const CLI::App& app, std::string word) {

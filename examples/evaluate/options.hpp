@@ -47,7 +47,7 @@ inline void declare(CLI::App& app, Options& options) {
       "text, JSON Lines or token file, folder of text files, or pattern, whose loss is measured; "
       "repeatable");
   add("--chats", options.chats.files,
-      "JSON Lines file with one chat per line, whose loss is measured on the assistant's messages; "
+      "file of chats, whose loss is measured on the assistant's messages; "
       "repeatable");
   trainer::declare_chat_form(app, options.chats, group);
   add("--hellaswag", options.hellaswag,

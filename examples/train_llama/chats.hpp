@@ -18,7 +18,7 @@ namespace trainer {
 
 inline const std::vector<std::string> too_long_names{"cut", "drop"};
 
-/// Declares --chat-template, --long-chats and --most-chats.
+/// Declares --chat-template, --long-chats, --last-turn-only and --most-chats.
 inline void declare_chat_form(CLI::App& app, ChatOptions& chats, const std::string& group) {
   const auto add = [&](const std::string& name, auto& value, const std::string& text) {
     return app.add_option(name, value, text)->group(group);
@@ -33,6 +33,9 @@ inline void declare_chat_form(CLI::App& app, ChatOptions& chats, const std::stri
       "action for chats longer than --seq-len tokens: " + programs::joined(too_long_names))
       ->capture_default_str()
       ->check(programs::one_of(too_long_names));
+  app.add_flag("--last-turn-only", chats.last_turn_only,
+               "learn only the assistant's last message of each chat")
+      ->group(group);
   add("--most-chats", chats.most_in_sequence, "maximum number of chats in a sequence")
       ->capture_default_str()
       ->check(programs::at_least_one());
@@ -44,7 +47,7 @@ inline void require_chat_files(const ChatOptions& chats) {
       !chats.chat_template.empty(),
       "--chat-template is required: pass the one that the model was trained with, such as llama3");
   programs::require_chat_template("--chat-template", chats.chat_template);
-  const char* const advice = "pass a JSON Lines file with one chat per line";
+  const char* const advice = "pass a file with one chat per line, or a JSON array of chats";
   for (const std::string& file : chats.files) {
     programs::require_file("--chats " + file, file, advice);
   }
@@ -59,6 +62,7 @@ inline octavo::ChatRequest chat_request(const ChatOptions& chats, octavo::Index 
   octavo::ChatRequest request;
   request.longest = longest;
   request.long_chats = chats.too_long == "drop" ? octavo::LongChats::drop : octavo::LongChats::cut;
+  request.last_turn_only = chats.last_turn_only;
   request.vocabulary = vocabulary;
   return request;
 }

@@ -147,7 +147,7 @@ inline std::string other_flags_of_data(const std::filesystem::path& config,
   const auto either = [&](const char* name) { return saved.contains(name) != here.contains(name); };
   const bool becomes_apart = either("validation-data") || either("validation-chats");
   for (const char* name : {"data", "chats", "chat-template", "tokenizer", "long-chats",
-                           "most-chats", "document-end", "seq-len", "seed"}) {
+                           "last-turn-only", "most-chats", "document-end", "seq-len", "seed"}) {
     compare(name);
   }
   if (becomes_apart) {

@@ -15,6 +15,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "support/temporary_folder.hpp"
@@ -110,6 +111,104 @@ TEST_F(ChatFiles, AreReadInBothForms) {
   EXPECT_EQ(data.files[1].chats, 1);
 }
 
+// The keys are those of Alpaca, LLaMA-Factory, TRL, ShareGPT, OpenAI and UltraChat.
+TEST_F(ChatFiles, AreReadInEveryFormThatIsPublished) {
+  const std::vector<std::pair<std::string, std::string>> forms{
+      {R"({"instruction": "a", "input": "", "output": "b", "text": "all"})", "a:[b][;]"},
+      {R"({"output": "b", "instruction": "a", "input": "i"})", "a\ni:[b][;]"},
+      {R"({"instruction": "", "input": "i", "output": "b"})", "i:[b][;]"},
+      {R"({"instruction": "a", "output": "b", "history": [["c", "d"]], "system": "s"})",
+       "s!c:[d][;]a:"},
+      {R"({"instruction": "a", "output": "b", "history": null, "system": ""})", "a:[b][;]"},
+      {R"({"prompt": "a", "completion": "b"})", "a:[b][;]"},
+      {R"({"prompt": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}],
+           "completion": [{"role": "user", "content": "c"}, {"role": "assistant", "content": "d"}]})",
+       "a:b;c:[d][;]"},
+      {R"({"prompt": "ignored", "prompt_id": "0", "messages": [{"role": "user", "content": "a"},
+           {"role": "assistant", "content": "b"}]})",
+       "a:[b][;]"},
+      {R"({"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}],
+           "system": "s", "tools": ""})",
+       "s!a:[b][;]"},
+      {R"({"conversations": [{"role": "user", "content": "a"}, {"role": "assistant",
+           "content": "b", "tool_calls": []}], "tools": []})",
+       "a:[b][;]"},
+      {R"({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"text": "c"}]},
+           {"role": "assistant", "content": [{"type": "text", "text": "b", "cache": {}}]}]})",
+       "ac:[b][;]"}};
+  const std::string other = file("b.jsonl", line("v", "w"));
+  std::string lines;
+  std::string array;
+  std::vector<std::string> expected;
+  for (const auto& [form, text] : forms) {
+    std::string one = form;
+    std::replace(one.begin(), one.end(), '\n', ' ');
+    lines += one + '\n';
+    array += (array.empty() ? "\n\n [\n" : ",\n") + form;
+    expected.push_back(text);
+  }
+  EXPECT_EQ(texts(load({file("a.jsonl", lines)}, {other}, LongChats::cut).train), expected);
+  const ChatData data = load({file("a.json", array + "\n]\n")}, {other});
+  EXPECT_EQ(texts(data.train), expected);
+  EXPECT_EQ(data.files[0].chats, static_cast<Index>(forms.size()));
+}
+
+TEST_F(ChatFiles, InFormsThatChangeTheTextAreRefused) {
+  const auto refused = [&](const std::string& text) { return refusal<IoError>(text + "\n"); };
+  const std::string messages = R"("messages": [{"role": "assistant", "content": "b"}])";
+  EXPECT_TRUE(has(refused("{" + messages + R"(, "prompt": "a", "completion": "b"})"), "several"));
+  EXPECT_TRUE(has(refused(R"({"prompt": "a", "chosen": "b"})"), "it has none"));
+  EXPECT_TRUE(has(refused("{" + messages + R"(, "tools": [{"name": "f"}]})"),
+                  "bad.jsonl: line 1: at byte "));
+  EXPECT_TRUE(
+      has(refused("{" + messages + R"(, "tools": "[{}]"})"), "'tools' may change the text"));
+  EXPECT_TRUE(has(refused(R"({"system": "s", "messages": [{"role": "system", "content": "t"}]})"),
+                  "both \"system\" and a system message"));
+  EXPECT_TRUE(has(refused(R"({"messages": [{"role": "a", "from": "b", "content": "c"}]})"),
+                  "both role and from"));
+  EXPECT_TRUE(has(refused(R"({"messages": [{"role": "user", "content": "c", "value": "c"}]})"),
+                  "both content and value"));
+  EXPECT_TRUE(has(refused(R"({"messages": [{"role": "user", "content": [{"type": "image"}]}]})"),
+                  "a part of the type 'image' is not supported: only text is"));
+  EXPECT_TRUE(has(refused(R"({"messages": [{"role": "user", "content": [{"type": "text"}]}]})"),
+                  "has no text"));
+  EXPECT_TRUE(has(refused(R"({"instruction": "a", "output": "b", "history": [["c"]]})"), "pairs"));
+}
+
+TEST_F(ChatFiles, InAnArrayNameTheirPlace) {
+  const auto chat = [](const std::string& user) {
+    return R"({"prompt": ")" + user + R"(", "completion": "b"})";
+  };
+  const std::string begin = "\n[" + chat("a") + ",\n";
+  const auto refused = [&](const std::string& text) { return refusal<IoError>(begin + text); };
+  const std::string at = "bad.jsonl: at byte " + std::to_string(begin.size());
+  EXPECT_TRUE(has(refused("x]"), at)) << refused("x]");
+  EXPECT_TRUE(has(refused("{\"prompt\": \"c\"}]"), "in [1]")) << refused("{\"prompt\": \"c\"}]");
+  EXPECT_TRUE(has(refused(chat("c")), "bad.jsonl: at byte "));
+  EXPECT_TRUE(has(refused(chat("c") + "] x"), "continues after"));
+  EXPECT_TRUE(has(refusal<IoError>("[\n]\n"), "has no chat"));
+  EXPECT_TRUE(has(refusal<ConfigError>(begin + chat("\\u00e9") + "]"),
+                  "bad.jsonl: chat 2: token 195 is outside"));
+}
+
+TEST_F(ChatFiles, LearnTheLastTurnOnly) {
+  const std::string lines =
+      R"({"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"},)"
+      R"({"from": "human", "value": "c"}, {"from": "gpt", "value": "d"}, {"from": "human", )"
+      R"("value": ""}]})";
+  const ByteTokenizer tokenizer;
+  const ChatEncoder encoder(plain(), tokenizer);
+  ChatRequest request{.train = {file("a.jsonl", lines)},
+                      .validation = {file("b.jsonl", line("v", "w"))},
+                      .longest = 20,
+                      .vocabulary = 195};
+  EXPECT_EQ(texts(load_chats(request, encoder, Context<Cpu>(1)).train),
+            std::vector<std::string>{"a:[b][;]c:[d][;]:"});
+  request.last_turn_only = true;
+  EXPECT_EQ(texts(load_chats(request, encoder, Context<Cpu>(1)).train),
+            std::vector<std::string>{"a:b;c:[d][;]:"});
+}
+
 TEST_F(ChatFiles, GiveTheirEndToValidation) {
   std::string lines;
   for (const char* user : {"1", "2", "3", "4", "5", "6", "7", "8", "9"}) lines += line(user, "a");
@@ -200,12 +299,12 @@ TEST_F(ChatFiles, ThatAreNoneNameTheirLine) {
   const std::string good = line("a", "b");
   const auto bad = [&](const std::string& text) { return refusal<IoError>(good + "\n" + text); };
   EXPECT_TRUE(has(bad("{"), "bad.jsonl: line 3: at byte 1: "));
-  EXPECT_TRUE(has(bad(R"({"text": "x"})"), "neither messages nor conversations"));
+  EXPECT_TRUE(has(bad(R"({"text": "x"})"), "instruction and output; but it has none"));
   EXPECT_TRUE(has(bad(R"({"messages": [{"role": "user"}]})"), "a message has no content"));
   EXPECT_TRUE(has(bad(R"({"messages": [{"content": "x"}]})"), "a message has no role"));
   EXPECT_TRUE(has(bad(R"({"messages": [{"role": "user", "content": null}]})"),
-                  "in messages[0].content: a string is expected, but got null; correct the line"));
-  EXPECT_TRUE(has(bad(R"({"messages": [], "conversations": []})"), "both"));
+                  "in messages[0].content: a string is expected, but got null; correct the chat"));
+  EXPECT_TRUE(has(bad(R"({"messages": [], "conversations": []})"), "but it has several"));
   EXPECT_TRUE(has(bad(R"({"messages": []} x)"), "continues after"));
   EXPECT_TRUE(has(refusal<IoError>(" \n"), "bad.jsonl: has no chat"));
   const auto unfit = [&](const std::string& text) {

@@ -333,9 +333,9 @@ refused "a tokenizer without the template's tokens" "no special token '<|im_star
   "${model[@]}" "${data[@]}" --chat-template chatml
 err_is_one_line_with "; it has none; use the tokenizer of a model with this template, or a template file"
 refused "a line that is no chat" "bad.jsonl: line 2: at byte" "${base[@]}" --chats bad.jsonl
-refused "a file that is not there" "--chats absent.jsonl: there is no such file; pass a JSON Lines file" \
+refused "a file that is not there" "--chats absent.jsonl: there is no such file; pass a file with one chat per line" \
   "${base[@]}" --chats absent.jsonl
-refused "a folder of chats" "--chats .: is a folder; pass a JSON Lines file" "${base[@]}" --chats .
+refused "a folder of chats" "--chats .: is a folder; pass a file with one chat per line" "${base[@]}" --chats .
 refused "validation that is not there" "--validation-chats absent.jsonl: there is no such file" "${base[@]}" \
   --chats chats.jsonl --validation-chats absent.jsonl
 refused "a template that is not there" "--chat-template absent.json: there is no such file; pass the name of a template" \

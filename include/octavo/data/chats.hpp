@@ -6,6 +6,7 @@
 #include <octavo/core/device.hpp>
 #include <octavo/core/error.hpp>
 #include <octavo/core/json_reader.hpp>
+#include <octavo/data/chat_record.hpp>
 #include <octavo/data/chat_tokens.hpp>
 #include <octavo/data/json_texts.hpp>
 #include <octavo/data/seen_files.hpp>
@@ -99,13 +100,14 @@ enum class LongChats { cut, drop };
 
 /// The chats that a run will read.
 struct ChatRequest {
-  std::vector<std::string> train;  ///< JSON Lines files with one chat per line
+  std::vector<std::string> train;  ///< files with one chat per line, or an array of chats
   /// The same; if empty, the last training chats. Without `train`, only these are read.
   std::vector<std::string> validation;
   double validation_fraction = 0.1;  ///< fraction of chats for validation then; at least one
   Index longest = 0;                 ///< maximum number of tokens of a chat
   LongChats long_chats = LongChats::cut;
-  Index vocabulary = 0;  ///< of the model; tokens must be below it
+  Index vocabulary = 0;         ///< of the model; tokens must be below it
+  bool last_turn_only = false;  ///< of each chat, only the assistant's last message is learnt
 };
 
 /// The chats of a run.
@@ -123,94 +125,6 @@ struct ChatData {
 };
 
 namespace detail {
-
-/// Reads a chat from a line: `{"messages": [{"role": …, "content": …}]}`, or in ShareGPT's form
-/// `{"conversations": [{"from": "human", "value": …}]}`. A message with `"weight": 0` or
-/// `"train": false` is not learnt. Other members are skipped, unless they may change which tokens
-/// are learnt.
-class ChatLineReader {
- public:
-  ChatLineReader(std::string_view line, std::string place)
-      : json_(line, std::move(place), 0, "correct the line, or leave it out") {}
-
-  /// @throws IoError  naming file, line and byte, if the line is not a chat
-  std::vector<ChatMessage> read() {
-    bool is_there = false;
-    json_.object([&](const std::string& key) {
-      const bool is_share_gpt = key == "conversations";
-      if (!is_share_gpt && key != "messages") return skip(key);
-      if (is_there) json_.fail("the object has both messages and conversations");
-      is_there = true;
-      json_.array(
-          [&] { message(is_share_gpt ? "from" : "role", is_share_gpt ? "value" : "content"); });
-    });
-    json_.end();
-    if (!is_there) json_.fail("the object has neither messages nor conversations");
-    return std::move(chat_);
-  }
-
- private:
-  /// Skips a member that does not change which tokens are learnt, or is null.
-  void skip(const std::string& key) {
-    static constexpr std::array changing{
-        "weight",       "train",         "weights",       "loss",
-        "loss_weight",  "loss_mask",     "mask",          "masked",
-        "labels",       "trainable",     "train_on_turn", "train_on_input",
-        "train_detail", "learning_mask", "tool_calls",    "function_call"};
-    const bool may_change = std::find(changing.begin(), changing.end(), key) != changing.end();
-    if (json_.null()) return;
-    if (may_change) {
-      json_.fail("'" + key +
-                 "' may change which tokens are learnt, but only \"weight\" (0 or 1) and \"train\" "
-                 "(true or false) of a message are supported");
-    }
-    json_.skip();
-  }
-
-  /// Chooses whether a message is learnt.
-  void choose(ChatMessage& message, std::optional<bool>& chosen, bool is_learnt) {
-    if (chosen.value_or(is_learnt) != is_learnt) json_.fail("weight and train disagree");
-    chosen = is_learnt;
-    message.is_learnt = is_learnt;
-  }
-
-  void message(const char* role, const char* content) {
-    ChatMessage& message = chat_.emplace_back();
-    bool has_role = false;
-    bool has_content = false;
-    std::optional<bool> is_learnt;
-    json_.object([&](const std::string& key) {
-      if (key == role) {
-        message.role = json_.string();
-        has_role = true;
-      } else if (key == content) {
-        message.content = json_.string();
-        has_content = true;
-      } else if (key == "weight" && json_.peek() == JsonReader::Kind::number) {
-        const double weight = json_.number();
-        if (weight != 0 && weight != 1)
-          json_.fail(octavo::message("weight must be 0 or 1, but is ", weight));
-        choose(message, is_learnt, weight != 0);
-      } else if (key == "train" && json_.peek() == JsonReader::Kind::boolean) {
-        choose(message, is_learnt, json_.boolean());
-      } else {
-        skip(key);
-      }
-    });
-    if (!has_role || !has_content)
-      json_.fail(octavo::message("a message has no ", has_role ? content : role));
-    if (message.role == "human") message.role = "user";
-    if (message.role == "gpt") message.role = "assistant";
-    if (is_learnt.value_or(false) && message.role != "assistant") {
-      json_.fail(octavo::message("a message of the role '", message.role,
-                                 "' cannot be learnt: only the assistant's messages can; set its "
-                                 "weight to 0"));
-    }
-  }
-
-  JsonReader json_;
-  std::vector<ChatMessage> chat_;
-};
 
 /// Reads files of chats and encodes them.
 class ChatLoader {
@@ -254,17 +168,53 @@ class ChatLoader {
     seen_.begin_source();
     (void)seen_.add(lines.stream().file().identity(), path, {});
     Index count = 0;
-    for (std::string line; lines.next(line);) {
-      if (is_blank(line)) continue;
-      places_.push_back(lines.place());
-      read_.push_back(ChatLineReader(line, places_.back()).read());
+    const auto add_chat = [&](JsonReader& json, std::string place) {
+      places_.push_back(std::move(place));
+      read_.push_back(ChatRecordReader(json).read());
+      if (request_.last_turn_only) learn_last_turn(read_.back());
       ++count;
       if (read_.size() == together) encode(chats);
+    };
+    for (std::string line; lines.next(line);) {
+      if (is_blank(line)) continue;
+      const bool is_array = count == 0 && line[line.find_first_not_of(" \t\r")] == '[';
+      const std::string place = is_array ? path.string() : lines.place();
+      const std::size_t offset = is_array ? lines.begin() : 0;
+      if (is_array) read_rest(lines, line);
+      JsonReader json(line, place, offset, "correct the chat, or leave it out");
+      if (is_array) {
+        json.array([&] { add_chat(json, message(place, ": chat ", count + 1)); });
+      } else {
+        add_chat(json, place);
+      }
+      json.end();
     }
     lines.stream().require_size(lines.stream().file().size(), true);
     encode(chats);
-    require<IoError>(count > 0, path.string(), ": has no chat; write one JSON object per line");
+    require<IoError>(count > 0, path.string(),
+                     ": has no chat; write one JSON object per line, or an array of objects");
     data_.files.push_back({path, count});
+  }
+
+  /// Appends the following lines to `text`.
+  static void read_rest(FileLines& lines, std::string& text) {
+    for (std::string line; lines.next(line);) {
+      require<IoError>(text.size() + line.size() < most_document_bytes, lines.path().string(),
+                       ": a JSON array must have at most ", most_document_bytes,
+                       " bytes; write one JSON object per line");
+      text += '\n';
+      text += line;
+    }
+  }
+
+  /// Makes the assistant's last message the only one that is learnt.
+  static void learn_last_turn(std::vector<ChatMessage>& chat) {
+    bool is_last = true;
+    for (auto turn = chat.rbegin(); turn != chat.rend(); ++turn) {
+      if (turn->role != "assistant") continue;
+      turn->is_learnt = turn->is_learnt && is_last;
+      is_last = false;
+    }
   }
 
   /// Encodes the chats in `read_`.
@@ -330,8 +280,9 @@ class ChatLoader {
 }  // namespace detail
 
 /// Reads and encodes the chats of a run.
-/// @throws IoError      naming file, line and byte, if a file cannot be read or a line is not a
-/// chat
+/// @throws IoError      naming file, line and byte, if a file cannot be read or contains a line or
+/// element
+///                      that is not a chat
 /// @throws ConfigError  naming file and line of a chat that cannot be encoded, has tokens outside
 ///                      the vocabulary or has no target; if a file is named twice, or no chat is
 ///                      left

@@ -168,6 +168,7 @@ class FileLines {
       }
       if (ends_ || is_read_) {
         line.assign(buffer_, begin_, length);
+        last_ = erased_ + begin_;
         begin_ += length + (ends_ ? 1 : 0);
         return ends_ || length != 0;
       }
@@ -180,6 +181,8 @@ class FileLines {
   [[nodiscard]] bool is_whole() const { return ends_; }
   /// The number of the last line that was read, from 1 on.
   [[nodiscard]] std::uint64_t number() const { return number_; }
+  /// Returns the offset of the last line in the text, which is after a byte-order mark.
+  [[nodiscard]] std::size_t begin() const { return last_; }
   [[nodiscard]] const std::filesystem::path& path() const { return file_.file().path(); }
   /// The file and the number of the last line, for messages.
   [[nodiscard]] std::string place() const { return message(path().string(), ": line ", number_); }
@@ -189,6 +192,7 @@ class FileLines {
   void read_more() {
     constexpr std::size_t piece = std::size_t{1} << 16;
     buffer_.erase(0, begin_);
+    erased_ += begin_;
     begin_ = 0;
     const std::size_t before = buffer_.size();
     buffer_.resize(before + piece);
@@ -203,11 +207,13 @@ class FileLines {
 
   detail::TextStream file_;
   std::size_t longest_;
-  std::string buffer_;     ///< bytes read from the file; those before `begin_` were returned
-  std::size_t begin_ = 0;  ///< index of the next line
-  bool is_begun_ = false;  ///< some bytes were read
-  bool is_read_ = false;   ///< the file has no more bytes than the buffer
-  bool ends_ = false;      ///< the last line ends with a line feed
+  std::string buffer_;      ///< bytes read from the file; those before `begin_` were returned
+  std::size_t begin_ = 0;   ///< index of the next line
+  std::size_t erased_ = 0;  ///< bytes of the text before the buffer
+  std::size_t last_ = 0;    ///< offset of the last line
+  bool is_begun_ = false;   ///< some bytes were read
+  bool is_read_ = false;    ///< the file has no more bytes than the buffer
+  bool ends_ = false;       ///< the last line ends with a line feed
   std::uint64_t number_ = 0;
 };
 
