@@ -236,8 +236,11 @@ std::vector<std::int32_t> print_text(const Setup& setup, const Options& options,
            },
        .take =
            [&](std::int32_t token) {
+             const bool begins_answer = !first && !options.chat.empty();
              if (!first) first = Clock::now();
-             print(stream.add(setup.tokenizer->decode(std::span(&token, 1))));
+             print(stream.add(setup.tokenizer->decode(
+                 std::span(&token, 1),
+                 begins_answer ? octavo::TextPosition::start : octavo::TextPosition::after_text)));
            }});
   const auto end = Clock::now();
   if (!stream.is_stopped()) print(stream.end());

@@ -181,8 +181,8 @@ inline Choice encoded(const ChoiceTexts& texts, const octavo::Tokenizer& tokeniz
   // Spaces belong to the following words.
   const std::size_t end = texts.context.find_last_not_of(' ') + 1;
   const std::string space = texts.context.substr(end) + ' ';
-  const auto encode = [&](const std::string& text) {
-    std::vector<std::int32_t> tokens = tokenizer.encode(text);
+  const auto encode = [&](const std::string& text, octavo::TextPosition before) {
+    std::vector<std::int32_t> tokens = tokenizer.encode(text, {}, before);
     const auto wrong =
         std::ranges::find_if(tokens, [&](auto token) { return token >= vocabulary; });
     octavo::require<octavo::ConfigError>(
@@ -191,14 +191,14 @@ inline Choice encoded(const ChoiceTexts& texts, const octavo::Tokenizer& tokeniz
         "; pass the tokenizer that the model was trained with");
     return tokens;
   };
-  choice.context = encode(texts.context.substr(0, end));
+  choice.context = encode(texts.context.substr(0, end), octavo::TextPosition::start);
   octavo::require<octavo::ConfigError>(!choice.context.empty(), choice.place,
                                        ": the context must not be empty");
   for (const std::string& ending : texts.endings) {
     octavo::require<octavo::ConfigError>(!ending.empty(), choice.place,
                                          ": an ending must not be empty");
-    choice.endings.push_back(
-        {encode(space + ending), static_cast<Index>(programs::code_points(ending))});
+    choice.endings.push_back({encode(space + ending, octavo::TextPosition::after_text),
+                              static_cast<Index>(programs::code_points(ending))});
   }
   return choice;
 }

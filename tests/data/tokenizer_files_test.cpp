@@ -282,17 +282,16 @@ TEST_F(Files, UnknownPartsOfJsonAreNamed) {
   refused("/model/continuing_subword_prefix", "##", "continuing_subword_prefix");
   refused("/model/end_of_word_suffix", "</w>", "end_of_word_suffix");
   refused("/normalizer", {{"type", "Lowercase"}}, "normalizer Lowercase");
-  refused("/pre_tokenizer", {{"type", "Metaspace"}}, "pre_tokenizer Metaspace");
-  refused("/pre_tokenizer", nullptr, "must end with ByteLevel");
-  refused("/pre_tokenizer/add_prefix_space", true, "add_prefix_space");
+  refused("/pre_tokenizer", {{"type", "Metaspace"}}, "Metaspace has no replacement");
+  refused("/pre_tokenizer", nullptr, "decoder ByteLevel");
   refused("/pre_tokenizer/novelty", true, "'novelty' is not supported");
   refused("/post_processor", {{"type", "BertProcessing"}}, "post_processor BertProcessing");
   refused("/decoder", {{"type", "WordPiece"}}, "decoder WordPiece");
   refused("/decoder", {{"type", "Replace"}, {"pattern", {{"String", "_"}}}, {"content", " "}},
           "pattern");
   refused("/decoder", {{"type", "Replace"}, {"pattern", {{"Regex", "\u2581"}}}}, "pattern Regex");
-  refused("/decoder", {{"type", "Replace"}, {"content", ""}}, "content");
-  refused("/added_tokens/0/lstrip", true, "lstrip");
+  refused("/decoder", {{"type", "Replace"}, {"content", ""}}, "no pattern");
+  refused("/added_tokens/0/single_word", true, "single_word");
   refused("/added_tokens/0/content", "", "an id and a content");
 }
 

@@ -171,6 +171,11 @@ void tokenizer_json(Bytes bytes) {
   require_round_trip(octavo::load_tokenizer_json(file.with(bytes)));
 }
 
+void sentencepiece(Bytes bytes) {
+  static InputFile file("sentencepiece.model");
+  require_round_trip(octavo::load_sentencepiece(file.with(bytes)));
+}
+
 void tiktoken(Bytes bytes) {
   static InputFile file("tokenizer.model");
   static const octavo::TiktokenOptions options{"\\p{L}+|\\s+|.", {"<|end|>"}};
@@ -221,6 +226,7 @@ constexpr std::array targets{Target{"config", config},
                              Target{"manifest", manifest},
                              Target{"megatron-index", megatron_index},
                              Target{"safetensors", safetensors},
+                             Target{"sentencepiece", sentencepiece},
                              Target{"tiktoken", tiktoken},
                              Target{"token-file", token_file},
                              Target{"tokenizer-json", tokenizer_json}};

@@ -43,6 +43,28 @@ def tokenizer(pre_tokenizer, merges, **more):
                       "merges": [f"{left} {right}" for left, right in merges]}, **more}
 
 
+def sentencepiece(pieces, trainer, normalizer):
+    """A model of pieces (text, score, type); the other messages are fields of small integers."""
+    def field(number, value):
+        return bytes([number << 3 | 2, len(value)]) + value
+
+    def integers(fields):
+        keys = [[number << 3] if number < 16 else [number << 3 & 127 | 128, number >> 4] for number in fields]
+        return b"".join(bytes([*key, value]) for key, value in zip(keys, fields.values()))
+    return b"".join(field(1, field(1, text.encode()) + struct.pack("<Bf", 2 << 3 | 5, score) + integers({3: kind}))
+                    for text, score, kind in pieces) + field(2, integers(trainer)) + field(3, integers(normalizer))
+
+
+PIECES = [("<unk>", 0, 2), ("<s>", 0, 3), ("<0x01>", 0, 6), ("\u2581", -1, 1), ("a", -2, 1), ("B", -3, 1),
+          ("\u2581a", -0.5, 1), ("aB", -0.5, 1), ("\n", 0, 4)]
+CHARACTERS = {
+    "normalizer": {"type": "Sequence", "normalizers": [
+        {"type": "Prepend", "prepend": "\u2581"},
+        {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}]},
+    "decoder": {"type": "Sequence", "decoders": [
+        {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "}, {"type": "ByteFallback"},
+        {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]}}
+METASPACE = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first", "split": True}
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True,
               "use_regex": True}
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
@@ -90,6 +112,7 @@ SEEDS = {
                     safetensors({"a": tensor("F64", [2 ** 62, 4], 0, 0)}),
                     safetensors({"a": tensor("U8", [4], 0, 4)}, bytes(4), 2 ** 64 - 1),
                     safetensors(b'{"a":' * 40, bytes(3))],
+    "sentencepiece": [sentencepiece(PIECES, {3: 2, 35: 1}, {3: 1, 4: 0}), sentencepiece(PIECES, {}, {})],
     "tiktoken": [b"".join(b"%s %d\n" % (base64.b64encode(word), rank) for rank, word in enumerate(
         [bytes([byte]) for byte in range(256)] + [b"aB", b"aB 1", b"\xc3\xa9"]))],
     "token-file": [llm_c(20240520, 1, [50256, 1, 2], "H"), llm_c(20240801, 7, [40000, 1, 2], "I"),
@@ -97,6 +120,8 @@ SEEDS = {
                    struct.pack("<64I", *range(64)), b"MMIDIDX\0\0"],
     "tokenizer-json": [tokenizer(BYTE_LEVEL, [("a", "b"), ("ab", "B")]),
                        tokenizer(SPLIT, [("\u00c3", "\u00a9")], normalizer={"type": "NFC"}),
+                       tokenizer(None, [("a", "b"), ("ab", "B")], **CHARACTERS),
+                       tokenizer(METASPACE, [("a", "b")], **{**CHARACTERS, "normalizer": None}),
                        tokenizer(SPLIT, [], post_processor={"type": "TemplateProcessing"})],
 }
 

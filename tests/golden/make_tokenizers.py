@@ -4,14 +4,20 @@
 Small tokenizers of byte pairs, laid out as those of GPT-2, Llama 3, Qwen and SmolLM2, trained on the
 texts below by the package tokenizers, and one file of tiktoken; expected.json has the texts and
 what both packages encode them to, with the names of special tokens as text and as tokens.
+characters.json has the same for BPE of characters, laid out as the tokenizers of Llama 2, Mistral
+and Gemma, and for white space around added tokens, with the texts that the tokens decode to;
+sentencepiece.model is a model of the package sentencepiece.
 """
 
 import base64
+import io
 import json
+import random
 from pathlib import Path
 
+import sentencepiece
 import tiktoken
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import trainers
 
 FOLDER = Path(__file__).parent / "tokenizers"
@@ -77,9 +83,9 @@ def make_all():
     return {"gpt2": gpt2, "llama3": llama3, "qwen": qwen, "smollm2": smollm2}
 
 
-def encoded(tokenizer, specials_are_text):
+def encoded(tokenizer, specials_are_text, texts):
     tokenizer.encode_special_tokens = specials_are_text
-    return [tokenizer.encode(text, add_special_tokens=False).ids for text in TEXTS]
+    return [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
 
 
 def write(name, tokenizer):
@@ -88,6 +94,87 @@ def write(name, tokenizer):
         layout["model"]["merges"] = [" ".join(pair) for pair in layout["model"]["merges"]]
         del layout["model"]["type"]
     (FOLDER / f"{name}.json").write_text(json.dumps(layout, separators=(",", ":")) + "\n")
+
+
+MARK = "\u2581"
+SPLIT_WORDS = pre_tokenizers.Metaspace(MARK, "always", True)
+DECODERS = [decoders.Replace(MARK, " "), decoders.ByteFallback(), decoders.Fuse()]
+STRIP = decoders.Strip(" ", 1, 0)
+
+
+def character_texts():
+    """Texts, and random strings of pieces that these tokenizers treat differently."""
+    draw = random.Random(1)
+    pieces = [" ", "  ", "     ", "\n", "\n\n", "\t", "\u00a0", MARK, MARK * 2, "<s>", "</s>", "<tag>",
+              "<0x0A>", "<unk>", "a", "th", "the", " the", "Sp", "ain", "in", "\u00e9", "\u4f60", "\u00df",
+              "\U0001f600", "\u0449", "\u3000", "1", "12", ".", "\x00", "\x7f", "rain", " plain"]
+    drawn = ["".join(draw.choices(pieces, k=draw.randint(1, 24))) for _ in range(24)]
+    return TEXTS + ["a ", "  a", " \n", "<s>", "<s> a", "a <s> </s>  b", MARK + "a", "the <tag>  the"] + drawn
+
+
+def characters(trained_with, normalizer, pre_tokenizer, decoder, added):
+    """BPE of characters with byte fallback, of fewer characters than the texts have."""
+    trained = Tokenizer(models.BPE())
+    trained.normalizer = normalizers.Replace(" ", MARK)
+    trained.pre_tokenizer = trained_with
+    trained.train_from_iterator(TEXTS[:9], trainers.BpeTrainer(
+        vocab_size=160, limit_alphabet=50, show_progress=False))
+    model = json.loads(trained.to_str())["model"]
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *model["vocab"]]
+    tokenizer = Tokenizer(models.BPE(
+        vocab={text: place for place, text in enumerate(tokens)}, unk_token="<unk>", fuse_unk=True,
+        merges=[tuple(pair) for pair in model["merges"]], byte_fallback=True))
+    tokenizer.normalizer = normalizer
+    tokenizer.pre_tokenizer = pre_tokenizer
+    tokenizer.decoder = decoders.Sequence(decoder)
+    tokenizer.add_special_tokens(
+        [AddedToken(text, normalized=False, special=True) for text in tokens[:3]])
+    tokenizer.add_tokens(added)
+    tokenizer.post_processor = processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 1)])
+    return tokenizer
+
+
+def make_characters():
+    prefix = train("prefix", pre_tokenizers.ByteLevel(add_prefix_space=True))
+    prefix.add_special_tokens([AddedToken("<s>", lstrip=True), AddedToken("</s>", rstrip=True)])
+    prefix.add_tokens([AddedToken("<tag>", lstrip=True, rstrip=True, normalized=True)])
+    to_mark = normalizers.Replace(" ", MARK)
+    return {
+        "llama2": characters(SPLIT_WORDS, normalizers.Sequence([normalizers.Prepend(MARK), to_mark]), None,
+                             [*DECODERS, STRIP], [AddedToken("<tag>", normalized=True)]),
+        "mistral": characters(SPLIT_WORDS, None, pre_tokenizers.Metaspace(MARK, "first", False),
+                              [*DECODERS, STRIP], [AddedToken("<tag>", rstrip=True, normalized=False)]),
+        # Its tokens have spaces within, as none of its words was split.
+        "gemma": characters(None, to_mark, pre_tokenizers.Split(" ", "merged_with_previous", False), DECODERS,
+                            [AddedToken(text, normalized=False) for text in ("\n\n", MARK * 2, "<tag>")]),
+        "words": characters(SPLIT_WORDS, None, SPLIT_WORDS, [*DECODERS, STRIP], ["<tag>"]),
+        "prefix": prefix,
+    }
+
+
+def make_sentencepiece():
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(line for text in TEXTS for line in text.split("\n") if "\x00" not in line),
+        model_writer=model, model_type="bpe", vocab_size=440, byte_fallback=True, character_coverage=0.98,
+        normalization_rule_name="identity", remove_extra_whitespaces=False, split_digits=True,
+        allow_whitespace_only_pieces=True, control_symbols=["[INST]"], user_defined_symbols=["<tag>", "\n\n"],
+        minloglevel=2)
+    (FOLDER / "sentencepiece.model").write_bytes(model.getvalue())
+    return sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+
+
+def write_characters():
+    texts = character_texts()
+    model = make_sentencepiece()
+    tokens = {"sentencepiece": {"text": [model.encode(text) for text in texts]}}
+    decoded = {"sentencepiece": [model.decode(ids) for ids in tokens["sentencepiece"]["text"]]}
+    for name, tokenizer in make_characters().items():
+        write(name, tokenizer)
+        tokens[name] = {"text": encoded(tokenizer, True, texts), "special": encoded(tokenizer, False, texts)}
+        decoded[name] = [tokenizer.decode(ids, skip_special_tokens=False) for ids in tokens[name]["special"]]
+    (FOLDER / "characters.json").write_text(
+        json.dumps({"texts": texts, "tokens": tokens, "decoded": decoded}, separators=(",", ":")) + "\n")
 
 
 def make_tiktoken(llama3):
@@ -109,13 +196,14 @@ def main():
     tokens = {}
     for name, tokenizer in tokenizers.items():
         write(name, tokenizer)
-        tokens[name] = {"text": encoded(tokenizer, True), "special": encoded(tokenizer, False)}
+        tokens[name] = {"text": encoded(tokenizer, True, TEXTS), "special": encoded(tokenizer, False, TEXTS)}
     tiny = make_tiktoken(tokenizers["llama3"])
     tokens["tiktoken"] = {"text": [tiny.encode_ordinary(text) for text in TEXTS],
                           "special": [tiny.encode(t, allowed_special="all") for t in TEXTS]}
     (FOLDER / "expected.json").write_text(
         json.dumps({"pattern": LLAMA3, "texts": TEXTS, "tokens": tokens}, separators=(",", ":"))
         + "\n")
+    write_characters()
 
 
 if __name__ == "__main__":

@@ -23,6 +23,13 @@ struct AddedToken {
   std::int32_t token = 0;
   bool is_special = true;     ///< found only if the caller allows it
   bool is_normalised = true;  ///< searched for after the text was normalised
+  bool strips_left = false;   ///< removes the white space before it
+  bool strips_right = false;  ///< removes the white space after it
+  std::string normalised{};   ///< the text to search for, if it is not `text`
+
+  [[nodiscard]] std::string_view searched() const {
+    return normalised.empty() ? std::string_view(text) : std::string_view(normalised);
+  }
 };
 
 /// Finds the first of several tokens in a text. If several begin at one place, it finds the
@@ -37,17 +44,17 @@ class AddedTokens {
   /// @param token  outlives this
   void add(const AddedToken& token) {
     const auto place = std::find_if(tokens_.begin(), tokens_.end(), [&](const AddedToken* other) {
-      return other->text.size() < token.text.size();
+      return other->searched().size() < token.searched().size();
     });
     tokens_.insert(place, &token);
-    begins_[static_cast<std::uint8_t>(token.text.front())] = true;
+    begins_[static_cast<std::uint8_t>(token.searched().front())] = true;
   }
 
   [[nodiscard]] Found find(std::string_view text, std::size_t from) const {
     for (std::size_t at = tokens_.empty() ? text.size() : from; at < text.size(); ++at) {
       if (!begins_[static_cast<std::uint8_t>(text[at])]) continue;
       for (const AddedToken* token : tokens_) {
-        if (text.substr(at).starts_with(token->text)) return {at, token};
+        if (text.substr(at).starts_with(token->searched())) return {at, token};
       }
     }
     return {text.size(), nullptr};

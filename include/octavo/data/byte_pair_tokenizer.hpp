@@ -1,13 +1,12 @@
 /// @file
-/// Byte-level BPE tokenizers, as of GPT-2, Llama 3 and Qwen. Needs PCRE2: see split_pattern.hpp.
+/// BPE tokenizers, as of GPT-2, Llama, Mistral, Gemma and Qwen. Needs PCRE2: see split_pattern.hpp.
 #pragma once
 
 #include <octavo/core/context.hpp>
-#include <octavo/core/utf8.hpp>
 #include <octavo/data/added_tokens.hpp>
-#include <octavo/data/byte_pairs.hpp>
-#include <octavo/data/normal_form.hpp>
-#include <octavo/data/split_pattern.hpp>
+#include <octavo/data/code_point.hpp>
+#include <octavo/data/text_changes.hpp>
+#include <octavo/data/text_encoder.hpp>
 #include <octavo/data/tokenizer.hpp>
 
 #include <algorithm>
@@ -15,8 +14,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
-#include <deque>
 #include <exception>
 #include <mutex>
 #include <optional>
@@ -28,159 +25,11 @@
 
 namespace octavo OCTAVO_ABI {
 
-namespace detail {
-
-/// The content of a BPE tokenizer's file.
-struct BytePairModel {
-  BytePairs pairs;
-  std::vector<SplitPattern> patterns;  ///< each splits the pieces of the one before
-  std::vector<AddedToken> added;
-  std::vector<NormalForm> forms;      ///< applied to the text in this order before it is split
-  NormalizeText normalize = nullptr;  ///< null: text that `forms` may change is an error
-  bool (*is_stopped)() = nullptr;     ///< null: encoding always runs to its end
-  std::vector<std::string> ignored;   ///< settings of the file without effect, by name
-};
-
-/// The beginning of a word in a text, and the number of tokens before it.
-struct WordBegin {
-  std::size_t place = 0;
-  std::size_t tokens = 0;
-};
-
-/// Returns the first byte in [from, until) that begins no UTF-8 character. If none exists, returns
-/// the end of the character at or after `until`.
-/// @param from  a boundary between characters
-[[nodiscard]] inline std::size_t utf8_until(std::string_view text, std::size_t from,
-                                            std::size_t until) {
-  constexpr std::uint64_t high_bits = 0x8080808080808080u;
-  std::uint64_t eight = 0;
-  while (from < until) {
-    while (from + sizeof eight <= until) {
-      std::memcpy(&eight, text.data() + from, sizeof eight);
-      if ((eight & high_bits) != 0) break;
-      from += sizeof eight;
-    }
-    if (from >= until) break;
-    const std::size_t length = utf8_length(text.substr(from));
-    if (length == 0) break;
-    from += length;
-  }
-  return from;
-}
-
-/// A text and the part of it that is encoded.
-struct TextPart {
-  std::string_view text{};
-  std::size_t from = 0;
-  std::size_t until = 0;
-  std::size_t utf8_end = 0;  ///< first byte from `until` on that begins no character, or the end
-};
-
-/// Encodes text with one model in one thread.
-class TextEncoder {
- public:
-  /// @param model  outlives the encoder
-  /// @param bytes  approximate number of bytes to encode
-  TextEncoder(const BytePairModel& model, std::size_t bytes)
-      : byte_tokens_(model.pairs.byte_tokens),
-        is_stopped_(model.is_stopped),
-        has_all_bytes_(std::find(byte_tokens_.begin(), byte_tokens_.end(), -1) ==
-                       byte_tokens_.end()),
-        words_(model.pairs, bytes) {
-    matchers_.reserve(model.patterns.size());
-    for (const SplitPattern& pattern : model.patterns) matchers_.emplace_back(pattern);
-  }
-
-  /// Appends the tokens of the words from `part.from` on, until a word ends at or after
-  /// `part.until`. The tokens do not depend on the text before `part.from`.
-  /// @param begins  if `from` may be within a word: receives the beginnings of the first words; a
-  ///                word that continues far beyond `until` is not encoded
-  /// @return the end of the last word
-  std::size_t encode(const TextPart& part, std::vector<std::int32_t>& tokens,
-                     std::vector<WordBegin>* begins = nullptr) {
-    const auto [text, start, until, utf8_end] = part;
-    std::size_t from = start;
-    if (!has_all_bytes_) require_tokens(text, from, until);
-    while (from < until) {
-      std::size_t end = utf8_until(text, from, until);
-      if (end > from) {
-        if (end >= until) end = utf8_end;
-        const std::size_t begin = std::exchange(
-            from, split(0, text.substr(0, end), from, std::min(until, end), tokens, begins));
-        if (from == begin) break;
-        continue;
-      }
-      // Bytes that are not UTF-8 form a word.
-      while (end < text.size() && utf8_length(text.substr(end)) == 0) ++end;
-      if (is_left(begins, end, until)) break;
-      note(begins, from, tokens);
-      words_.encode(text.substr(from, end - from), tokens);
-      from = end;
-    }
-    return from;
-  }
-
- private:
-  static constexpr std::size_t most_begins = 256;
-  static constexpr std::size_t far_behind = std::size_t{1} << 16;
-
-  static bool is_left(const std::vector<WordBegin>* begins, std::size_t end, std::size_t until) {
-    return begins != nullptr && end > until + far_behind;
-  }
-
-  static void note(std::vector<WordBegin>* begins, std::size_t place,
-                   const std::vector<std::int32_t>& tokens) {
-    if (begins != nullptr && begins->size() < most_begins)
-      begins->push_back({place, tokens.size()});
-  }
-
-  void require_tokens(std::string_view text, std::size_t from, std::size_t until) const {
-    for (std::size_t place = from; place < until; ++place) {
-      const auto byte = static_cast<std::uint8_t>(text[place]);
-      require<ConfigError>(byte_tokens_[byte] >= 0, "the tokenizer has no token for the byte ",
-                           byte, ", at byte ", place, " of the text; remove it from the text");
-    }
-  }
-
-  /// Splits a text by the pattern of a stage, and its pieces by the patterns of later stages.
-  std::size_t split(std::size_t stage, std::string_view text, std::size_t from, std::size_t until,
-                    std::vector<std::int32_t>& tokens, std::vector<WordBegin>* begins) {
-    if (stage == matchers_.size()) {
-      if (is_left(begins, text.size(), until)) return from;
-      note(begins, from, tokens);
-      words_.encode(text.substr(from), tokens);
-      return text.size();
-    }
-    const auto piece = [&](std::size_t begin, std::size_t end) {
-      if (begin < end)
-        split(stage + 1, text.substr(begin, end - begin), 0, end - begin, tokens, nullptr);
-    };
-    while (from < until) {
-      if (is_stopped_ != nullptr && is_stopped_()) throw StoppedError("encoding was stopped");
-      ByteRange match;
-      if (!matchers_[stage].find(text, from, match)) match = {text.size(), text.size()};
-      if (is_left(begins, match.end, until)) break;
-      note(begins, from, tokens);
-      piece(from, match.begin);
-      piece(match.begin, match.end);
-      from = match.end;
-    }
-    return from;
-  }
-
-  const std::array<std::int32_t, 256>& byte_tokens_;
-  bool (*is_stopped_)();
-  bool has_all_bytes_;
-  std::vector<SplitMatcher> matchers_;
-  WordEncoder words_;
-};
-
-}  // namespace detail
-
-/// A byte-level BPE tokenizer. It finds added tokens first, normalises the text between them if the
-/// tokenizer has a normal form, splits it into words by regular expressions, and merges the bytes
-/// of each word by rank. Bytes that are not UTF-8 form separate words. `load_tokenizer` reads one
-/// from a file.
+/// A tokenizer that merges pairs of tokens by rank (BPE), beginning with the bytes of a text, or
+/// with its characters. It finds added tokens first, changes the text between them as the tokenizer
+/// demands, such as to a normal form, splits it into words by regular expressions if the tokenizer
+/// has any, and merges within each word. Bytes that are not UTF-8 form separate words.
+/// `load_tokenizer` reads one from a file.
 class BytePairTokenizer final : public Tokenizer {
  public:
   explicit BytePairTokenizer(detail::BytePairModel model) : model_(std::move(model)) {
@@ -204,12 +53,13 @@ class BytePairTokenizer final : public Tokenizer {
   /// @throws ConfigError  also if the tokenizer has no token for a byte of the text, or normalises
   ///                      text and was loaded without a function for that
   [[nodiscard]] std::vector<std::int32_t> encode(
-      std::string_view text, std::span<const std::string> allowed = {}) const override {
+      std::string_view text, std::span<const std::string> allowed = {},
+      TextPosition position = TextPosition::start) const override {
     const Finders finders = finders_of(allowed);
     detail::TextEncoder encoder(model_, text.size());
     std::vector<std::int32_t> tokens;
-    NormalizedTexts normalized;
-    for (const Segment& segment : segments_of(text, finders, normalized)) {
+    detail::ChangedTexts changed;
+    for (const Segment& segment : segments_of(text, position, finders, changed)) {
       if (segment.token.has_value()) {
         tokens.push_back(*segment.token);
       } else {
@@ -224,14 +74,18 @@ class BytePairTokenizer final : public Tokenizer {
   /// begins at the same place as a word of the next part.
   [[nodiscard]] std::vector<std::vector<std::int32_t>> encode_all(
       std::span<const std::string_view> texts, const Context<Cpu>& context,
-      std::span<const std::string> allowed = {}) const override {
+      std::span<const std::string> allowed = {},
+      std::span<const TextPosition> positions = {}) const override {
+    detail::require_positions(texts.size(), positions.size());
     const Finders finders = finders_of(allowed);
     std::vector<Part> parts;
     std::vector<std::size_t> first_parts;  // of each text
-    NormalizedTexts normalized;
-    for (const std::string_view text : texts) {
+    detail::ChangedTexts changed;
+    for (std::size_t i = 0; i < texts.size(); ++i) {
       first_parts.push_back(parts.size());
-      for (const Segment& segment : segments_of(text, finders, normalized)) cut(segment, parts);
+      const TextPosition position = positions.empty() ? TextPosition::start : positions[i];
+      for (const Segment& segment : segments_of(texts[i], position, finders, changed))
+        cut(segment, parts);
     }
     first_parts.push_back(parts.size());
     find_utf8_ends(parts);
@@ -249,12 +103,17 @@ class BytePairTokenizer final : public Tokenizer {
     return tokens;
   }
 
-  [[nodiscard]] std::string decode(std::span<const std::int32_t> tokens) const override {
+  [[nodiscard]] std::string decode(std::span<const std::int32_t> tokens,
+                                   TextPosition position = TextPosition::start) const override {
     std::string text;
     for (std::size_t i = 0; i < tokens.size(); ++i) {
       if (tokens[i] < 0 || tokens[i] >= vocabulary_size())
         detail::refuse_token(tokens[i], i, vocabulary_size());
       text += model_.pairs.bytes[static_cast<std::size_t>(tokens[i])];
+    }
+    if (position == TextPosition::start) {
+      const std::size_t spaces = std::min(text.find_first_not_of(' '), text.size());
+      text.erase(0, std::min(spaces, model_.leading_spaces));
     }
     return text;
   }
@@ -291,60 +150,41 @@ class BytePairTokenizer final : public Tokenizer {
     return finders;
   }
 
-  /// Normalised texts, which outlive the segments that refer to them.
-  using NormalizedTexts = std::deque<std::string>;
-
-  [[nodiscard]] std::vector<Segment> segments_of(std::string_view text, const Finders& finders,
-                                                 NormalizedTexts& normalized) const {
+  [[nodiscard]] std::vector<Segment> segments_of(std::string_view text, TextPosition position,
+                                                 const Finders& finders,
+                                                 detail::ChangedTexts& changed) const {
     std::vector<Segment> segments;
-    find_tokens(text, finders[0], segments, [&](std::string_view between) {
-      find_tokens(normal_form(between, normalized), finders[1], segments,
-                  [&](std::string_view rest) {
-                    segments.push_back({rest, {}});
-                  });
-    });
+    find_tokens(
+        text, position, finders[0], segments, [&](std::string_view between, TextPosition before) {
+          const std::string_view normal =
+              detail::changed(between, model_.changes, before, model_.normalize, changed);
+          find_tokens(normal, before, finders[1], segments,
+                      [&](std::string_view rest, TextPosition before_rest) {
+                        segments.push_back({detail::changed(rest, model_.piece_changes, before_rest,
+                                                            model_.normalize, changed),
+                                            {}});
+                      });
+        });
     return segments;
   }
+
   /// Appends a segment for each token found, and calls `body` for the text between them.
   template <class Body>
-  static void find_tokens(std::string_view text, const detail::AddedTokens& finder,
-                          std::vector<Segment>& segments, const Body& body) {
+  static void find_tokens(std::string_view text, TextPosition position,
+                          const detail::AddedTokens& finder, std::vector<Segment>& segments,
+                          const Body& body) {
     for (std::size_t from = 0; from < text.size();) {
       const detail::AddedTokens::Found found = finder.find(text, from);
-      if (found.begin > from) body(text.substr(from, found.begin - from));
-      if (found.token == nullptr) return;
-      segments.push_back({{}, found.token->token});
-      from = found.begin + found.token->text.size();
+      std::string_view between = text.substr(from, found.begin - from);
+      const detail::AddedToken* token = found.token;
+      if (token != nullptr && token->strips_left)
+        between = between.substr(0, detail::size_without_white_space_at_end(between));
+      if (!between.empty()) body(between, from == 0 ? position : TextPosition::after_special_token);
+      if (token == nullptr) return;
+      segments.push_back({{}, token->token});
+      from = found.begin + token->searched().size();
+      if (token->strips_right) from += detail::white_space_at_start(text.substr(from));
     }
-  }
-
-  /// Returns the text in the tokenizer's normal form. Bytes that are not UTF-8 do not change.
-  [[nodiscard]] std::string_view normal_form(std::string_view text,
-                                             NormalizedTexts& normalized) const {
-    for (const NormalForm form : model_.forms) {
-      std::string changed;
-      std::size_t kept = 0;  // of the text, up to here `changed` has all
-      for (std::size_t from = 0; from < text.size();) {
-        const std::size_t end = detail::utf8_until(text, from, text.size());
-        const std::string_view valid = text.substr(from, end - from);
-        const std::size_t place = detail::unchanged_until(valid, form);
-        if (place < valid.size()) {
-          require<ConfigError>(
-              model_.normalize != nullptr, "the tokenizer normalises text, which may change '",
-              valid.substr(place, utf8_length(valid.substr(place))), "' at byte ", from + place,
-              " of the text, but it was loaded without a normalisation function; pass "
-              "normalize_by_utf8proc to load_tokenizer, or build the program with utf8proc");
-          changed.append(text.substr(kept, from - kept)).append(model_.normalize(valid, form));
-          kept = end;
-        }
-        from = end;
-        while (from < text.size() && utf8_length(text.substr(from)) == 0) ++from;
-      }
-      if (kept == 0) continue;
-      changed.append(text.substr(kept));
-      text = normalized.emplace_back(std::move(changed));
-    }
-    return text;
   }
 
   static void cut(const Segment& segment, std::vector<Part>& parts) {

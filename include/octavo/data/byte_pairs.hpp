@@ -4,6 +4,8 @@
 
 #include <octavo/core/device.hpp>
 #include <octavo/core/error.hpp>
+#include <octavo/core/utf8.hpp>
+#include <octavo/data/code_point.hpp>
 
 #include <algorithm>
 #include <array>
@@ -85,13 +87,41 @@ struct TextHash {
 };
 using TokenMap = std::unordered_map<std::string, std::int32_t, TextHash, std::equal_to<>>;
 
-/// The tokens of a vocabulary and their merges.
+/// The tokens of a vocabulary and their merges. Words consist of bytes, or of characters if
+/// `characters` is not empty. A character without a token consists of its bytes.
 struct BytePairs {
   std::vector<std::string> bytes;               ///< bytes of each token
   std::array<std::int32_t, 256> byte_tokens{};  ///< the token of each byte, or −1
+  std::vector<std::int32_t> characters;         ///< the token of each code point, or −1
   PairMerges merges;
+  PairMerges adjacent;   ///< pairs of code points between which some merge joins tokens
   TokenMap whole_words;  ///< words with a single token regardless of merges
+
+  [[nodiscard]] bool has_characters() const { return !characters.empty(); }
+  [[nodiscard]] std::int32_t token_of(std::uint32_t code) const {
+    return code < characters.size() ? characters[code] : -1;
+  }
 };
+
+/// Returns the end of the word that begins at `from`: the first place where no merge can join the
+/// characters before and after it, so that the words of a text can be merged separately. Words of
+/// bytes end with the text.
+/// @param text  valid UTF-8
+[[nodiscard]] inline std::size_t end_of_word(const BytePairs& pairs, std::string_view text,
+                                             std::size_t from) {
+  if (!pairs.has_characters()) return text.size();
+  Character last = first_character(text.substr(from));
+  std::size_t at = from + last.length;
+  while (at < text.size()) {
+    const Character next = first_character(text.substr(at));
+    const auto [left, right] =
+        std::pair(static_cast<std::int32_t>(last.code), static_cast<std::int32_t>(next.code));
+    if (!pairs.adjacent.find(left, right).exists()) break;
+    last = next;
+    at += next.length;
+  }
+  return at;
+}
 
 /// Encodes words by merging adjacent tokens until no pair merges. Each step merges the pair of the
 /// lowest rank, and the leftmost of several. Caches short words, which does not change tokens.
@@ -104,7 +134,7 @@ class WordEncoder {
       : pairs_(pairs),
         seen_(std::bit_ceil(std::clamp<std::size_t>(bytes / 16, 1, std::size_t{1} << 15))) {}
 
-  /// Appends the tokens of a word. Every byte of the word must have a token.
+  /// Appends the tokens of a word. Every character or byte of the word must have a token.
   /// @throws ConfigError  if it has 2^31 bytes or more
   void encode(std::string_view word, std::vector<std::int32_t>& tokens) {
     if (word.size() > longest_seen) return encode_anew(word, tokens);
@@ -165,16 +195,40 @@ class WordEncoder {
                          "a word must have at most "
                          "2^31 - 1 bytes, but has ",
                          word.size(), "; split the text");
-    parts_.resize(word.size());
-    for (std::size_t i = 0; i < word.size(); ++i)
-      parts_[i].token = pairs_.byte_tokens[static_cast<std::uint8_t>(word[i])];
-    if (word.size() <= short_word) {
+    divide(word);
+    if (parts_.size() <= short_word) {
       merge_short();
     } else {
       merge_long();
     }
     for (const Part& part : parts_) {
       if (part.token != none) tokens.push_back(part.token);
+    }
+  }
+
+  /// Divides a word into the tokens that no merge has joined yet.
+  void divide(std::string_view word) {
+    parts_.clear();
+    parts_.reserve(word.size());
+    const auto add = [this](std::int32_t token) {
+      parts_.emplace_back();
+      parts_.back().token = token;
+    };
+    while (!word.empty()) {
+      std::size_t length = 1;
+      std::int32_t token = -1;
+      if (pairs_.has_characters() && utf8_length(word) > 0) {
+        const Character character = first_character(word);
+        length = character.length;
+        token = pairs_.token_of(character.code);
+      }
+      if (token >= 0) {
+        add(token);
+      } else {
+        for (const char byte : word.substr(0, length))
+          add(pairs_.byte_tokens[static_cast<std::uint8_t>(byte)]);
+      }
+      word.remove_prefix(length);
     }
   }
 

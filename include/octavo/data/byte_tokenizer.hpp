@@ -26,7 +26,8 @@ class ByteTokenizer final : public Tokenizer {
   }
 
   [[nodiscard]] std::vector<std::int32_t> encode(
-      std::string_view text, std::span<const std::string> allowed = {}) const override {
+      std::string_view text, std::span<const std::string> allowed = {},
+      TextPosition /*position*/ = TextPosition::start) const override {
     for (const std::string& name : allowed) (void)special_token(name);
     std::vector<std::int32_t> tokens(text.size());
     std::transform(text.begin(), text.end(), tokens.begin(),
@@ -36,7 +37,9 @@ class ByteTokenizer final : public Tokenizer {
 
   [[nodiscard]] std::vector<std::vector<std::int32_t>> encode_all(
       std::span<const std::string_view> texts, const Context<Cpu>& context,
-      std::span<const std::string> allowed = {}) const override {
+      std::span<const std::string> allowed = {},
+      std::span<const TextPosition> positions = {}) const override {
+    detail::require_positions(texts.size(), positions.size());
     for (const std::string& name : allowed) (void)special_token(name);
     std::vector<std::vector<std::int32_t>> tokens(texts.size());
     parallel_for(static_cast<Index>(texts.size()), many_elements, context, [&](Index i) {
@@ -46,7 +49,8 @@ class ByteTokenizer final : public Tokenizer {
     return tokens;
   }
 
-  [[nodiscard]] std::string decode(std::span<const std::int32_t> tokens) const override {
+  [[nodiscard]] std::string decode(std::span<const std::int32_t> tokens,
+                                   TextPosition /*position*/ = TextPosition::start) const override {
     std::string text;
     text.reserve(tokens.size());
     for (std::size_t i = 0; i < tokens.size(); ++i) {

@@ -2,7 +2,7 @@
 /// Unicode's normal forms, and text that they leave unchanged.
 #pragma once
 
-#include <octavo/core/version.hpp>
+#include <octavo/data/code_point.hpp>
 
 #include <algorithm>
 #include <array>
@@ -20,12 +20,6 @@ enum class NormalForm { nfc, nfd, nfkc, nfkd };
 using NormalizeText = std::string (*)(std::string_view text, NormalForm form);
 
 namespace detail {
-
-/// Code points from `first` to `last`.
-struct CodePoints {
-  std::uint32_t first;
-  std::uint32_t last;
-};
 
 /// Some code points that NFC leaves unchanged and that combine with no other: text of these alone
 /// is in NFC. They include Latin, Greek, Cyrillic, Japanese, Chinese and Korean letters,
@@ -53,13 +47,10 @@ inline constexpr std::array settled_in_nfc{
 /// @param text  valid UTF-8
 [[nodiscard]] inline std::size_t settled_in_nfc_until(std::string_view text) {
   for (std::size_t at = 0; at < text.size();) {
-    const auto byte = [&](std::size_t i) { return static_cast<std::uint8_t>(text[at + i]); };
-    const std::uint32_t first = byte(0);
-    const std::size_t length = first < 0x80 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
-    std::uint32_t code = length == 1 ? first : first & (0xffu >> (length + 1));
-    for (std::size_t i = 1; i < length; ++i) code = (code << 6) | (byte(i) & 0x3fu);
-    const auto range = std::find_if(settled_in_nfc.begin(), settled_in_nfc.end(),
-                                    [&](CodePoints points) { return code <= points.last; });
+    const auto [code, length] = first_character(text.substr(at));
+    const auto range =
+        std::find_if(settled_in_nfc.begin(), settled_in_nfc.end(),
+                     [code = code](CodePoints points) { return code <= points.last; });
     if (range == settled_in_nfc.end() || code < range->first) return at;
     at += length;
   }

@@ -22,6 +22,14 @@ class StoppedError : public Error {
   using Error::Error;
 };
 
+/// What precedes a text. Some tokenizers, such as Llama 2's, put a space before a text that begins,
+/// which decoding removes.
+enum class TextPosition {
+  start,                ///< nothing: the text is complete at its start
+  after_special_token,  ///< a special token
+  after_text,           ///< text whose tokens are encoded or decoded separately
+};
+
 /// Encodes bytes, whether valid UTF-8 or not, and decodes tokens to the same bytes. Several threads
 /// may call its functions concurrently.
 class Tokenizer {
@@ -39,18 +47,26 @@ class Tokenizer {
   /// Encodes a text, without tokens before or after it.
   /// @param allowed  names of special tokens that are encoded as these tokens if the text contains
   ///                 them; other names are encoded as text
+  /// @param position  what precedes the text
   /// @throws ConfigError  if there is no special token of a name, or the text cannot be encoded
   [[nodiscard]] virtual std::vector<std::int32_t> encode(
-      std::string_view text, std::span<const std::string> allowed = {}) const = 0;
+      std::string_view text, std::span<const std::string> allowed = {},
+      TextPosition position = TextPosition::start) const = 0;
 
   /// Encodes each text as `encode` does. The result does not depend on the number of threads.
+  /// @param positions  what precedes each text; empty: nothing precedes any
+  /// @throws ShapeError  if there are positions, but not one for each text
   [[nodiscard]] virtual std::vector<std::vector<std::int32_t>> encode_all(
       std::span<const std::string_view> texts, const Context<Cpu>& context,
-      std::span<const std::string> allowed = {}) const = 0;
+      std::span<const std::string> allowed = {},
+      std::span<const TextPosition> positions = {}) const = 0;
 
   /// Decodes tokens to bytes; special tokens decode to their names.
+  /// @param position  what precedes the tokens: `after_text` for the next tokens of a text that is
+  ///               decoded piece by piece
   /// @throws ConfigError  if a token is outside the vocabulary
-  [[nodiscard]] virtual std::string decode(std::span<const std::int32_t> tokens) const = 0;
+  [[nodiscard]] virtual std::string decode(std::span<const std::int32_t> tokens,
+                                           TextPosition position = TextPosition::start) const = 0;
 
   /// Returns the special token of a name.
   /// @throws ConfigError  if the tokenizer has none of this name
@@ -75,6 +91,12 @@ class Tokenizer {
 };
 
 namespace detail {
+
+inline void require_positions(std::size_t texts, std::size_t positions) {
+  require<ShapeError>(positions == 0 || positions == texts,
+                      "there must be a position for each of the ", texts,
+                      " texts or none, but there are ", positions);
+}
 
 [[noreturn]] inline void refuse_token(std::int32_t token, std::size_t position, Index vocabulary) {
   throw ConfigError(message("token ", token, " at position ", position,

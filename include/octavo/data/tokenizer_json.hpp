@@ -3,9 +3,12 @@
 #pragma once
 
 #include <octavo/core/json_reader.hpp>
-#include <octavo/data/byte_alphabet.hpp>
 #include <octavo/data/byte_pair_tokenizer.hpp>
+#include <octavo/data/sentencepiece_file.hpp>
+#include <octavo/data/text_changes.hpp>
 #include <octavo/data/tiktoken_file.hpp>
+#include <octavo/data/token_decoder.hpp>
+#include <octavo/data/token_table.hpp>
 
 #include <array>
 #include <cstddef>
@@ -26,8 +29,12 @@ namespace detail {
 /// `encode` does not use: special tokens around a text (post_processor), truncation and padding.
 class TokenizerJsonReader {
  public:
-  TokenizerJsonReader(const std::filesystem::path& path, std::string_view text)
-      : path_(path), json_(text, path.string(), 0, "use another tokenizer") {}
+  /// @param normalize  null: added tokens that a normal form may change are an error
+  TokenizerJsonReader(const std::filesystem::path& path, std::string_view text,
+                      NormalizeText normalize)
+      : path_(path), json_(text, path.string(), 0, "use another tokenizer"), table_(path.string()) {
+    model_.normalize = normalize;
+  }
 
   BytePairModel read() {
     bool has_model = false;
@@ -49,7 +56,7 @@ class TokenizerJsonReader {
       } else if (key == "post_processor") {
         post_processor();
       } else if (key == "decoder") {
-        decoder();
+        decoder_.read(json_);
       } else if (key == "model") {
         model();
         has_model = true;
@@ -59,9 +66,12 @@ class TokenizerJsonReader {
     });
     json_.end();
     if (!has_model) refuse("it has no member 'model'");
-    if (!has_byte_level_)
-      refuse("its pre_tokenizer must end with ByteLevel: only byte-level BPE is supported");
-    make_tokens();
+    require_consistent();
+    normalize_added_tokens();
+    model_.pairs = has_byte_level_ ? table_.byte_level(model_.added, decoder_, has_byte_fallback_,
+                                                       ignores_merges_)
+                                   : table_.characters(model_.added, decoder_, has_byte_fallback_);
+    if (!has_byte_level_) model_.leading_spaces = decoder_.leading_spaces();
     return std::move(model_);
   }
 
@@ -105,7 +115,11 @@ class TokenizerJsonReader {
         added.is_special = json_.boolean();
       } else if (key == "normalized") {
         added.is_normalised = json_.boolean();
-      } else if (key == "lstrip" || key == "rstrip" || key == "single_word") {
+      } else if (key == "lstrip") {
+        added.strips_left = json_.boolean();
+      } else if (key == "rstrip") {
+        added.strips_right = json_.boolean();
+      } else if (key == "single_word") {
         require_boolean(key, false);
       } else {
         unknown(key);
@@ -115,32 +129,39 @@ class TokenizerJsonReader {
     model_.added.push_back(std::move(added));
   }
 
-  /// Reads an object whose first member is "type".
-  template <class Member>
-  void typed(const Member& member) {
-    std::string type;
-    json_.object([&](const std::string& key) {
-      if (key == "type") {
-        type = json_.string();
-        return;
-      }
-      if (type.empty()) json_.fail("the type must come first");
-      member(type, key);
-    });
-    member(type, "");
-  }
-
   void normalizer() {
     if (json_.null()) return;
-    typed([this](const std::string& type, const std::string& key) {
+    TextChange change;
+    read_typed(json_, [&](const std::string& type, const std::string& key) {
       if (const auto form = normal_form_named(type); form.has_value() && key.empty()) {
-        model_.forms.push_back(*form);
+        model_.changes.push_back({.kind = TextChange::Kind::normalize, .form = *form});
       } else if (type == "Sequence" && key == "normalizers") {
         json_.array([this] { normalizer(); });
+      } else if (type == "Prepend" && key == "prepend") {
+        change = {.kind = TextChange::Kind::prepend, .text = json_.string()};
+      } else if (type == "Replace" && key == "pattern") {
+        change.kind = TextChange::Kind::replace;
+        change.from = string_pattern();
+      } else if (type == "Replace" && key == "content") {
+        change.text = json_.string();
+      } else if (key.empty() && (type == "Prepend" || type == "Replace")) {
+        if (type == "Prepend" ? change.text.empty() : change.from.empty())
+          json_.fail(message("the normalizer ", type, " has no text"));
+        model_.changes.push_back(change);
       } else if (type != "Sequence" || !key.empty()) {
         unknown(message("normalizer ", type, ' ', key));
       }
     });
+  }
+
+  /// Reads {"String": "..."}.
+  std::string string_pattern() {
+    std::string pattern;
+    json_.object([&](const std::string& kind) {
+      if (kind != "String") unknown(message("pattern ", kind));
+      pattern = json_.string();
+    });
+    return pattern;
   }
 
   static std::optional<NormalForm> normal_form_named(std::string_view name) {
@@ -156,11 +177,14 @@ class TokenizerJsonReader {
     if (has_byte_level_) json_.fail("a pre_tokenizer after ByteLevel is not supported");
     std::string pattern;
     bool splits = true;
-    typed([&](const std::string& type, const std::string& key) {
+    TextChange prefix{.kind = TextChange::Kind::prepend, .only_if_missing = true};
+    read_typed(json_, [&](const std::string& type, const std::string& key) {
       if (type == "Sequence" && key == "pretokenizers") {
         json_.array([this] { pre_tokenizer(); });
       } else if (type == "ByteLevel") {
-        byte_level(key, splits);
+        byte_level(key, splits, prefix);
+      } else if (type == "Metaspace") {
+        metaspace(key, splits, prefix);
       } else if (type == "Digits") {
         if (key == "individual_digits")
           splits = json_.boolean();
@@ -176,15 +200,16 @@ class TokenizerJsonReader {
     });
   }
 
-  void byte_level(const std::string& key, bool& splits) {
+  void byte_level(const std::string& key, bool& splits, TextChange& prefix) {
     if (key == "add_prefix_space") {
-      require_boolean(key, false);
+      prefix.text = json_.boolean() ? " " : "";
     } else if (key == "trim_offsets") {
       (void)json_.boolean();  // changes offsets in the text, not tokens
     } else if (key == "use_regex") {
       splits = json_.boolean();
     } else if (key.empty()) {
       has_byte_level_ = true;
+      add_prefix(prefix);
       // Source: GPT-2's encoder.py.
       if (splits)
         add_pattern(
@@ -194,19 +219,63 @@ class TokenizerJsonReader {
     }
   }
 
+  /// Reads Metaspace, which replaces spaces by a mark, puts one before the text, and may split
+  /// before each.
+  void metaspace(const std::string& key, bool& splits, TextChange& prefix) {
+    if (key == "replacement") {
+      require_text(key, space_mark);
+      prefix.text = space_mark;
+    } else if (key == "prepend_scheme") {
+      const std::string scheme = json_.string();
+      if (scheme != "first" && scheme != "always" && scheme != "never")
+        unknown(message("prepend_scheme ", scheme));
+      prefix.only_at_start = scheme == "first";
+      has_prefix_ = has_prefix_ && scheme != "never";
+    } else if (key == "add_prefix_space") {
+      has_prefix_ = json_.boolean() && has_prefix_;
+    } else if (key == "str_rep") {
+      require_text(key, space_mark);
+    } else if (key == "split") {
+      splits = json_.boolean();
+    } else if (key.empty()) {
+      if (prefix.text.empty()) json_.fail("Metaspace has no replacement");
+      require_first("Metaspace");
+      model_.piece_changes.push_back(
+          {.kind = TextChange::Kind::replace, .from = " ", .text = std::string(space_mark)});
+      if (!has_prefix_) prefix.text.clear();
+      add_prefix(prefix);
+      if (splits) add_pattern(message(space_mark, "[^", space_mark, "]*"));
+    } else {
+      unknown(key);
+    }
+  }
+
+  void require_first(std::string_view what) {
+    if (!model_.patterns.empty() || !model_.piece_changes.empty())
+      json_.fail(message(what, " is supported only as the first pre_tokenizer"));
+  }
+
+  void add_prefix(const TextChange& prefix) {
+    if (prefix.text.empty()) return;
+    if (has_byte_level_) require_first("add_prefix_space");
+    model_.piece_changes.push_back(prefix);
+  }
+
   void split(const std::string& key, std::string& pattern) {
     if (key == "pattern") {
       json_.object([&](const std::string& kind) {
-        if (kind != "Regex") unknown(message("pattern ", kind));
-        pattern = json_.string();
+        if (kind != "Regex" && kind != "String") unknown(message("pattern ", kind));
+        (kind == "Regex" ? pattern : split_text_) = json_.string();
       });
     } else if (key == "behavior") {
-      require_text(key, "Isolated");
+      const std::string behavior = json_.string();
+      if (behavior != "Isolated" && split_text_.empty())
+        json_.fail(message("only Isolated is supported for ", key));
     } else if (key == "invert") {
       (void)json_.boolean();  // the pieces are equal if each is kept
     } else if (key.empty()) {
-      if (pattern.empty()) json_.fail("Split has no pattern");
-      add_pattern(pattern);
+      if (pattern.empty() && split_text_.empty()) json_.fail("Split has no pattern");
+      if (!pattern.empty()) add_pattern(pattern);
     } else {
       unknown(key);
     }
@@ -218,7 +287,7 @@ class TokenizerJsonReader {
 
   void post_processor() {
     if (json_.null()) return;
-    typed([this](const std::string& type, const std::string& key) {
+    read_typed(json_, [this](const std::string& type, const std::string& key) {
       if (type == "Sequence" && key == "processors") {
         json_.array([this] { post_processor(); });
       } else if (type == "ByteLevel" || type == "TemplateProcessing") {
@@ -229,63 +298,22 @@ class TokenizerJsonReader {
     });
   }
 
-  /// Reads ByteLevel, or a sequence that ends with it, as transformers writes for GGUF. The
-  /// decoders before it have no effect if no token is a byte's number and none has SentencePiece's
-  /// mark.
-  void decoder() {
-    one_decoder();
-    if (!has_byte_decoder_) json_.fail("the decoder must end with ByteLevel");
-  }
-  void one_decoder() {
-    bool has_pattern = false;
-    bool has_content = false;
-    typed([&](const std::string& type, const std::string& key) {
-      if (type == "Sequence" && key == "decoders") {
-        json_.array([this] { one_decoder(); });
-      } else if (type == "Replace" && key == "pattern") {
-        json_.object([this](const std::string& kind) {
-          if (kind != "String") unknown(message("pattern ", kind));
-          require_text("a pattern of the decoder Replace", word_mark);
-        });
-        has_pattern = true;
-      } else if (type == "Replace" && key == "content") {
-        require_text("the content of the decoder Replace", " ");
-        has_content = true;
-      } else if (type == "ByteLevel" && !key.empty()) {
-        (void)json_.boolean();  // these matter only for a pre_tokenizer
-      } else if (!key.empty()) {
-        unknown(message("decoder ", type, ' ', key));
-      } else if (type != "Sequence") {
-        if (has_byte_decoder_) json_.fail("a decoder after ByteLevel is not supported");
-        if (type == "ByteLevel") {
-          has_byte_decoder_ = true;
-        } else if (type == "ByteFallback") {
-          must_lack_numbers_ = true;
-        } else if (type == "Replace" && has_pattern && has_content) {
-          must_lack_words_ = true;
-        } else if (type != "Fuse") {
-          unknown(message("decoder ", type));
-        }
-      }
-    });
-  }
-
   void model() {
     json_.object([this](const std::string& key) {
       if (key == "type") {
         require_text("the type of the model", "BPE");
       } else if (key == "vocab") {
-        json_.object([this](const std::string& text) { vocabulary_.emplace_back(text, token()); });
+        json_.object([this](const std::string& text) { table_.add(text, token()); });
       } else if (key == "merges") {
         json_.array([this] { merge(); });
       } else if (key == "ignore_merges") {
         ignores_merges_ = json_.boolean();
       } else if (key == "byte_fallback") {
-        must_lack_numbers_ |= json_.boolean();
+        has_byte_fallback_ = json_.boolean();
       } else if (key == "dropout") {
         require_null(key);
       } else if (key == "unk_token" || key == "fuse_unk") {
-        json_.skip();  // a byte without a token is an error when a text has it
+        json_.skip();  // a character without a token is an error when a text has it
       } else if (key == "continuing_subword_prefix" || key == "end_of_word_suffix") {
         require_nothing(key);
       } else {
@@ -311,120 +339,78 @@ class TokenizerJsonReader {
       pair = {text.substr(0, space), text.substr(space + 1)};
     }
     if (pair[0].empty() || pair[1].empty()) json_.fail("a merge has fewer than two tokens");
-    merges_.push_back(std::move(pair));
+    table_.add_merge(std::move(pair));
   }
 
-  /// Throws if the decoders that were skipped would change this token.
-  void require_plain(std::int32_t token, const std::string& text) const {
-    if (must_lack_numbers_ && text.size() == 6 && text.starts_with("<0x"))
-      refuse(message("the token ", token, ", '", text,
-                     "', stands for a byte; only byte-level BPE without such tokens is supported"));
-    if (must_lack_words_ && text.find(word_mark) != std::string::npos)
-      refuse(message(
-          "the token ", token, ", '", text,
-          "', contains the mark that the decoder replaces; only BPE without it is supported"));
+  void require_consistent() const {
+    const std::string reason = has_byte_level_ ? decoder_.reason_against_byte_level()
+                                               : decoder_.reason_against_characters();
+    if (!reason.empty()) refuse(reason);
+    if (ignores_merges_ && !has_byte_level_)
+      refuse("ignore_merges is supported only with the pre_tokenizer ByteLevel");
+    if (!split_text_.empty() && (has_byte_level_ || !removes(split_text_)))
+      refuse(
+          message("'pattern String' of the pre_tokenizer Split is supported only if the "
+                  "normalizer replaces the string, '",
+                  split_text_, "'"));
   }
 
-  void make_tokens() {
-    const std::size_t most = vocabulary_.size() + model_.added.size();
-    std::vector<bool> is_there(most);
-    std::size_t end = 0;
-    BytePairs& pairs = model_.pairs;
-    pairs.bytes.resize(most);
-    pairs.byte_tokens.fill(-1);
-    const auto take = [&](std::int32_t token, const std::string& text) -> std::string& {
-      const auto place = static_cast<std::size_t>(token);
-      if (place >= most)
-        refuse(message("the token of '", text, "' must be below ", most,
-                       ", the number of tokens, but is ", token));
-      is_there[place] = true;
-      end = std::max(end, place + 1);
-      return pairs.bytes[place];
-    };
-    TokenMap known;
-    for (const auto& [text, token] : vocabulary_) {
-      std::string& bytes = take(token, text);
-      if (!bytes.empty()) refuse(message("the token ", token, " appears twice in the vocabulary"));
-      if (text.empty()) refuse(message("the text of token ", token, " is empty"));
-      require_plain(token, text);
-      known.emplace(text, token);
-      const bool is_of_bytes = alphabet_.decode(text, bytes);
-      if (!is_of_bytes) bytes = text;
-      if (is_of_bytes && bytes.size() == 1)
-        pairs.byte_tokens[static_cast<std::uint8_t>(bytes[0])] = token;
-      if (is_of_bytes && ignores_merges_) pairs.whole_words.emplace(bytes, token);
+  /// Returns whether no text contains this one after the changes of the normalizer.
+  [[nodiscard]] bool removes(std::string_view text) const {
+    bool is_removed = false;
+    for (const TextChange& change : model_.changes) {
+      if (change.kind == TextChange::Kind::replace && change.from == text) is_removed = true;
+      if (change.kind == TextChange::Kind::normalize || change.text.find(text) != std::string::npos)
+        is_removed = false;
     }
-    for (const AddedToken& added : model_.added) {
-      require_plain(added.token, added.text);
-      std::string& bytes = take(added.token, added.text);
-      const auto of_vocabulary = known.find(added.text);
-      const bool is_new = bytes.empty() && of_vocabulary == known.end();
-      if (!is_new && (of_vocabulary == known.end() || of_vocabulary->second != added.token))
-        refuse(message("the added token ", added.token, ", '", added.text,
-                       "', has another text in the vocabulary, or appears twice"));
-      known.emplace(added.text, added.token);
-      bytes = added.text;
-    }
-    for (std::size_t i = 0; i < end; ++i)
-      if (!is_there[i]) refuse(message("there is no token ", i, "; token IDs must be consecutive"));
-    pairs.bytes.resize(end);
-    make_merges(known);
+    return is_removed && text.size() == 1;
   }
 
-  void make_merges(const TokenMap& known) {
-    model_.pairs.merges = PairMerges(merges_.size());
-    for (std::size_t i = 0; i < merges_.size(); ++i) {
-      const std::string& left = merges_[i][0];
-      const std::string& right = merges_[i][1];
-      const auto token_of = [&](const std::string& text) {
-        const auto found = known.find(text);
-        if (found == known.end())
-          refuse(message("merge ", i, ", of '", left, "' and '", right, "': '", text,
-                         "' is not in the vocabulary"));
-        return found->second;
-      };
-      const PairMerge merge{static_cast<std::int32_t>(i), token_of(left + right)};
-      if (!model_.pairs.merges.add(token_of(left), token_of(right), merge))
-        refuse(message("merge ", i, ", of '", left, "' and '", right, "', appears twice"));
+  /// Brings added tokens that are searched for in the normal form into that form.
+  void normalize_added_tokens() {
+    ChangedTexts texts;
+    for (AddedToken& added : model_.added) {
+      if (added.is_normalised)
+        added.normalised =
+            changed(added.text, model_.changes, TextPosition::start, model_.normalize, texts);
     }
   }
 
   const std::filesystem::path& path_;
   JsonReader json_;
-  ByteAlphabet alphabet_;
+  TokenTable table_;
+  TokenDecoder decoder_;
   BytePairModel model_;
-  static constexpr std::string_view word_mark = "\u2581";  // SentencePiece's mark of a word
+  std::string split_text_;  ///< splits the normalised text
   bool has_byte_level_ = false;
-  bool has_byte_decoder_ = false;
-  bool must_lack_numbers_ = false;  ///< tokens such as <0x41>
-  bool must_lack_words_ = false;    ///< tokens with a word_mark
+  bool has_byte_fallback_ = false;
+  bool has_prefix_ = true;  ///< of Metaspace
   bool ignores_merges_ = false;
-  std::vector<std::pair<std::string, std::int32_t>> vocabulary_;
-  std::vector<std::array<std::string, 2>> merges_;
 };
 
 }  // namespace detail
 
-/// Reads a tokenizer.json of byte-level BPE, as of GPT-2, Llama 3, Qwen and SmolLM2.
+/// Reads a tokenizer.json of byte-level BPE, as of GPT-2, Llama 3, Qwen and SmolLM2, or of BPE of
+/// characters, as of Llama 2, Mistral and Gemma.
 /// @param normalize  function that brings text into the tokenizer's normal form, such as
 ///                   normalize_by_utf8proc. Null: encoding text that the form may change is an
 ///                   error
+/// @throws ConfigError  if an added token is not in the normal form and `normalize` is missing
 /// @throws IoError  naming the file and, if possible, the byte, if the file cannot be read, is not
 ///                  a valid tokenizer.json, or has parts that are unknown or contradictory
 [[nodiscard]] inline BytePairTokenizer load_tokenizer_json(const std::filesystem::path& path,
                                                            NormalizeText normalize = nullptr) {
   const std::string text = read_text_file(path, detail::most_tokenizer_bytes);
-  detail::BytePairModel model = detail::TokenizerJsonReader(path, text).read();
-  model.normalize = normalize;
-  return BytePairTokenizer(std::move(model));
+  return BytePairTokenizer(detail::TokenizerJsonReader(path, text, normalize).read());
 }
 
-/// Reads a tokenizer.json if the name ends in .json, else Llama 3's tokenizer.model.
-/// @throws IoError  as `load_tokenizer_json` and `load_llama3_tokenizer` do
+/// Reads a tokenizer.json if the name ends in .json, else a SentencePiece model or Llama 3's
+/// tokenizer.model.
+/// @throws IoError  as `load_tokenizer_json`, `load_sentencepiece` and `load_llama3_tokenizer` do
 [[nodiscard]] inline BytePairTokenizer load_tokenizer(const std::filesystem::path& path,
                                                       NormalizeText normalize = nullptr) {
-  return path.extension() == ".json" ? load_tokenizer_json(path, normalize)
-                                     : load_llama3_tokenizer(path);
+  if (path.extension() == ".json") return load_tokenizer_json(path, normalize);
+  return is_sentencepiece(path) ? load_sentencepiece(path) : load_llama3_tokenizer(path);
 }
 
 }  // namespace octavo
