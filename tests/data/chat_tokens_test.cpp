@@ -14,6 +14,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -58,15 +59,26 @@ TEST(ChatTokens, AreThoseOfTransformers) {
       chats.back().push_back({message["role"], message["content"]});
   }
   ASSERT_EQ(expected["templates"].size(), chat_template_names.size());
+  const auto encodes = [](const ChatEncoder& encoder, const Chat& chat) {
+    return error_of<ConfigError>([&] { (void)encoder.encode(chat); }).empty();
+  };
   for (const char* name : chat_template_names) {
     const json& of_template = expected["templates"][name];
     const BytePairTokenizer tokenizer = tokenizer_named(of_template["tokenizer"]);
     const ChatEncoder encoder(chat_template(name), tokenizer);
-    const std::vector<ChatTokens> together = encoder.encode_all(chats, Context<Cpu>(2));
-    ASSERT_EQ(together.size(), chats.size());
     ASSERT_EQ(of_template["chats"].size(), chats.size());
+    std::vector<Chat> accepted;
+    for (std::size_t i = 0; i < chats.size(); ++i) {
+      EXPECT_EQ(encodes(encoder, chats[i]), !of_template["chats"][i].is_null()) << name << ' ' << i;
+      if (!of_template["chats"][i].is_null()) accepted.push_back(chats[i]);
+    }
+    const std::vector<ChatTokens> all = encoder.encode_all(accepted, Context<Cpu>(2));
+    ASSERT_EQ(all.size(), accepted.size());
+    std::size_t next_accepted = 0;
     for (std::size_t i = 0; i < chats.size(); ++i) {
       const json& chat = of_template["chats"][i];
+      if (chat.is_null()) continue;
+      const ChatTokens& together = all[next_accepted++];
       const Ids tokens = chat["tokens"];
       Ids targets(tokens.size(), -1);
       for (std::size_t next = 1; next < tokens.size(); ++next)
@@ -77,11 +89,15 @@ TEST(ChatTokens, AreThoseOfTransformers) {
       EXPECT_EQ(encoded.tokens, tokens) << name << ' ' << i;
       EXPECT_EQ(encoded.targets, targets) << name << ' ' << i;
       EXPECT_EQ(encoder.encode_prompt(chats[i]), Ids(chat["prompt"])) << name << ' ' << i;
-      EXPECT_EQ(together[i].tokens, tokens) << name << ' ' << i;
-      EXPECT_EQ(together[i].targets, targets) << name << ' ' << i;
+      EXPECT_EQ(together.tokens, tokens) << name << ' ' << i;
+      EXPECT_EQ(together.targets, targets) << name << ' ' << i;
     }
-    EXPECT_EQ(encoder.end_of_turn(),
-              tokenizer.special_token(name == std::string("llama3") ? "<|eot_id|>" : "<|im_end|>"));
+    const std::map<std::string, std::string> ends{{"chatml", "<|im_end|>"},
+                                                  {"llama3", "<|eot_id|>"},
+                                                  {"mistral", "</s>"},
+                                                  {"mistral3", "</s>"},
+                                                  {"gemma", "<end_of_turn>"}};
+    EXPECT_EQ(encoder.end_of_turn(), tokenizer.special_token(ends.at(of_template["tokenizer"])));
   }
 }
 
@@ -139,6 +155,24 @@ TEST_F(TemplateFile, SaysWhatStandsAroundMessages) {
   EXPECT_EQ(tokenizer.decode(encoder.encode_prompt(chat)), "<S:plain>U:hi.>A:yo\3>A:");
 }
 
+TEST_F(TemplateFile, PutsTheSystemMessageIntoTheFirstOfTheUser) {
+  const ByteTokenizer tokenizer;
+  const ChatEncoder encoder(chat_template(written(R"({
+    "system_separator": "|", "alternates": true, "user": {"before": "U:", "trims_content": true},
+    "assistant": {"before": "A:", "prefix": "-", "end": ";"}})")),
+                            tokenizer);
+  const Chat chat{{"system", " s "}, {"user", " u "}, {"assistant", " a "}, {"user", "v"}};
+  EXPECT_EQ(tokenizer.decode(encoder.encode(chat).tokens), "U: s |uA:- a ;U:v");
+  EXPECT_EQ(tokenizer.decode(encoder.encode_prompt(chat)), "U: s |uA:- a ;U:vA:");
+  const auto refused = [&](const Chat& wrong) {
+    return error_of<ConfigError>([&] { (void)encoder.encode(wrong); });
+  };
+  EXPECT_TRUE(has(refused({{"system", "s"}}), "a user message must follow the system message"));
+  EXPECT_TRUE(has(refused({{"user", "u"}, {"user", "v"}}), "but message 2 has the role 'user'"));
+  EXPECT_TRUE(has(refused({{"assistant", "a"}}), "but message 1 has the role 'assistant'"));
+  EXPECT_TRUE(has(refused({{"user", "u"}, {"system", "s"}}), "has the role 'system', but"));
+}
+
 TEST_F(TemplateFile, NamesSpecialTokens) {
   const BytePairTokenizer tokenizer = tokenizer_named("chatml");
   const ChatEncoder encoder(chat_template(written(R"({
@@ -178,10 +212,15 @@ TEST_F(TemplateFile, ThatIsNoneIsRefused) {
   EXPECT_TRUE(has(refused(R"({"user": {"after": ""}})"), "'after' is not a member"));
   EXPECT_TRUE(has(refused(R"({"user": {}})"), "no member 'assistant'"));
   EXPECT_TRUE(has(refused(R"({"assistant": {}, "default_system": ""})"), "no member 'system'"));
+  EXPECT_TRUE(has(refused(R"({"assistant": {}, "user": {}, "system": {}, "system_separator": ""})"),
+                  "none 'system'"));
+  EXPECT_TRUE(
+      has(refused(R"({"assistant": {}, "system_separator": ""})"), "needs a member 'user'"));
   EXPECT_TRUE(has(refused(R"({"assistant": {}, "special_tokens": [""]})"), "has no name"));
   EXPECT_TRUE(has(refused(R"({"assistant": {}} x)"), "continues after"));
   EXPECT_TRUE(has(error_of<ConfigError>([] { (void)chat_template("llama2"); }),
-                  "no chat template 'llama2'; use chatml, smollm2, qwen2.5, llama3, or a file"));
+                  "no chat template 'llama2'; use chatml, smollm2, qwen2.5, llama3, mistral, "
+                  "mistral-v0.3, gemma, gemma3, or a file"));
 }
 
 TEST_F(TemplateFile, ThatTheTokenizerCannotServeIsRefused) {

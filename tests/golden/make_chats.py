@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """Writes the folder chats next to this file.
 
-Two of the small tokenizers beside it with the special tokens of chats; expected.json has chats and
+Some of the small tokenizers beside it with the special tokens of chats; expected.json has chats and
 what transformers' apply_chat_template makes of them by the templates of models: the text, its tokens,
-which of them the assistant says, and the tokens of a prompt for its next message.
+which of them the assistant says, and the tokens of a prompt for its next message; null for chats
+that a template refuses.
 """
 
 import json
 from pathlib import Path
 
+from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerFast
 
 FOLDER = Path(__file__).parent / "chats"
@@ -28,6 +30,80 @@ DEFAULT = """{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_sta
 \\n' }}{% endif %}"""
 SMOLLM2 = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
 QWEN25 = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
+
+ALTERNATES = """{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles') }}\
+{% endif %}"""
+MISTRAL = """{%- if messages[0]["role"] == "system" %}
+    {%- set system_message = messages[0]["content"] %}
+    {%- set loop_messages = messages[1:] %}
+{%- else %}
+    {%- set loop_messages = messages %}
+{%- endif %}
+
+{{- bos_token }}
+{%- for message in loop_messages %}
+    {%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}
+        {{- raise_exception('conversation roles must alternate user/assistant/user/assistant/...') }}
+    {%- endif %}
+    {%- if message["role"] == "user" %}
+        {%- if loop.first and system_message is defined %}
+            {{- " [INST] " + system_message + "\\n\\n" + message["content"] + " [/INST]" }}
+        {%- else %}
+            {{- " [INST] " + message["content"] + " [/INST]" }}
+        {%- endif %}
+    {%- elif message["role"] == "assistant" %}
+        {%- generation %}{{- " " + message["content"] + eos_token}}{%- endgeneration %}
+    {%- else %}
+        {{- raise_exception("Only user and assistant roles are supported") }}
+    {%- endif %}
+{%- endfor %}
+"""
+# Of the published template, without tools and system messages, which it drops in a chat that the
+# assistant ends.
+MISTRAL_V3 = "{{ bos_token }}{% for message in messages %}" + ALTERNATES + """{% if message['role'] == 'user' %}\
+{{ '[INST] ' + message['content'] + '[/INST]' }}{% elif message['role'] == 'assistant' %}{% generation %}\
+{{ ' ' + message['content'] | trim + eos_token }}{% endgeneration %}{% else %}{{ raise_exception('roles') }}\
+{% endif %}{% endfor %}"""
+GEMMA = """{{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}\
+{% endif %}{% for message in messages %}""" + ALTERNATES + """{% if (message['role'] == 'assistant') %}\
+{{ '<start_of_turn>model\n' }}{% generation %}{{ message['content'] | trim + '<end_of_turn>' }}{% endgeneration %}\
+{% else %}{{ '<start_of_turn>' + message['role'] + '\n' + message['content'] | trim + '<end_of_turn>' }}{% endif %}\
+{{ '\n' }}{% endfor %}{% if add_generation_prompt %}{{'<start_of_turn>model\n'}}{% endif %}"""
+GEMMA_PUBLISHED = """{{ bos_token }}{% if messages[0]['role'] == 'system' %}\
+{{ raise_exception('System role not supported') }}{% endif %}{% for message in messages %}\
+{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('Conversation roles must alternate \
+user/assistant/user/assistant/...') }}{% endif %}{% if (message['role'] == 'assistant') %}{% set role = 'model' %}\
+{% else %}{% set role = message['role'] %}{% endif %}{{ '<start_of_turn>' + role + '\n' + message['content'] | trim + \
+'<end_of_turn>\n' }}{% endfor %}{% if add_generation_prompt %}{{'<start_of_turn>model\n'}}{% endif %}"""
+GEMMA3 = """{{ bos_token }}
+{%- if messages[0]['role'] == 'system' -%}
+    {%- set first_user_prefix = messages[0]['content'] + '\n\n' -%}
+    {%- set loop_messages = messages[1:] -%}
+{%- else -%}
+    {%- set first_user_prefix = "" -%}
+    {%- set loop_messages = messages -%}
+{%- endif -%}
+{%- for message in loop_messages -%}
+    {%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) -%}
+        {{ raise_exception("Conversation roles must alternate user/assistant/user/assistant/...") }}
+    {%- endif -%}
+    {%- if (message['role'] == 'assistant') -%}
+        {%- set role = "model" -%}
+    {%- else -%}
+        {%- set role = message['role'] -%}
+    {%- endif -%}
+    {{ '<start_of_turn>' + role + '\n' + (first_user_prefix if loop.first else "") }}
+    {%- if role == "model" -%}
+        {%- generation -%}{{ message['content'] | trim }}{{ '<end_of_turn>' }}{%- endgeneration -%}
+    {%- else -%}
+        {{ message['content'] | trim }}{{ '<end_of_turn>' }}
+    {%- endif -%}
+    {{ '\n' }}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+    {{'<start_of_turn>model\n'}}
+{%- endif -%}
+"""
 
 
 def chatml(default):
@@ -50,10 +126,18 @@ You are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>
 trim + '<|eot_id|>' %}{% if loop.index0 == 0 %}{% set content = bos_token + content %}{% endif %}\
 {{ content }}{% endfor %}{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\
 \\n\\n' }}{% endif %}"""),
+    "mistral": ("mistral", MISTRAL, None),
+    "mistral-v0.3": ("mistral3", MISTRAL_V3, None),
+    "gemma": ("gemma", GEMMA, GEMMA_PUBLISHED),
+    "gemma3": ("gemma", GEMMA3, None),
 }
 SPECIAL = {"chatml": ["<|im_start|>", "<|im_end|>"],
-           "llama3": ["<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]}
-BASE = {"chatml": "smollm2", "llama3": "llama3"}
+           "llama3": ["<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"],
+           "mistral": ["</s>"], "mistral3": ["[INST]", "[/INST]"],
+           "gemma": ["<bos>", "<start_of_turn>", "<end_of_turn>"]}
+BASE = {"chatml": "smollm2", "llama3": "llama3", "mistral": "mistral",
+        "mistral3": "mistral", "gemma": "gemma"}
+BEGIN = {"llama3": "<|begin_of_text|>", "mistral": "<s>", "mistral3": "<s>", "gemma": "<bos>"}
 
 
 def chat(*messages):
@@ -67,6 +151,9 @@ CHATS = [
     chat(("user", "\n x"), ("user", ""), ("assistant", ""), ("assistant", "1234 a\u0301"),
          ("system", "\u2028plain\u0085 \x1c")),
     chat(("system", "   "), ("user", "\u0421\u044a\u0435\u0448\u044c")),
+    chat(("system", " Be plain. \n"), ("user", "  The rain\n"), ("assistant", " in Spain\n"), ("user", "stays?"),
+         ("assistant", "\u4f60 mainly")),
+    chat(("user", "the"), ("assistant", "plain"), ("user", ""), ("assistant", "")),
 ]
 
 
@@ -77,14 +164,18 @@ def make(name):
     path = FOLDER / f"{base}.json"
     tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(TOKENIZERS / f"{BASE[base]}.json"))
     tokenizer.add_special_tokens({"additional_special_tokens": SPECIAL[base]})
-    if base == "llama3":
-        tokenizer.bos_token = "<|begin_of_text|>"
+    tokenizer.bos_token = BEGIN.get(base)
+    tokenizer.eos_token = "</s>" if base.startswith("mistral") else None
     path.write_text(json.dumps(json.loads(tokenizer.backend_tokenizer.to_str()), separators=(",", ":")) + "\n")
     result = []
     for messages in CHATS:
         def apply(template, **kind):
             return tokenizer.apply_chat_template(messages, chat_template=template, **kind)
-        text = apply(template, tokenize=False)
+        try:
+            text = apply(template, tokenize=False)
+        except TemplateError:
+            result.append(None)
+            continue
         assert text == apply(published or template, tokenize=False)
         prompt = apply(template, tokenize=False, add_generation_prompt=True)
         assert prompt == apply(published or template, tokenize=False, add_generation_prompt=True)

@@ -35,10 +35,13 @@ struct ChatMessage {
 struct ChatTurn {
   std::string before;
   std::string end;  ///< for the assistant, the token that ends its turn
+  /// Precedes the content. The assistant says it, so a prompt does not contain it.
+  std::string prefix{};
+  bool trims_content = false;  ///< removes white space around the content
 };
 
-/// A chat template. The text of a chat is `begin`, then for each message its content between
-/// `before` and `end` of its role, followed by `behind`.
+/// A chat template. The text of a chat is `begin`, then for each message `before` of its role,
+/// `prefix`, its content, `end`, and `behind`.
 struct ChatTemplate {
   std::string name;
   std::string begin{};
@@ -46,7 +49,11 @@ struct ChatTemplate {
   std::string behind{};                                  ///< follows each turn
   /// The system message of a chat that does not begin with one.
   std::optional<std::string> default_system{};
-  bool trims_content = false;  ///< removes white space around contents
+  /// Between a first system message and the first user message, whose content they begin. If
+  /// missing, a system message has its own turn.
+  std::optional<std::string> system_separator{};
+  bool alternates = false;     ///< user and assistant must alternate, beginning with the user
+  bool trims_content = false;  ///< removes white space around all contents
   /// Names of special tokens of the tokenizer. In the strings above they are encoded as these
   /// tokens, in contents as text.
   std::vector<std::string> special_tokens{};
@@ -79,6 +86,38 @@ inline ChatTemplate llama3_chat() {
   return result;
 }
 
+/// Source: the chat_template in tokenizer_config.json of Mistral-7B-Instruct-v0.2.
+inline ChatTemplate mistral_chat() {
+  return {.name = "mistral",
+          .begin = "<s>",
+          .turns = {{"user", {" [INST] ", " [/INST]"}}, {"assistant", {"", "</s>", " "}}},
+          .system_separator = "\n\n",
+          .alternates = true,
+          .special_tokens = {"<s>", "</s>"}};
+}
+
+/// Source: the chat_template in tokenizer_config.json of Mistral-7B-Instruct-v0.3.
+inline ChatTemplate mistral_v3_chat() {
+  return {.name = "mistral-v0.3",
+          .begin = "<s>",
+          .turns = {{"user", {"[INST] ", "[/INST]"}}, {"assistant", {"", "</s>", " ", true}}},
+          .alternates = true,
+          .special_tokens = {"<s>", "</s>", "[INST]", "[/INST]"}};
+}
+
+/// Source: the chat_template in tokenizer_config.json of gemma-2-2b-it and gemma-3-1b-it.
+inline ChatTemplate gemma_chat(std::string name, std::optional<std::string> system_separator) {
+  return {.name = std::move(name),
+          .begin = "<bos>",
+          .turns = {{"user", {"<start_of_turn>user\n", "<end_of_turn>"}},
+                    {"assistant", {"<start_of_turn>model\n", "<end_of_turn>"}}},
+          .behind = "\n",
+          .system_separator = std::move(system_separator),
+          .alternates = true,
+          .trims_content = true,
+          .special_tokens = {"<bos>", "<start_of_turn>", "<end_of_turn>"}};
+}
+
 /// Reads a template from JSON.
 class ChatTemplateReader {
  public:
@@ -97,6 +136,10 @@ class ChatTemplateReader {
         template_.default_system = json_.string();
       } else if (key == "trims_content") {
         template_.trims_content = json_.boolean();
+      } else if (key == "system_separator") {
+        template_.system_separator = json_.string();
+      } else if (key == "alternates") {
+        template_.alternates = json_.boolean();
       } else if (key == "special_tokens") {
         json_.array([this] { special_token(); });
       } else if (std::find(chat_roles.begin(), chat_roles.end(), key) != chat_roles.end()) {
@@ -110,6 +153,9 @@ class ChatTemplateReader {
       json_.fail("the template has no member 'assistant'");
     if (template_.default_system.has_value() && !template_.turns.contains("system"))
       json_.fail("the template has a default_system, but no member 'system'");
+    if (template_.system_separator.has_value() &&
+        (template_.turns.contains("system") || !template_.turns.contains("user")))
+      json_.fail("a template with a system_separator needs a member 'user' and none 'system'");
     return std::move(template_);
   }
 
@@ -125,8 +171,13 @@ class ChatTemplateReader {
 
   void turn(ChatTurn& turn) {
     json_.object([&](const std::string& key) {
-      if (key != "before" && key != "end") unknown(key);
-      (key == "end" ? turn.end : turn.before) = json_.string();
+      if (key == "trims_content") {
+        turn.trims_content = json_.boolean();
+      } else if (key == "before" || key == "end" || key == "prefix") {
+        (key == "end" ? turn.end : key == "prefix" ? turn.prefix : turn.before) = json_.string();
+      } else {
+        unknown(key);
+      }
     });
   }
 
@@ -155,21 +206,31 @@ inline std::string_view stripped(std::string_view text) {
 }  // namespace detail
 
 /// The names of the templates that `chat_template` returns.
-inline constexpr std::array chat_template_names{"chatml", "smollm2", "qwen2.5", "llama3"};
+inline constexpr std::array chat_template_names{"chatml",  "smollm2",      "qwen2.5", "llama3",
+                                                "mistral", "mistral-v0.3", "gemma",   "gemma3"};
 
 /// Returns the chat template of a name, or reads one from a JSON file:
 /// - `chatml`: no default system message, as Qwen3 without tools and without thinking
 /// - `smollm2`, `qwen2.5`: ChatML with the default system messages of those models
 /// - `llama3`: Llama 3; later versions (from 3.1) differ, because they put dates into the system
 ///   message
+/// - `mistral`: Mistral-7B-Instruct v0.1 and v0.2; the first user message begins with the system
+///   message
+/// - `mistral-v0.3`: Mistral-7B-Instruct v0.3 without tools and system messages
+/// - `gemma`: Gemma 1 and 2, without system messages
+/// - `gemma3`: Gemma 3, text only; the first user message begins with the system message
 /// - a name that ends in .json: a file with an object whose members are those of `ChatTemplate`,
-///   with `system`, `user` and `assistant` instead of `turns`, each
-///   `{"before": "...", "end": "..."}`
+///   with `system`, `user` and `assistant` instead of `turns`, each an object with the members of
+///   `ChatTurn`
 /// @throws ConfigError  if no template has this name
 /// @throws IoError      naming file and byte, if the file cannot be read or has other members
 [[nodiscard]] inline ChatTemplate chat_template(const std::string& name) {
   if (name == "chatml") return detail::chatml(name, {});
   if (name == "llama3") return detail::llama3_chat();
+  if (name == "mistral") return detail::mistral_chat();
+  if (name == "mistral-v0.3") return detail::mistral_v3_chat();
+  if (name == "gemma") return detail::gemma_chat(name, {});
+  if (name == "gemma3") return detail::gemma_chat(name, "\n\n");
   if (name == "smollm2") {
     return detail::chatml(name,
                           "You are a helpful AI assistant named SmolLM, trained by Hugging Face");

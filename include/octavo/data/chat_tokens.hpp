@@ -77,11 +77,15 @@ class ChatEncoder {
     all.reserve(chats.size());
     for (const auto& chat : chats) all.push_back(pieces_of(chat));
     std::vector<std::string_view> texts;
+    std::vector<TextPosition> positions;
     for (const Pieces& pieces : all) {
-      for (const Piece& piece : pieces)
-        if (piece.is_text()) texts.push_back(piece.text);
+      for (std::size_t i = 0; i < pieces.size(); ++i) {
+        if (!pieces[i].is_text()) continue;
+        texts.push_back(pieces[i].text);
+        positions.push_back(position_of(i, pieces));
+      }
     }
-    const auto tokens = tokenizer_.encode_all(texts, context);
+    const auto tokens = tokenizer_.encode_all(texts, context, {}, positions);
     std::vector<ChatTokens> result;
     result.reserve(all.size());
     std::size_t next = 0;
@@ -100,6 +104,12 @@ class ChatEncoder {
     [[nodiscard]] bool is_text() const { return token < 0; }
   };
   using Pieces = std::vector<Piece>;
+
+  static TextPosition position_of(std::size_t place, const Pieces& pieces) {
+    if (place == 0) return TextPosition::start;
+    return pieces[place - 1].is_text() ? TextPosition::after_text
+                                       : TextPosition::after_special_token;
+  }
 
   void require_special_tokens() const {
     try {
@@ -146,7 +156,8 @@ class ChatEncoder {
     }
   }
 
-  void add_message(const ChatMessage& message, Pieces& pieces) const {
+  /// @param system  begins the content
+  void add_message(const ChatMessage& message, std::string_view system, Pieces& pieces) const {
     const ChatTurn& turn = turn_of(message.role);
     const std::string_view content = message.content;
     Piece kind{.is_said = message.role == "assistant"};
@@ -159,7 +170,10 @@ class ChatEncoder {
     if (message.tokens.has_value()) {
       for (const std::int32_t token : *message.tokens) add_token(token);
     } else {
-      add_text(template_.trims_content ? detail::stripped(content) : content, kind, pieces);
+      add_text(turn.prefix, kind, pieces);
+      add_text(system, kind, pieces);
+      const bool trims = template_.trims_content || turn.trims_content;
+      add_text(trims ? detail::stripped(content) : content, kind, pieces);
     }
     if (kind.is_said) {
       add_token(end_of_turn_);
@@ -173,16 +187,38 @@ class ChatEncoder {
     require<ConfigError>(!chat.empty(), "a chat must have at least one message");
     Pieces pieces;
     add_mark(template_.begin, pieces);
+    std::string system;
+    if (template_.system_separator.has_value() && chat.front().role == "system") {
+      system = chat.front().content + *template_.system_separator;
+      chat = chat.subspan(1);
+      require<ConfigError>(!chat.empty() && chat.front().role == "user", "chat template ",
+                           template_.name, ": a user message must follow the system message");
+    }
+    require_roles(chat);
     if (template_.default_system.has_value() && chat.front().role != "system")
-      add_message({"system", *template_.default_system}, pieces);
-    for (const ChatMessage& message : chat) add_message(message, pieces);
+      add_message({"system", *template_.default_system}, "", pieces);
+    for (std::size_t i = 0; i < chat.size(); ++i)
+      add_message(chat[i], i == 0 ? std::string_view(system) : "", pieces);
     return pieces;
+  }
+
+  void require_roles(std::span<const ChatMessage> chat) const {
+    for (std::size_t i = 0; i < chat.size(); ++i) {
+      (void)turn_of(chat[i].role);
+      require<ConfigError>(!template_.alternates || (chat[i].role == "user") == (i % 2 == 0),
+                           "chat template ", template_.name,
+                           ": messages must alternate between user and assistant, beginning with "
+                           "the user, but message ",
+                           i + 1, " has the role '", chat[i].role, "'");
+    }
   }
 
   [[nodiscard]] ChatTokens encoded(const Pieces& pieces) const {
     std::vector<std::vector<std::int32_t>> tokens;
-    for (const Piece& piece : pieces)
-      if (piece.is_text()) tokens.push_back(tokenizer_.encode(piece.text));
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      if (pieces[i].is_text())
+        tokens.push_back(tokenizer_.encode(pieces[i].text, {}, position_of(i, pieces)));
+    }
     std::size_t next = 0;
     return joined(pieces, tokens, next);
   }
