@@ -1,8 +1,8 @@
 """Tests that every flag of train_llama changes the expected values in metrics.jsonl, and no earlier ones.
 
-    train_llama_flags.py PATH_TO_TRAIN_LLAMA
+    flags_test.py PATH_TO_TRAIN_LLAMA
 
-What the metrics have to be is worked out here from the flags and the text. Runs in an empty folder.
+Computes what the metrics must be from the flags and the text.
 """
 
 import json
@@ -14,9 +14,12 @@ import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
-program = sys.argv[1]
+program = os.path.realpath(sys.argv[1])
+scratch = tempfile.TemporaryDirectory()
+os.chdir(scratch.name)
 failures = []
 case = ""
 
@@ -94,7 +97,7 @@ defaults = {"model": "llama_tiny", "device": "cpu", "recompute": "none", "weight
             "optimizer": "adamw", "micro-batches": 1, "most-documents": 0, "validation-fraction": 0.1,
             "schedule": "cosine", "final-fraction": 0.1, "decay-fraction": 0.2, "weight-decay": 0.1,
             "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "max-gradient-norm": 1, "master-weights": "auto",
-            "moments": "auto", "offload": "none", "seed": 1, "max-skipped": 10,
+            "moments": "auto", "offload": "none", "seed": 1, "max-time": 0, "max-skipped": 10,
             "on-spike": "off", "spike-threshold": 8, "spike-window": 50, "max-rollbacks": 3, "no-out": False, "verbose": False, "log-every": 1,
             "evaluate-every": 100, "operands-every": 50, "hash-every": 0, "temperature": 0.8,
             "timeline-steps": 3, "checkpoint-every": 0, "keep-last": 2, "keep-every": 0,
@@ -554,4 +557,5 @@ else:
 for failure in failures:
     print(f"FAILED: {failure[:2000]}", file=sys.stderr)
 print(f"{Run.count} runs", file=sys.stderr)
+os.chdir("/")
 sys.exit(1 if failures else 0)

@@ -1,0 +1,175 @@
+"""Tests that wrong flags and configurations are refused, with the culprit's name."""
+
+import os
+import shutil
+from pathlib import Path
+
+from trainer import PROJECT, SMALL, TrainerTest, main, metrics, of
+
+
+class Refusals(TrainerTest):
+    """Tests the command line."""
+
+    def has_cuda(self):
+        return "cuda" in self.train("--help").out.split("--device")[1].split("--", 1)[0]
+
+    def test_numbers(self):
+        for flag in ("batch", "seq-len", "steps", "micro-batches", "max-skipped", "operands-every",
+                     "log-every", "validation-batches"):
+            for value in ("0", "-1", "nan", "1.5", "many", ""):
+                self.refused(flag, "--data text.txt", f"--{flag}={value}")
+        for flags, values in (
+                (["learning-rate"], ["0", "-0.001", "nan", "NaN", "inf", "-inf", "fast", "1e39"]),
+                (["weight-decay", "max-gradient-norm", "temperature"], ["-1", "nan", "inf"]),
+                (["beta1", "beta2", "final-fraction", "decay-fraction"], ["-0.1", "1", "nan"]),
+                (["validation-fraction"], ["0", "1", "-0.1", "nan"]),
+                (["epsilon", "muon-iterations"], ["0"]), (["seed", "threads", "evaluate-every"], ["-1"]),
+                (["steps"], ["1e3", "0x10", "010", "99999999999999999999999"]), (["zero"], ["4"])):
+            for flag in flags:
+                for value in values:
+                    self.refused(flag, "--data text.txt", f"--{flag}={value}")
+
+    def test_words(self):
+        for flag, value, suggestion in (
+                ("gather", "FP8", "fp8"), ("reduce", "E4M3", "e4m3"), ("exchange", "NCCL", "nccl"),
+                ("schedule", "step", ""), ("recompute", "bock", "block"), ("moments", "BF16", "bf16"),
+                ("weight-copies", "Remad", "remade"), ("master-weights", "fp16", ""),
+                ("precision", "fp8", "fp8-delayed"), ("precision", "fp4", ""), ("device", "tpu", "cpu"),
+                ("model", "llama3_8", "llama3_8b"), ("model", "llama_huge", "llama_tiny"),
+                *(("device", name, "cuda") for name in ("gpu", "GPU", "gpu:0", "cude", "CUDA"))):
+            self.refused(["--" + flag, value, suggestion], f"--data text.txt --{flag} {value}")
+        self.refused(["--device", "gpu"], "--data text.txt --threads 1 --device gpu")
+
+    def test_unknown_flags(self):
+        for flag in ("ckpt", "zzz"):
+            self.refused(flag, f"--data text.txt --{flag} 1")
+        for flags, suggestion in (("--data text.txt --stpes 5", "steps"), ("--dat text.txt", "data"),
+                                  ("--data text.txt --learning-rat 1e-3", "learning-rate"),
+                                  ("--data text.txt --step=5", "steps"),
+                                  ("--data text.txt -steps 5", "--steps"),
+                                  ("--data text.txt -steps=5", "--steps")):
+            self.refused(suggestion, flags)
+        self.refused("extra", "--data text.txt --steps 1 -- extra")
+        self.refused(r"\x1B[31mred", "--data text.txt --", "\033[31mred")
+
+    def test_flags_of_other_trainers(self):
+        for flag, own in (("lr", "learning-rate"), ("min-lr", "final-fraction"), ("max-steps", "steps"),
+                          ("train_iters", "steps"), ("gradient-accumulation-steps", "micro-batches"),
+                          ("micro-batch-size", "batch"), ("global-batch-size", "micro-batches"),
+                          ("seq-length", "seq-len"), ("tensor-model-parallel-size", "tensor-parallel"),
+                          ("fp8-format", "precision"), ("bf16", "precision"), ("dtype", "precision"),
+                          ("clip-grad", "max-gradient-norm"), ("lr-warmup-iters", "warmup"),
+                          ("warmup_ratio", "warmup"), ("save-interval", "checkpoint-every"),
+                          ("load", "resume")):
+            self.refused(f"unknown option '{flag}'; use '{own}'", f"--data text.txt --{flag} 1")
+
+    def test_values(self):
+        self.refused("--deterministic", "--data text.txt --deterministic=maybe")
+        self.refused("--steps", "--data text.txt --steps 2 --steps 30")
+        for flag in ("threads", "data", "config", "model", "steps"):
+            self.fails("--" + flag, f"--data text.txt --{flag}")
+
+    def test_flags_that_exclude_each_other(self):
+        self.refused("--optimizer muon", "--data text.txt --muon-momentum 0.9")
+        self.refused("--moments bf16", "--data text.txt --optimizer muon --moments 8bit")
+        self.refused("--optimizer adamw", "--data text.txt --optimizer muon --lora 4")
+        self.refused("--gpu", "--data text.txt --gpu 0")
+        self.refused("--gemm-plans", "--data text.txt --gemm-plans plans")
+        self.refused("--threads", "--data text.txt --device cuda --threads 1")
+
+    def test_models(self):
+        os.makedirs("shape")
+        os.makedirs("full")
+        os.makedirs("piped")
+        shutil.copy(PROJECT / "tests/golden/hugging_face/llama.5.json", "shape/config.json")
+        Path("full/config.json").write_text(
+            Path("shape/config.json").read_text().replace('llama"', 'phi3"'))
+        os.mkfifo("piped/config.json")
+        self.refused(["llama3_70b", "-DOCTAVO_PRESETS="], "--data text.txt --model llama3_70b")
+        self.refused(f"-DOCTAVO_MODELS=my_model:{os.getcwd()}/shape", "--data text.txt --model hf:shape")
+        self.refused("phi3", "--data text.txt --model hf:full")
+        self.refused("hf:none", "--data text.txt --model hf:none")
+        self.refused("piped/config.json", "--data text.txt --model hf:piped")
+        if not self.has_cuda():
+            self.refused("-DOCTAVO_CUDA=ON", "--data text.txt --precision fp8-delayed --device cuda")
+
+    def test_outputs(self):
+        os.makedirs("taken")
+        Path("taken/file").touch()
+        self.refused("taken", SMALL + "--save-hf taken")
+        Path("taken.toml").write_text('save-hf = "taken"\n')
+        self.refused("taken.toml:1", SMALL + "--config taken.toml")
+        self.train(SMALL + "--config taken.toml --save-hf '' --no-out")
+        self.refused("/proc/trace.json", SMALL + "--timeline /proc/trace.json")
+
+
+class Configurations(TrainerTest):
+    """Tests files of flags."""
+
+    def wrong(self, culprits, line):
+        Path("wrong.toml").write_text(f'data = ["text.txt"]\n{line}\n')
+        culprits = [culprits] if isinstance(culprits, str) else culprits
+        with self.subTest(line=line):
+            self.refused(["wrong.toml:2: ", *culprits], "--config wrong.toml")
+
+    def test_wrong_lines(self):
+        for culprit, line in (
+                ("steps", "--steps = 3"), ("warm-up", "warm-up = 3"),
+                ("'max-gradient-norm'", "max_grad_norm = 1"), ("help", "help = true"),
+                ("[training]", "training.steps = 3"), ("[training]", "[training]\nsteps = 3"),
+                ("batch", "batch = 0"), ("steps", "steps = 1.5"), ("learning-rate", "learning-rate = nan"),
+                ("steps", 'steps = "3"'), ("llama_tiny", "model = llama_tiny"), ("", 'model = "llama_tiny'),
+                ("", "model = 'llama_tiny"), ("", 'validation-data = ["text.txt]'),
+                ("", 'model = "llama\\q"'), ("out", "out = 3"), ("out", "out = 2026-11-22"),
+                ("deterministic", "deterministic = 1"), ("batch", "batch = [1, 2]"),
+                ("schedule", 'schedule = "step"'), ("", "steps = = 3"), ("model", 'model = "llama_huge"'),
+                ("precision", 'precision = "fp4"'), ("device", 'device = "tpu"'), ("--gpu", "gpu = 1")):
+            self.wrong(culprit, line)
+
+    def test_wrong_files(self):
+        Path("twice.toml").write_text('data = ["text.txt"]\nsteps = 3\nsteps = 3\n')
+        self.refused("twice.toml:3: ", "--config twice.toml")
+        Path("no_text.toml").write_text("data = []\n")
+        self.refused("no_text.toml:1: data", "--config no_text.toml")
+        self.refused("absent.toml", "--config absent.toml")
+        self.refused("'.'", "--config .")
+        self.refused("/dev/zero", SMALL + "--config /dev/zero")
+
+    def test_the_command_line_is_blamed_for_its_flags(self):
+        Path("tpu.toml").write_text('data = ["text.txt"]\ndevice = "tpu"\n')
+        self.refused("train_llama: --device", "--config tpu.toml --device gpu")
+        Path("gpu.toml").write_text('data = ["text.txt"]\ngpu = 1\n')
+        self.refused("train_llama: --gpu", "--config gpu.toml --gpu 2")
+        Path("threads.toml").write_text('data = ["text.txt"]\nthreads = 2\n')
+        self.refused(["threads.toml:2", "'cuda'"], "--config threads.toml --device cuda")
+
+    def test_all_of_toml(self):
+        os.mkdir("texts")
+        shutil.copy("text.txt", "texts/a.txt")
+        Path("full.toml").write_text("""# Everything that TOML has for these values.
+data = [
+  "text.txt",  # with a comment
+  'texts/a.txt',
+]
+steps = 1_0
+batch = 0x2
+learning-rate = 1_0e-4
+weight-decay = 0
+warmup = +3
+seq-len = 3.2e1
+precision = '''bf16'''
+out = "full \\u0041 \\"quoted\\""
+sample = 0
+""")
+        self.train("--config full.toml --steps 2")
+        lines = metrics('full A "quoted"')
+        head = lines[0]
+        self.assertEqual((head["steps"], head["batch"], head["sequence_length"]), (2, 2, 32))
+        self.assertEqual((head["precision"], head["files"]), ("bf16", 2))
+        self.assertAlmostEqual(of("step", lines)[0]["learning_rate"], 1e-3 / 3, delta=1e-12)
+        self.train("", "--config", 'full A "quoted"/config.toml', "--out", "quoted")
+        self.assertEqual(metrics("quoted")[0]["steps"], 2)
+
+
+if __name__ == "__main__":
+    main()
