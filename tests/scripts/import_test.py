@@ -408,6 +408,22 @@ class Keys(Case):
         self.assertEqual((run.toml["master-weights"], run.kind("use_galore")), ("bf16", "refused"))
 
     @unittest.skipUnless(yaml, "no python3-yaml")
+    def test_datasets(self):
+        os.mkdir(os.path.join(self.folder, "data"))
+        self.file("data/dataset_info.json", {
+            "alpaca": {"file_name": "alpaca.json"}, "hub": {"hf_hub_url": "a/b"},
+            "chats": {"file_name": "c.jsonl", "formatting": "sharegpt", "columns": {"messages": "messages"}},
+            "renamed": {"file_name": "r.json", "columns": {"prompt": "question"}}})
+        sft = Mistakes.SFT.replace("fp8: true\n", "mask_history: true\n")
+        run = self.imported("sft.yaml", sft.replace("dataset: x", "dataset: alpaca,chats"))
+        self.assertEqual([os.path.basename(name) for name in run.toml["chats"]], ["alpaca.json", "c.jsonl"])
+        self.assertTrue(run.toml["last-turn-only"])
+        for name, text in (("hub", "has no file"), ("renamed", "have other names"), ("none", "has no file")):
+            run = self.imported("sft.yaml", sft.replace("dataset: x", f"dataset: {name}"))
+            self.assertIn(text, run.text("dataset"))
+            self.assertNotIn("chats", run.toml)
+
+    @unittest.skipUnless(yaml, "no python3-yaml")
     def test_epochs(self):
         arguments = {"output_dir": "out", "num_train_epochs": 3, "warmup_ratio": 0.1}
         run = self.imported("arguments.json", arguments)

@@ -23,7 +23,7 @@ ROWS = table(
     ("dataset_dir", fact("dataset_dir")),
     ("template", fact("template")), ("cutoff_len", to("seq-len", whole)), ("val_size", fact("val_size", number)),
     ("train_on_prompt", never("the loss covers the assistant's messages only")),
-    ("mask_history", never("set \"weight\": 0 in the messages that are only context")),
+    ("mask_history", choice("last-turn-only", {"true": True, "false": False}, "must be true or false")),
     ("packing", only("true off", "chats are always packed whole, and separated", "")),
     ("neat_packing", nothing("packed chats never attend to each other")),
     ("default_system tool_format enable_thinking preserve_thinking",
@@ -80,7 +80,12 @@ ROWS = table(
     ("task task_dir batch_size lang n_shot save_dir download_mode", nothing("concerns evaluation; see evaluate")),
 )
 
-TEMPLATES = {"llama3": "llama3", "qwen": "qwen2.5", "qwen3_nothink": "chatml", "chatml": "chatml", "smollm2": "smollm2"}
+TEMPLATES = {"llama3": "llama3", "qwen": "qwen2.5", "qwen3_nothink": "chatml", "chatml": "chatml", "smollm2": "smollm2",
+             "gemma": "gemma", "gemma2": "gemma", "gemma3": "gemma3"}
+# The columns of each form that finetune_llama reads.
+COLUMNS = {"alpaca": {"prompt": ["instruction"], "query": ["input"], "response": ["output"], "system": ["system"],
+                      "history": ["history"]},
+           "sharegpt": {"messages": ["conversations", "messages"], "system": ["system"]}}
 
 
 def derive(run):
@@ -176,11 +181,13 @@ def registered(run, names):
         return [], f"cannot read {path}: {error}"
     files = []
     for name in names:
-        entry = known.get(name, {})
-        if "file_name" not in entry:
+        entry = known.get(name) if isinstance(known, dict) else None
+        if not isinstance(entry, dict) or "file_name" not in entry:
             return [], f"{name} has no file in {path}; download it, and pass --chats FILE"
-        if entry.get("formatting", "alpaca") != "sharegpt":
-            return [], f"{name} is not in the form sharegpt; write one chat a line: docs/finetuning.md#chats"
+        form = entry.get("formatting", "alpaca")
+        columns = entry.get("columns") or {}
+        if form not in COLUMNS or any(column not in COLUMNS[form].get(key, ()) for key, column in columns.items()):
+            return [], f"the columns of {name} have other names: rename them, see docs/finetuning.md#chats"
         files.append(os.path.join(os.path.dirname(path), entry["file_name"]))
     return files, ""
 

@@ -7,7 +7,7 @@ from octavo_command.importing.shell import BLANK, MARK
 
 ORDER = ("model precision device recompute weight-copies deterministic lora lora-alpha lora-targets load-adapters "
          "save-adapters zero gather reduce tensor-parallel comm-timeout check-replicas data validation-data chats "
-         "validation-chats chat-template batch seq-len micro-batches validation-fraction validation-batches steps "
+         "validation-chats chat-template last-turn-only batch seq-len micro-batches validation-fraction validation-batches steps "
          "max-time epochs learning-rate schedule warmup final-fraction decay-fraction optimizer weight-decay "
          "beta1 beta2 epsilon "
          "muon-momentum muon-nesterov muon-iterations muon-rate max-gradient-norm master-weights moments offload seed "
