@@ -221,9 +221,10 @@ class WholeRuns(Case):
                  "tied": "tied_embeddings", "qk_norm": "qk_norm", "qkv_bias": "qkv_bias"}
         count = 0
         for preset, body in re.findall(r"constexpr LlamaConfig (\w+)\{(.*?)\};", text, re.S):
-            if preset not in shapes.PRESETS:
-                continue
+            self.assertIn(preset, shapes.PRESETS)
             count += 1
+            experts = re.findall(r"\.(?:experts|choices) = (\d+)|\.balance_coefficient = ([\d.]+)", body)
+            self.assertEqual(shapes.EXPERTS.get(preset, ()), tuple(float(a or b) for a, b in experts), preset)
             for field, member in names.items():
                 found = re.search(rf"\.{member} = ([\w.]+)", body)
                 value = 500000.0 if found is None and field == "rope_theta" else 0 if found is None else \
