@@ -285,7 +285,7 @@ void warn_of_data(const Setup& setup) {
         program().name, programs::visible(setup.resume_from.string()));
   }
   for (const std::filesystem::path& path : setup.data->sampled_files()) {
-    struct stat file {};
+    struct stat file{};
     if (::stat(path.c_str(), &file) != 0 || file.st_mtime <= setup.resumed.time) continue;
     programs::tell(
         "{}: warning: {} was written after {}; its size and sampled tokens are the same, but the "

@@ -91,7 +91,7 @@ struct Measurement {
   }
 };
 
-std::vector<std::string> compiled(std::string Instance::*field) {
+std::vector<std::string> compiled(std::string Instance::* field) {
   std::vector<std::string> values;
   for (const Instance& instance : instances()) {
     if (std::find(values.begin(), values.end(), instance.*field) == values.end()) {

@@ -60,7 +60,7 @@ std::vector<std::string> distinct(const TextOf& text_of) {
 }
 
 /// Returns the distinct values of a field of all instances.
-inline std::vector<std::string> compiled(std::string Instance::*field) {
+inline std::vector<std::string> compiled(std::string Instance::* field) {
   return distinct([field](const Instance& instance) { return instance.*field; });
 }
 
@@ -121,7 +121,7 @@ inline std::string place_of(const CLI::App& app, const std::string& flag) {
 /// A flag that chooses among compiled instances, with all values that it can have, compiled or not.
 struct Choice {
   const char* flag;
-  std::string Instance::*field;
+  std::string Instance::* field;
   const std::string& value;
   std::vector<std::string> all;
 };
@@ -197,7 +197,7 @@ inline std::optional<octavo::ModelDescription> shape_of(const std::string& model
 
 /// Returns the CMake option that adds a value to a list of the device, or "" if the list contains
 /// it. Lists of the `cuda` device have CUDA in their names.
-inline std::string option_of_list(const std::string& list, std::string Instance::*field,
+inline std::string option_of_list(const std::string& list, std::string Instance::* field,
                                   const std::string& device, const std::string& value) {
   // Models of OCTAVO_MODELS are always compiled.
   const std::vector<std::string> here = distinct([&](const Instance& instance) -> std::string {

@@ -31,13 +31,13 @@ OUTSIDE = {
 
 @check
 def format():
-    """clang-format 14 changes nothing."""
+    """clang-format 19 changes nothing."""
     files = sources(["include", "examples", "tests", "benchmarks"], {".hpp", ".cpp", ".cuh", ".cu"})
-    status, output = run(["clang-format-14", "--dry-run", "--Werror", *files])
+    status, output = run(["clang-format-19", "--dry-run", "--Werror", *files])
     if status == 0:
         return []
     changed = sorted(set(re.findall(rf"^{ROOT}/(.+?):\d+:\d+: error", output, re.MULTILINE)))
-    return [f"fix with: clang-format-14 -i {' '.join(changed)}" if changed else output]
+    return [f"fix with: clang-format-19 -i {' '.join(changed)}" if changed else output]
 
 
 @check

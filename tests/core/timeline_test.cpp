@@ -52,15 +52,21 @@ TEST(TimelineFigures, OfNothingAreNothing) {
 /// A step of two stages, two operations and a copy.
 void report_step(Timeline<Cpu>& timeline, const int& block, const Context<Cpu>& context) {
   timeline.begin_step_sync(context);
-  { const auto scope = timeline.host_communication("targets"); }
+  {
+    const auto scope = timeline.host_communication("targets");
+  }
   timeline.begin_phase("forward", context);
   timeline.begin_stage("forward", &block, context);
   timeline.enter_phase("backward", context);
   timeline.enter_phase("backward", context);
   timeline.begin_stage("backward", &block, context);
   timeline.end_stage(context);
-  { const auto scope = timeline.communication("lane", "reduce", &block, context); }
-  { const auto scope = timeline.copy("to host", "store", context); }
+  {
+    const auto scope = timeline.communication("lane", "reduce", &block, context);
+  }
+  {
+    const auto scope = timeline.copy("to host", "store", context);
+  }
   timeline.end_phase(context);
   timeline.begin_stage("optimizer", nullptr, context);
   timeline.end_stage(context);

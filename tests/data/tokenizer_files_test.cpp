@@ -184,10 +184,8 @@ TEST(BytePairTokenizer, MergesAsAPlainSearchDoes) {
 TEST(BytePairTokenizer, RefusesTokensBeyondItsVocabulary) {
   const BytePairTokenizer tokenizer = load("gpt2");
   const auto end = static_cast<std::int32_t>(tokenizer.vocabulary_size());
-  EXPECT_TRUE(has(error_of<ConfigError>([&] {
-                    (void)tokenizer.decode(Tokens{0, end});
-                  }),
-                  "at position 1"));
+  EXPECT_TRUE(
+      has(error_of<ConfigError>([&] { (void)tokenizer.decode(Tokens{0, end}); }), "at position 1"));
   EXPECT_THROW((void)tokenizer.decode(Tokens{-1}), ConfigError);
 }
 
@@ -214,9 +212,8 @@ class Files : public support::TemporaryFolder {
  protected:
   std::string tiktoken_error(const std::string& content) {
     std::ofstream(folder_ / "tiny.tiktoken", std::ios::binary) << content;
-    std::string error = error_of<IoError>([&] {
-      (void)load_tiktoken(folder_ / "tiny.tiktoken", {"\\s+|\\S+", both});
-    });
+    std::string error = error_of<IoError>(
+        [&] { (void)load_tiktoken(folder_ / "tiny.tiktoken", {"\\s+|\\S+", both}); });
     EXPECT_TRUE(error.empty() || has(error, "tiny.tiktoken")) << error;
     return error;
   }

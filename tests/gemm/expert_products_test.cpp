@@ -114,8 +114,7 @@ TYPED_TEST(ExpertProducts, AreThoseOfEachExpert) {
   (void)experts_input_gradient(dy.input(), w.input(), rows, dx.view(), place.context);
   (void)experts_weight_gradient(dy.input(), x.input(), rows, dw.view(), false, place.context);
   (void)experts_weight_gradient(dy.input(), x.input(), rows, sum.view(), true, place.context);
-  expect_rows(
-      order, y, x, in, [&](Index e, Index o, Index i) { return w(e * out + o, i); }, unit);
+  expect_rows(order, y, x, in, [&](Index e, Index o, Index i) { return w(e * out + o, i); }, unit);
   expect_rows(
       order, dx, dy, out, [&](Index e, Index i, Index o) { return w(e * out + o, i); }, unit);
   expect_weights(order, dw, dy, x, zeros, unit);

@@ -31,7 +31,7 @@ extern "C" {
 int failing_fsync(int file) __asm__("fsync");
 
 int failing_fsync(int file) {
-  struct stat status {};
+  struct stat status{};
   ::fstat(file, &status);
   if (!atomic_file_test::fails_on_folders || !S_ISDIR(status.st_mode)) {
     return static_cast<int>(::syscall(SYS_fsync, file));

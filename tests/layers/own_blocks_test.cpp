@@ -193,7 +193,7 @@ TEST(OwnPolicy, ComputesAsTheRecipeOfItsParts) {
 // gradient of its own and would count as the same layer.
 template <class T>
 constexpr bool only_moves =
-    std::is_nothrow_move_constructible_v<T>&& std::is_nothrow_move_assignable_v<T> &&
+    std::is_nothrow_move_constructible_v<T> && std::is_nothrow_move_assignable_v<T> &&
     !std::is_copy_constructible_v<T> && !std::is_copy_assignable_v<T>;
 using Fp8 = Fp8Recipe<Delayed>;
 constexpr BlockShape shape{64, 128, 4, 2, 16, 1e-5f};

@@ -155,7 +155,9 @@ Trained train_once(BatchShape shape, std::span<const std::int32_t> tokens,
                    std::span<const std::int32_t> targets, const Begins& begins) {
   octavo::Context<Cpu> context{2};
   octavo::Arena<Cpu> arena;
-  { const Model measured(arena, shape, {}, context); }
+  {
+    const Model measured(arena, shape, {}, context);
+  }
   arena = {arena.plan(), context};
   Model model(arena, shape, {}, context);
   octavo::HooksOf<Model> hooks;

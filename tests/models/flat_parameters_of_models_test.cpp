@@ -163,7 +163,9 @@ TEST(BetweenParameters, WeightsAreZeroWhateverWasInTheMemory) {
   constexpr BatchShape shape{1, 16};
   Context<Cpu> context(1);
   Arena<Cpu> arena;
-  { const Model measured(arena, shape, {}, {}); }
+  {
+    const Model measured(arena, shape, {}, {});
+  }
   arena = {arena.plan(), context};
   std::memset(arena.memory().data(), 0xff, arena.memory().size());
   Model model(arena, shape, {}, {});

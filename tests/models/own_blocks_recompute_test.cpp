@@ -185,7 +185,9 @@ Trace train(ModelOptions options) {
   constexpr auto rows = static_cast<std::size_t>(batch.rows());
   Context<Cpu> context(1);
   Arena<Cpu> arena;
-  { const Model measured(arena, batch, options, context); }
+  {
+    const Model measured(arena, batch, options, context);
+  }
   Trace trace;
   trace.bytes = static_cast<Index>(arena.plan().peak);
   arena = {arena.plan(), context};

@@ -65,7 +65,9 @@ class RecomputeTest : public testing::Test {
     constexpr octavo::BatchShape shape{1, 48};
     octavo::Context<octavo::Cpu> context{2};
     octavo::Arena<octavo::Cpu> arena;
-    { const Model measured(arena, shape, options, context); }
+    {
+      const Model measured(arena, shape, options, context);
+    }
     OneBatch result{std::vector<float>(48), {}, arena.plan().peak};
     arena = {arena.plan(), context};
     Model model(arena, shape, options, context);

@@ -69,15 +69,9 @@ Order order_of(std::size_t chunks, bool fetches) {
   detail::OffloadLanes<LateLane> lanes(main);
   detail::pass_through_device(
       lanes, chunks, fetches,
-      [&](std::size_t i) {
-        order.run(lanes.to_device.number(), {"fetch", i});
-      },
-      [&](std::size_t i) {
-        order.run(0, {"work", i});
-      },
-      [&](std::size_t i) {
-        order.run(lanes.to_host.number(), {"store", i});
-      });
+      [&](std::size_t i) { order.run(lanes.to_device.number(), {"fetch", i}); },
+      [&](std::size_t i) { order.run(0, {"work", i}); },
+      [&](std::size_t i) { order.run(lanes.to_host.number(), {"store", i}); });
   order.run(0, {"end", 0});
   return order;
 }

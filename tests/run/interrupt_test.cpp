@@ -107,7 +107,9 @@ TEST(InterruptGuard, AcknowledgesTheFirstSignalOnly) {
 }
 
 TEST(InterruptGuardDeathTest, LeavesSignalsAsTheyWere) {
-  { const InterruptGuard guard; }
+  {
+    const InterruptGuard guard;
+  }
   EXPECT_EXIT(std::raise(SIGTERM), KilledBySignal(SIGTERM), "");
   EXPECT_EXIT(std::raise(SIGUSR1), KilledBySignal(SIGUSR1), "");
   EXPECT_EXIT(std::raise(SIGHUP), KilledBySignal(SIGHUP), "");

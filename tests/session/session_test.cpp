@@ -53,9 +53,8 @@ void expect_no_allocation() {
   const auto tokens = std::span(batch.tokens).first(batch.tokens.size() / 2);
   const auto targets = std::span(batch.targets).first(batch.targets.size() / 2);
   EXPECT_FALSE(session.step({batch.tokens, batch.targets}, 1e-3).skipped);
-  EXPECT_EQ(support::count_allocations([&] {
-              EXPECT_FALSE(session.step({batch.tokens, batch.targets}, 1e-3).skipped);
-            }),
+  EXPECT_EQ(support::count_allocations(
+                [&] { EXPECT_FALSE(session.step({batch.tokens, batch.targets}, 1e-3).skipped); }),
             0U);
   EXPECT_EQ(support::count_allocations([&] {
               session.begin_evaluation();

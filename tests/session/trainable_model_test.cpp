@@ -58,31 +58,40 @@ struct Own : If<OnCpu, Missing != Part::device_type>,
   using Losses = TensorView<float, 1, Cpu>;
   using Hooks = StageHooks<Bf16, float, Cpu>;
 
-  static std::string precision() requires(Missing != Part::precision);
-  static DeviceLimits<Cpu> limits(BatchShape,
-                                  const Context<Cpu>&) requires(Missing != Part::limits);
-  Own(Arena<Cpu>&, BatchShape, ModelOptions,
-      const DeviceLimits<Cpu>&) requires(Missing != Part::constructor);
-  GemmRows gemm_rows(Index) const requires(Missing != Part::gemm_rows);
-  void initialize_sync(std::uint64_t, Hooks&, Context<Cpu>&) requires(Missing != Part::initialize);
-  void bind(Context<Cpu>&) const requires(Missing != Part::bind);
-  const ModelRuns<Bf16, float, Cpu>& runs() const requires(Missing != Part::runs);
+  static std::string precision()
+    requires(Missing != Part::precision);
+  static DeviceLimits<Cpu> limits(BatchShape, const Context<Cpu>&)
+    requires(Missing != Part::limits);
+  Own(Arena<Cpu>&, BatchShape, ModelOptions, const DeviceLimits<Cpu>&)
+    requires(Missing != Part::constructor);
+  GemmRows gemm_rows(Index) const
+    requires(Missing != Part::gemm_rows);
+  void initialize_sync(std::uint64_t, Hooks&, Context<Cpu>&)
+    requires(Missing != Part::initialize);
+  void bind(Context<Cpu>&) const
+    requires(Missing != Part::bind);
+  const ModelRuns<Bf16, float, Cpu>& runs() const
+    requires(Missing != Part::runs);
   template <class M>
-  void invalidate_weight_copies(Hooks&,
-                                const Context<Cpu>&) requires(Missing !=
-                                                              Part::invalidate_weight_copies);
+  void invalidate_weight_copies(Hooks&, const Context<Cpu>&)
+    requires(Missing != Part::invalidate_weight_copies);
   void train_micro_batch(const DeviceBatch<Cpu>&, Losses, TensorView<const float, 1, Cpu>,
-                         Accumulation, Hooks&,
-                         const Context<Cpu>&) requires(Missing != Part::train_micro_batch);
-  const ScalingTable<Cpu>& scaling() const requires(Missing != Part::scaling);
-  void evaluate(const DeviceBatch<Cpu>&, Losses, Hooks&,
-                const Context<Cpu>&) requires(Missing != Part::evaluate);
-  TensorView<Bf16, 2, Cpu> logits(Tokens, BatchShape, Index, Index, Hooks&,
-                                  const Context<Cpu>&) requires(Missing != Part::logits);
-  const Manifest& manifest() const requires(Missing != Part::manifest);
-  void reset_counts() requires(Missing != Part::reset_counts);
-  void verify_step(Index) const requires(Missing != Part::verify_step);
-  Index head_chunks() const requires(Missing != Part::head_chunks);
+                         Accumulation, Hooks&, const Context<Cpu>&)
+    requires(Missing != Part::train_micro_batch);
+  const ScalingTable<Cpu>& scaling() const
+    requires(Missing != Part::scaling);
+  void evaluate(const DeviceBatch<Cpu>&, Losses, Hooks&, const Context<Cpu>&)
+    requires(Missing != Part::evaluate);
+  TensorView<Bf16, 2, Cpu> logits(Tokens, BatchShape, Index, Index, Hooks&, const Context<Cpu>&)
+    requires(Missing != Part::logits);
+  const Manifest& manifest() const
+    requires(Missing != Part::manifest);
+  void reset_counts()
+    requires(Missing != Part::reset_counts);
+  void verify_step(Index) const
+    requires(Missing != Part::verify_step);
+  Index head_chunks() const
+    requires(Missing != Part::head_chunks);
 };
 
 static_assert(TrainableModel<Llama<llama_tiny, Bf16, Cpu>>);

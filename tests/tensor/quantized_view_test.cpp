@@ -96,8 +96,8 @@ TEST(QuantizedView, KnowsItsMemoryAndShape) {
 
 // Formats and granularities of operands follow from the recipe.
 template <class P, OperandKind Kind, class Format, class Granularity>
-constexpr bool is_quantised_to = std::is_same_v<OperandFormat<P, Kind>, Format>&&
-    std::is_same_v<OperandGranularity<P, Kind>, Granularity>;
+constexpr bool is_quantised_to = std::is_same_v<OperandFormat<P, Kind>, Format> &&
+                                 std::is_same_v<OperandGranularity<P, Kind>, Granularity>;
 static_assert(is_quantised_to<Fp8Recipe<Delayed>, OperandKind::input, E4M3, PerTensor>);
 static_assert(is_quantised_to<Fp8Recipe<Delayed>, OperandKind::weight, E4M3, PerTensor>);
 static_assert(is_quantised_to<Fp8Recipe<Delayed>, OperandKind::output_gradient, E5M2, PerTensor>);

@@ -28,7 +28,7 @@ class MpiAlarm {
  public:
   MpiAlarm(std::chrono::milliseconds time, const char* message) {
     text = message;
-    struct sigaction action {};
+    struct sigaction action{};
     action.sa_handler = end;
     ::sigaction(SIGALRM, &action, &previous_);
     ::alarm(static_cast<unsigned>(std::chrono::ceil<std::chrono::seconds>(time).count()));
@@ -48,7 +48,7 @@ class MpiAlarm {
   }
 
   inline static std::atomic<const char*> text{nullptr};
-  struct sigaction previous_ {};
+  struct sigaction previous_{};
 };
 
 }  // namespace detail

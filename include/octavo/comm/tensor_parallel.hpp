@@ -25,7 +25,7 @@ namespace detail {
 template <class Of>
 inline constexpr int tensor_degree_of = 1;
 template <class Of>
-requires requires { Of::tensor_parallel; }
+  requires requires { Of::tensor_parallel; }
 inline constexpr int tensor_degree_of<Of> = Of::tensor_parallel;
 
 }  // namespace detail

@@ -59,7 +59,7 @@ class WaitNote {
 class NoteOnTermination {
  public:
   NoteOnTermination() {
-    struct sigaction action {};
+    struct sigaction action{};
     ::sigaction(SIGTERM, nullptr, &action);
     is_ours_ = action.sa_handler == SIG_DFL;
     if (!is_ours_) return;

@@ -195,9 +195,8 @@ class ChatRecordReader {
   void history() {
     json_.array([this] {
       std::size_t strings = 0;
-      json_.array([&] {
-        history_.push_back({strings++ == 0 ? "user" : "assistant", json_.string()});
-      });
+      json_.array(
+          [&] { history_.push_back({strings++ == 0 ? "user" : "assistant", json_.string()}); });
       if (strings != 2) json_.fail("history must consist of pairs of a question and an answer");
     });
   }

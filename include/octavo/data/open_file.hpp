@@ -138,7 +138,7 @@ class OpenFile {
   }
 
   std::filesystem::path path_;
-  struct stat status_ {};
+  struct stat status_{};
   int descriptor_;
 };
 

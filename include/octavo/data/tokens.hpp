@@ -85,8 +85,8 @@ class Tokens {
   Tokens() = default;
   /// Creates tokens from the bytes of a text, which must outlive this.
   template <class Bytes>
-  requires std::convertible_to<const Bytes&, std::span<const std::uint8_t>> Tokens(
-      const Bytes& bytes)  // NOLINT: a text is tokens
+    requires std::convertible_to<const Bytes&, std::span<const std::uint8_t>>
+  Tokens(const Bytes& bytes)  // NOLINT: a text is tokens
       : Tokens(std::make_shared<detail::TextTokens>(std::span<const std::uint8_t>(bytes))) {}
   explicit Tokens(std::shared_ptr<const TokenSource> source)
       : source_(std::move(source)), size_(source_->size()) {}

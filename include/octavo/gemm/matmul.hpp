@@ -185,8 +185,8 @@ template <class Y, class X, class Gy, class Gx, class Gradient, Device D>
 /// @{
 
 template <class X, class W, class Y, class C>
-requires(!detail::are_dense<X, W, Y>) [[nodiscard]] GemmRun
-    matmul_forward(const X&, const W&, const Y&, const C&) {
+  requires(!detail::are_dense<X, W, Y>)
+[[nodiscard]] GemmRun matmul_forward(const X&, const W&, const Y&, const C&) {
   static_assert(detail::no_such_operands<X>,
                 "matmul_forward(x, w, y, context): x and w must be two TensorView<T, 2, D> "
                 "and y a GemmOutput<T, D>, or x and w two QuantizedView with Layout::row_major; "
@@ -195,8 +195,8 @@ requires(!detail::are_dense<X, W, Y>) [[nodiscard]] GemmRun
 }
 
 template <class X, class W, class Y, class C>
-requires(!detail::are_dense<X, W, Y>) [[nodiscard]] GemmRun
-    matmul_input_gradient(const X&, const W&, const Y&, const C&) {
+  requires(!detail::are_dense<X, W, Y>)
+[[nodiscard]] GemmRun matmul_input_gradient(const X&, const W&, const Y&, const C&) {
   static_assert(
       detail::no_such_operands<X>,
       "matmul_input_gradient(dy, w, dx, context): dy and w must be two "
@@ -206,8 +206,8 @@ requires(!detail::are_dense<X, W, Y>) [[nodiscard]] GemmRun
 }
 
 template <class X, class W, class Y, class C>
-requires(!detail::are_dense<X, W, Y>) [[nodiscard]] GemmRun
-    matmul_weight_gradient(const X&, const W&, const Y&, const C&) {
+  requires(!detail::are_dense<X, W, Y>)
+[[nodiscard]] GemmRun matmul_weight_gradient(const X&, const W&, const Y&, const C&) {
   static_assert(detail::no_such_operands<X>,
                 "matmul_weight_gradient(dy, x, dw, context): dy and x must be two "
                 "TensorView<T, 2, D>, or two QuantizedView with Layout::transposed");

@@ -71,7 +71,7 @@ class AppendedFile {
 
   /// Removes a partial last line, which a killed run or a full disk may leave.
   bool find_end() {
-    struct stat status {};
+    struct stat status{};
     if (::fstat(descriptor_, &status) != 0) return false;
     is_pipe_ = S_ISFIFO(status.st_mode);
     if (!S_ISREG(status.st_mode)) return !is_pipe_;

@@ -89,7 +89,7 @@ enum class ReadFrom {
                                                const Context<Cpu>& context = Context<Cpu>(1),
                                                ReadFrom source = ReadFrom::anywhere) {
   using detail::part_bytes;
-  struct stat status {};
+  struct stat status{};
   const int descriptor = detail::open_regular_file(path, status);
   if (source == ReadFrom::disk) (void)::posix_fadvise(descriptor, 0, 0, POSIX_FADV_DONTNEED);
   int error = 0;

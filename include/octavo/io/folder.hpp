@@ -82,7 +82,7 @@ namespace detail {
 
 /// Whether a file system is mounted at a path; false if the system does not report it.
 inline bool is_mount_point(const std::filesystem::path& path) {
-  struct statx status {};
+  struct statx status{};
   if (::statx(AT_FDCWD, path.c_str(), 0, 0, &status) != 0) return false;
   return (status.stx_attributes_mask & status.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
 }
@@ -92,7 +92,7 @@ inline bool is_mount_point(const std::filesystem::path& path) {
 /// Returns the free bytes of a folder's disk, for unprivileged processes.
 /// @throws IoError  if the system does not report them
 [[nodiscard]] inline std::uint64_t free_disk_bytes(const std::filesystem::path& folder) {
-  struct statvfs disk {};
+  struct statvfs disk{};
   if (::statvfs(folder.c_str(), &disk) != 0)
     detail::folder_failed(folder, "checked for free disk space");
   return std::uint64_t{disk.f_bavail} * std::uint64_t{disk.f_frsize};

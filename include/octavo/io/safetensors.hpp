@@ -106,7 +106,7 @@ class SafetensorsFile {
   /// Reads and verifies the header.
   /// @throws IoError  naming the file and the wrong tensor or byte
   explicit SafetensorsFile(std::filesystem::path path) : path_(std::move(path)) {
-    struct stat status {};
+    struct stat status{};
     descriptor_ = detail::open_regular_file(path_, status);
     try {
       read_header(static_cast<std::uint64_t>(status.st_size));

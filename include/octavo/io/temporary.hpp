@@ -57,8 +57,8 @@ inline constexpr std::string_view temporary_prefix = ".octavo-";
 
 /// Whether an open file or folder is the one at a path.
 inline bool is_at(const std::filesystem::path& path, int descriptor) {
-  struct stat opened {};
-  struct stat there {};
+  struct stat opened{};
+  struct stat there{};
   return ::fstat(descriptor, &opened) == 0 && ::lstat(path.c_str(), &there) == 0 &&
          opened.st_ino == there.st_ino && opened.st_dev == there.st_dev;
 }

@@ -152,7 +152,7 @@ OCTAVO_HOST_DEVICE inline float square_root(float x) {
 /// c2) + epsilon) equals m / (√v / a + √c2 · epsilon / a).
 struct AdamWFactors {
   float beta1, beta2;
-  float first_share;  ///< coefficient of a gradient in m: (1 − beta1) · clip
+  float first_share;   ///< coefficient of a gradient in m: (1 − beta1) · clip
   float second_share;  ///< its square is the coefficient of a squared gradient in v: √(1 − beta2) ·
                        ///< clip
   float kept;          ///< coefficient of a weight: 1 − lr · decay

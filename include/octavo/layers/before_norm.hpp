@@ -34,8 +34,6 @@ BeforeNorm(const Norm&, TensorView<const T, 2, D>, Input, TensorView<float, 1, D
 /// Whether a layer in mode `M` receives its input before the norm.
 template <class M, class Norm>
 inline constexpr bool leaves_norm_to_layer =
-    std::is_same_v<M, Mode::generate>&& requires(const Norm& norm) {
-  norm.row_norm();
-};
+    std::is_same_v<M, Mode::generate> && requires(const Norm& norm) { norm.row_norm(); };
 
 }  // namespace octavo

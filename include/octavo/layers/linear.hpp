@@ -277,7 +277,9 @@ class Linear {
   /// overwriting saves clearing a matrix.
   /// @param w_gradient  [Out, In], such as the weight's `gradient`
   void backward_weight(const OutputGradient& dy, const Input& x, TensorView<G, 2, D> w_gradient,
-                       bool accumulate, const Context<D>& context) requires(!frozen) {
+                       bool accumulate, const Context<D>& context)
+    requires(!frozen)
+  {
     GemmOutput<G, D> output{w_gradient, {}};
     if (accumulate) output.addend = w_gradient;
     if constexpr (quantized) {

@@ -185,8 +185,7 @@ class PreNormBlock {
   static void for_each_place(const Body& body) {
     [&]<std::size_t... I>(std::index_sequence<I...>) {
       (body(std::integral_constant<std::size_t, I>{}), ...);
-    }
-    (std::index_sequence_for<Branches...>{});
+    }(std::index_sequence_for<Branches...>{});
   }
   [[nodiscard]] TensorView<const T, 2, D> input_of(std::size_t i,
                                                    TensorView<const T, 2, D> x) const {

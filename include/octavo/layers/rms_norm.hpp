@@ -32,7 +32,9 @@ class RMSNorm {
   }
 
   /// Returns the normalisation of a row, for a GEMM that applies it.
-  [[nodiscard]] RowNorm<T, D> row_norm() const requires(Offset == 0) {
+  [[nodiscard]] RowNorm<T, D> row_norm() const
+    requires(Offset == 0)
+  {
     return {weight_vector(), epsilon_};
   }
 

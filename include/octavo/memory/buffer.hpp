@@ -54,7 +54,7 @@ inline OwnedBytes allocate_plain(std::size_t bytes, const char* advice) {
                               " bytes of memory, for example because of ulimit -v", advice));
   }
   return {static_cast<std::byte*>(taken), {[](std::byte* memory, void*) {
-            ::operator delete (memory, std::align_val_t{alignment});
+            ::operator delete(memory, std::align_val_t{alignment});
           }}};
 }
 

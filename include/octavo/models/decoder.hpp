@@ -121,7 +121,9 @@ class Decoder {
 
   /// Returns the ranks that share this model's layers. They must be connected before the model is
   /// initialised.
-  [[nodiscard]] TensorParallelGroup<D>& tensor_parallel_group() requires(tensor_parallel > 1) {
+  [[nodiscard]] TensorParallelGroup<D>& tensor_parallel_group()
+    requires(tensor_parallel > 1)
+  {
     return group_;
   }
 
@@ -156,7 +158,9 @@ class Decoder {
   }
 
   /// Quantises frozen weights. Call it before their first use and after setting them.
-  void cast_frozen_weights(Hooks& hooks, const Context<D>& context) requires(is_frozen) {
+  void cast_frozen_weights(Hooks& hooks, const Context<D>& context)
+    requires(is_frozen)
+  {
     driver_.template cast<Mode::train>(hooks, context);
   }
 

@@ -127,8 +127,7 @@ void Decoder<Family, Precision, D, Gradient>::list_stages() {
   };
   [&]<std::size_t... I>(std::index_sequence<I...>) {
     (add_segment(std::get<I>(segments_), driver_.stages.template group<I + 1>()), ...);
-  }
-  (std::make_index_sequence<head_group - 1>{});
+  }(std::make_index_sequence<head_group - 1>{});
   driver_.stages.template group<head_group>().push_back(
       {{parameters, table, head_quantises_}, &head_, &head_weight()});
 }

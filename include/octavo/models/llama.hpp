@@ -173,6 +173,7 @@ class Llama
 /// A Qwen3, such as `Qwen3<qwen3_8b, Fp8Recipe<Delayed>, Cuda>`: a Llama with `qk_norm`.
 template <LlamaConfig Config, class Precision, Device D, class Gradient = StorageOf<Precision>,
           class Parallel = TensorParallel<1>>
-requires(Config.qk_norm) using Qwen3 = Llama<Config, Precision, D, Gradient, Parallel>;
+  requires(Config.qk_norm)
+using Qwen3 = Llama<Config, Precision, D, Gradient, Parallel>;
 
 }  // namespace octavo

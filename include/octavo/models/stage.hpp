@@ -176,8 +176,7 @@ class StageList {
     };
     [&]<std::size_t... I>(std::index_sequence<I...>) {
       (in_group(std::get<groups - 1 - I>(groups_)), ...);
-    }
-    (std::make_index_sequence<groups>{});
+    }(std::make_index_sequence<groups>{});
   }
 
  private:

@@ -33,12 +33,12 @@ struct StepNumbers {
 ///   if the status requests skipping.
 template <class Rule>
 concept UpdateRule = std::is_trivially_copyable_v<typename Rule::Step> &&
-    requires(const typename Rule::Settings& settings, const StepNumbers& numbers) {
-  Rule::check(settings);
-  { Rule::at(settings, numbers) } -> std::same_as<typename Rule::Step>;
-  { Rule::name } -> std::convertible_to<std::string>;
-  requires Rule::moments == 1 || Rule::moments == 2;
-};
+                     requires(const typename Rule::Settings& settings, const StepNumbers& numbers) {
+                       Rule::check(settings);
+                       { Rule::at(settings, numbers) } -> std::same_as<typename Rule::Step>;
+                       { Rule::name } -> std::convertible_to<std::string>;
+                       requires Rule::moments == 1 || Rule::moments == 2;
+                     };
 
 namespace detail {
 

@@ -24,9 +24,8 @@ class OptimizerSettings {
  public:
   OptimizerSettings() = default;
   template <class Settings>
-  requires(!std::is_same_v<std::remove_cvref_t<Settings>, OptimizerSettings>)
-      OptimizerSettings(Settings settings)
-      : value_(std::move(settings)) {}
+    requires(!std::is_same_v<std::remove_cvref_t<Settings>, OptimizerSettings>)
+  OptimizerSettings(Settings settings) : value_(std::move(settings)) {}
 
   /// Returns them as the settings of an optimizer.
   /// @throws UsageError  if they are those of another optimizer

@@ -28,7 +28,7 @@ struct StateArrays {
   template <class Take>
   StateArrays(Index size, bool has_master, const Take& take) {
     const auto of = [&]<class T>(TensorView<T, 1, Where>& view, Index count) {
-      view = {take.template operator()<T>(count), {count}};
+      view = { take.template operator()<T>(count), {count} };
     };
     if (has_master) of(master, size);
     for (std::size_t i = 0; i < Count; ++i) of(moments[i], size);

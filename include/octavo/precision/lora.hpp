@@ -53,7 +53,7 @@ struct FrozenWeight {
   using type = P;
 };
 template <QuantizedPrecision P>
-requires is_delayed<typename PrecisionTraits<P>::ScalingType>
+  requires is_delayed<typename PrecisionTraits<P>::ScalingType>
 struct FrozenWeight<P> {
   using type = Fp8Recipe<Tensorwise>;
 };

@@ -89,19 +89,16 @@ struct PrecisionTraits;
 namespace detail {
 
 template <class P>
-concept HasTraits = requires {
-  sizeof(PrecisionTraits<P>);
-};
+concept HasTraits = requires { sizeof(PrecisionTraits<P>); };
 template <class P>
 concept HasStorage = requires {
   typename PrecisionTraits<P>::Storage;
   requires std::same_as<typename PrecisionTraits<P>::Storage, Bf16> ||
-      std::same_as<typename PrecisionTraits<P>::Storage, Fp32>;
+               std::same_as<typename PrecisionTraits<P>::Storage, Fp32>;
 };
 template <class P>
-concept HasIsQuantized = requires {
-  typename std::bool_constant<PrecisionTraits<P>::is_quantized>;
-};
+concept HasIsQuantized =
+    requires { typename std::bool_constant<PrecisionTraits<P>::is_quantized>; };
 template <class P>
 concept HasShapeMultiple = requires {
   typename std::integral_constant<int, PrecisionTraits<P>::shape_multiple>;
@@ -125,7 +122,7 @@ template <class P>
 concept HasBackwardFormat = requires {
   typename PrecisionTraits<P>::BackwardFormat;
   requires std::same_as<typename PrecisionTraits<P>::BackwardFormat, E4M3> ||
-      std::same_as<typename PrecisionTraits<P>::BackwardFormat, E5M2>;
+               std::same_as<typename PrecisionTraits<P>::BackwardFormat, E5M2>;
 };
 
 /// Whether `P` declares that it quantises; its other members may be missing.
@@ -153,9 +150,9 @@ concept HasQuantization = HasScalingType<P> && HasForwardFormat<P> && HasBackwar
 /// - `ForwardFormat`: of inputs and weights, `E4M3`;
 /// - `BackwardFormat`: of the gradients of outputs, `E4M3` or `E5M2`.
 template <class P>
-concept LinearPrecision = detail::HasStorage<P> && detail::HasIsQuantized<P> &&
-    detail::HasShapeMultiple<P> && detail::HasName<P> &&
-    (!detail::says_quantized<P> || detail::HasQuantization<P>);
+concept LinearPrecision =
+    detail::HasStorage<P> && detail::HasIsQuantized<P> && detail::HasShapeMultiple<P> &&
+    detail::HasName<P> && (!detail::says_quantized<P> || detail::HasQuantization<P>);
 
 /// A precision whose GEMM operands are quantised.
 template <class P>

@@ -169,15 +169,14 @@ concept HasGranularities = requires {
 /// per row, or both have blocks of the same width and scale type, square for at most one of them.
 template <class Ga, class Gb>
 inline constexpr bool scales_match =
-    std::is_same_v<typename Ga::Scale, typename Gb::Scale>&& Ga::block_columns ==
-        Gb::block_columns &&
-    (Ga::block_rows <= 1 || Gb::block_rows <= 1);
+    std::is_same_v<typename Ga::Scale, typename Gb::Scale> &&
+    Ga::block_columns == Gb::block_columns && (Ga::block_rows <= 1 || Gb::block_rows <= 1);
 
 /// Whether inputs can be multiplied with weights, and activations with gradients.
 template <class S>
 inline constexpr bool granularities_match =
-    scales_match<typename S::InputGranularity, typename S::WeightGranularity>&&
-        scales_match<typename S::InputGranularity, typename S::InputGranularity>;
+    scales_match<typename S::InputGranularity, typename S::WeightGranularity> &&
+    scales_match<typename S::InputGranularity, typename S::InputGranularity>;
 
 template <class S>
 concept HasHistory = requires {
@@ -188,29 +187,22 @@ concept HasHistory = requires {
 };
 /// Whether a scaling has some of the members of a history; it must then have all of them.
 template <class S>
-concept MentionsHistory = requires {
-  S::history_length;
-}
-|| requires { S::reduction; }
-|| requires { S::margin; };
+concept MentionsHistory =
+    requires { S::history_length; } || requires { S::reduction; } || requires { S::margin; };
 template <class S>
-concept HasRounding = requires {
-  typename std::integral_constant<ScaleRounding, S::rounding>;
-};
+concept HasRounding = requires { typename std::integral_constant<ScaleRounding, S::rounding>; };
 template <class S>
-concept MentionsRounding = requires {
-  S::rounding;
-};
+concept MentionsRounding = requires { S::rounding; };
 
 /// Whether one scale covers both the inputs and the weights.
 template <class S>
-inline constexpr bool is_per_tensor = std::is_same_v<typename S::InputGranularity, PerTensor>&&
-    std::is_same_v<typename S::WeightGranularity, PerTensor>;
+inline constexpr bool is_per_tensor = std::is_same_v<typename S::InputGranularity, PerTensor> &&
+                                      std::is_same_v<typename S::WeightGranularity, PerTensor>;
 
 /// Whether one scale covers a row, both of inputs and of weights.
 template <class S>
-inline constexpr bool is_per_row = std::is_same_v<typename S::InputGranularity, PerRow>&&
-    std::is_same_v<typename S::WeightGranularity, PerRow>;
+inline constexpr bool is_per_row = std::is_same_v<typename S::InputGranularity, PerRow> &&
+                                   std::is_same_v<typename S::WeightGranularity, PerRow>;
 
 /// Whether scales come from the amax of earlier steps.
 template <class S>
@@ -251,7 +243,7 @@ concept HasOneRounding = !MentionsRounding<S> || HasRounding<S>;
 ///   tensor's amax.
 template <class S>
 concept Scaling = detail::HasScalingMembers<S> && detail::granularities_match<S> &&
-    detail::HasWholeHistory<S> && detail::HasOneRounding<S>;
+                  detail::HasWholeHistory<S> && detail::HasOneRounding<S>;
 
 namespace detail {
 

@@ -32,7 +32,7 @@ class InterruptGuard {
     first_time = 0;
     signal_number = 0;
     said = acknowledgement;
-    struct sigaction action {};
+    struct sigaction action{};
     action.sa_handler = note;
     action.sa_flags = SA_RESTART;
     for (std::size_t i = 0; i < signals.size(); ++i) {

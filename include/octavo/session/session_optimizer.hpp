@@ -86,8 +86,8 @@ concept SessionOptimizer = detail::is_session_optimizer<O, M, false>();
 
 /// Replaces a session whose optimizer is not valid.
 template <class Model, class Optimizer, class Ranks>
-requires(TrainableModel<Model> &&
-         !SessionOptimizer<Optimizer, Model>) class ModelSession<Model, Optimizer, Ranks> {
+  requires(TrainableModel<Model> && !SessionOptimizer<Optimizer, Model>)
+class ModelSession<Model, Optimizer, Ranks> {
   static_assert(detail::is_session_optimizer<Optimizer, Model, true>() || true);
 
  public:

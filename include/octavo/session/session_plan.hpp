@@ -61,7 +61,7 @@ struct Planned {
   using Type = typename Kind::template For<W, G, D>;
 };
 template <class Kind, class W, class G, Device D>
-requires requires { typename Kind::template Memory<W, G, D>; }
+  requires requires { typename Kind::template Memory<W, G, D>; }
 struct Planned<Kind, W, G, D> {
   using Type = typename Kind::template Memory<W, G, D>;
 };

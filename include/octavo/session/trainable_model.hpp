@@ -66,7 +66,7 @@ consteval bool has_members_of_model() {
                   "ModelSession: the model lacks `static std::string precision()`, its name");
     return false;
   }
-  if constexpr (!requires(OnDevice & context) {
+  if constexpr (!requires(OnDevice& context) {
                   { M::limits(BatchShape{}, context) } -> std::convertible_to<DeviceLimits<D>>;
                 }) {
     static_assert(
@@ -89,7 +89,7 @@ consteval bool has_members_of_model() {
                   "ModelSession: the model lacks GemmRows gemm_rows(Index micro_batches)");
     return false;
   }
-  if constexpr (!requires(M & model, HooksOf<M> & hooks, Context<D> & context) {
+  if constexpr (!requires(M& model, HooksOf<M>& hooks, Context<D>& context) {
                   model.initialize_sync(std::uint64_t{}, hooks, context);
                 }) {
     static_assert(!reports,
@@ -104,14 +104,14 @@ consteval bool has_members_of_model() {
   if constexpr (!requires(const M& model) {
                   {
                     model.runs()
-                    } -> std::same_as<const ModelRuns<typename M::T, typename M::G, D>&>;
+                  } -> std::same_as<const ModelRuns<typename M::T, typename M::G, D>&>;
                 }) {
     static_assert(!reports,
                   "ModelSession: the model lacks `const ModelRuns<T, G, D>& runs() const`, its "
                   "flat buffers and their parameters");
     return false;
   }
-  if constexpr (!requires(M & model, HooksOf<M> & hooks, OnDevice & context) {
+  if constexpr (!requires(M& model, HooksOf<M>& hooks, OnDevice& context) {
                   model.template invalidate_weight_copies<Mode::train>(hooks, context);
                   model.template invalidate_weight_copies<Mode::evaluate>(hooks, context);
                 }) {
@@ -120,7 +120,7 @@ consteval bool has_members_of_model() {
         "ModelSession: the model lacks invalidate_weight_copies<Mode>(HooksOf<Model>&, context)");
     return false;
   }
-  if constexpr (!requires(M & model, const DeviceBatch<D>& batch, Losses losses, Scale scale,
+  if constexpr (!requires(M& model, const DeviceBatch<D>& batch, Losses losses, Scale scale,
                           HooksOf<M>& hooks, OnDevice& context) {
                   model.train_micro_batch(batch, losses, scale, Accumulation{}, hooks, context);
                 }) {
@@ -136,17 +136,17 @@ consteval bool has_members_of_model() {
                   "ModelSession: the model lacks `const ScalingTable<D>& scaling() const`");
     return false;
   }
-  if constexpr (!requires(M & model, const DeviceBatch<D>& batch, Losses losses, HooksOf<M>& hooks,
+  if constexpr (!requires(M& model, const DeviceBatch<D>& batch, Losses losses, HooksOf<M>& hooks,
                           OnDevice& context) { model.evaluate(batch, losses, hooks, context); }) {
     static_assert(!reports,
                   "ModelSession: the model lacks evaluate(batch, losses, hooks, context) with "
                   "Decoder's arguments");
     return false;
   }
-  if constexpr (!requires(M & model, Tokens tokens, HooksOf<M> & hooks, OnDevice & context) {
+  if constexpr (!requires(M& model, Tokens tokens, HooksOf<M>& hooks, OnDevice& context) {
                   {
                     model.logits(tokens, BatchShape{}, Index{}, Index{}, hooks, context)
-                    } -> std::convertible_to<TensorView<typename M::T, 2, D>>;
+                  } -> std::convertible_to<TensorView<typename M::T, 2, D>>;
                 }) {
     static_assert(!reports,
                   "ModelSession: the model lacks logits(tokens, shape, begin, count, hooks, "
@@ -159,7 +159,7 @@ consteval bool has_members_of_model() {
     static_assert(!reports, "ModelSession: the model lacks `const Manifest& manifest() const`");
     return false;
   }
-  if constexpr (!requires(M & model) {
+  if constexpr (!requires(M& model) {
                   model.reset_counts();
                   model.verify_step(Index{});
                 }) {
@@ -209,7 +209,8 @@ concept TrainableModel = detail::is_trainable_model<M, false>();
 
 /// Replaces a session of an invalid model, so that the compiler prints only the missing members.
 template <class Model, class Optimizer, class Ranks>
-requires(!TrainableModel<Model>) class ModelSession<Model, Optimizer, Ranks> {
+  requires(!TrainableModel<Model>)
+class ModelSession<Model, Optimizer, Ranks> {
   static_assert(detail::is_trainable_model<Model, true>() || true);
 
  public:

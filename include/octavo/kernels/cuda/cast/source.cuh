@@ -27,28 +27,21 @@ struct Produced {
 namespace detail {
 
 template <class S>
-concept HasParts = requires {
-  requires S::parts >= 1;
-};
+concept HasParts = requires { requires S::parts >= 1; };
 template <class S>
-concept HasRounds = requires {
-  requires S::rounds_in_flight >= 1 && tile_rounds % S::rounds_in_flight == 0;
-};
+concept HasRounds =
+    requires { requires S::rounds_in_flight >= 1 && tile_rounds % S::rounds_in_flight == 0; };
 template <class S>
 concept HasVectors = requires(const S& source) {
   { source.vectors() } -> std::same_as<bool>;
 };
 template <class S, bool Vectors>
-concept HasRuns = requires(const S& source) {
-  source.template runs<Vectors>(Index{}, Index{});
-};
+concept HasRuns = requires(const S& source) { source.template runs<Vectors>(Index{}, Index{}); };
 /// What a thread works with.
 template <class S, bool Vectors>
 using RunsOf = decltype(std::declval<const S&>().template runs<Vectors>(Index{}, Index{}));
 template <class S, bool Vectors>
-concept HasLoad = requires(RunsOf<S, Vectors>& runs) {
-  runs.load(0, 0);
-};
+concept HasLoad = requires(RunsOf<S, Vectors>& runs) { runs.load(0, 0); };
 template <class S, class T, bool Vectors>
 concept HasMake = requires(RunsOf<S, Vectors>& runs) {
   { runs.make(0, runs.load(0, 0)) } -> std::same_as<Produced<T, S::parts>>;
@@ -83,10 +76,11 @@ namespace kernels {
 /// Return types must be explicit: the host compiler sees no body from which to deduce `auto`.
 /// @tparam T  format of the values
 template <class S, class T>
-concept TileSource = std::is_trivially_copyable_v<S> && detail::HasParts<S> &&
-    detail::HasRounds<S> && detail::HasVectors<S> && detail::HasRuns<S, true> &&
-    detail::HasRuns<S, false> && detail::HasLoad<S, true> && detail::HasLoad<S, false> &&
-    detail::HasMake<S, T, true> && detail::HasMake<S, T, false>;
+concept TileSource =
+    std::is_trivially_copyable_v<S> && detail::HasParts<S> && detail::HasRounds<S> &&
+    detail::HasVectors<S> && detail::HasRuns<S, true> && detail::HasRuns<S, false> &&
+    detail::HasLoad<S, true> && detail::HasLoad<S, false> && detail::HasMake<S, T, true> &&
+    detail::HasMake<S, T, false>;
 
 }  // namespace kernels
 

@@ -186,7 +186,7 @@ OCTAVO_KERNEL void __launch_bounds__(quantize_threads, norm_tiles_at_once)
     const unsigned before =
         is_ahead ? row * across : ahead * across + (row - ahead) * inverse_blocks;
     const Index first_row = Index{before + place} * inverse_rows;
-    return find_inverses<Cast::fit != Fit::any>(source, first_row, epsilon, inverse_rms);
+    return find_inverses<(Cast::fit != Fit::any)>(source, first_row, epsilon, inverse_rms);
   }
   Cast::run(arguments, source, TilePlace(row - ahead, place - inverse_blocks));
 }
