@@ -12,6 +12,7 @@
 
 #include <train_llama/announce.hpp>
 #include <train_llama/checkpoints.hpp>
+#include <train_llama/declare.hpp>
 #include <train_llama/documents.hpp>
 #include <train_llama/ending.hpp>
 #include <train_llama/gemm_plans.hpp>
@@ -24,6 +25,7 @@
 #include <train_llama/report.hpp>
 #include <train_llama/run_folder.hpp>
 #include <train_llama/timeline.hpp>
+#include <train_llama/watch.hpp>
 
 #include <chrono>
 #include <csignal>
@@ -59,6 +61,7 @@ const char* acknowledgement() {
 /// Everything that a run needs before it writes its first file.
 struct Setup {
   std::unique_ptr<RunData> data;
+  std::unique_ptr<Watch> watch;
   std::shared_ptr<octavo::TrainingSession> session;
   std::filesystem::path folder;
   std::filesystem::path resume_from;  ///< empty for a new run
@@ -96,6 +99,8 @@ int train(Setup& setup, Report& report, const Options& options, const Instance& 
           const Ranks& ranks) {
   octavo::TrainingSession& session = *setup.session;
   const octavo::InterruptGuard interrupt(ranks.is_first() ? acknowledgement() : "");
+  report.after_evaluation(
+      [&](octavo::Index step) { setup.watch->run(step, session, *setup.data, report); });
   const octavo::RunSummary summary = name_document_flags([&] {
     return octavo::train(session, *setup.data, run_options(options), report, *setup.totals,
                          setup.checkpoints.get());
@@ -176,6 +181,7 @@ void read_data(Setup& setup, const CLI::App& app, Options& options, const Instan
     require_free_folders(options, [&](const char* flag) { return detail::place_of(app, flag); });
   }
   setup.data = program().read(options, instance, ranks);
+  setup.watch = std::make_unique<Watch>(options, instance, ranks);
 }
 
 /// Warns if adapters are used with weights other than those that they were trained with, as far as
@@ -254,7 +260,7 @@ void make_checkpoints(Setup& setup, const Options& options, const Ranks& ranks,
           if (setup.report != nullptr) {
             setup.report->checkpoint(record);
           } else if (first) {
-            Report::print_trouble(record);
+            print_trouble(record);
           }
         });
   }

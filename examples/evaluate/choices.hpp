@@ -78,7 +78,8 @@ struct PackedBatch {
   std::vector<EndingPlace> endings;
 };
 
-/// Packs documents into batches, sequence by sequence.
+/// Packs documents into batches, sequence by sequence. If the shape has no documents, each sequence
+/// contains one.
 class Packer {
  public:
   explicit Packer(octavo::BatchShape shape) : shape_(shape) {}
@@ -92,12 +93,13 @@ class Packer {
     octavo::require<octavo::ConfigError>(rows <= shape_.tokens, choice.place, ": has ", rows + 1,
                                          " tokens with an ending, but a sequence has ",
                                          shape_.tokens, "; raise --seq-len");
+    if (shape_.most_documents == 0) at_ = octavo::round_up(at_, shape_.tokens);
     if (batches_.empty() || !has_room(rows)) begin_batch();
     // The rest of the sequence is too short.
-    if (at_ % shape_.tokens + rows > shape_.tokens) at_ = (at_ / shape_.tokens + 1) * shape_.tokens;
+    if (at_ % shape_.tokens + rows > shape_.tokens) at_ = octavo::round_up(at_, shape_.tokens);
     PackedBatch& batch = batches_.back();
     const auto begin = static_cast<std::size_t>(at_);
-    batch.documents.push_back(at_);
+    if (shape_.most_documents > 0) batch.documents.push_back(at_);
     std::copy(text.begin(), text.end() - 1, batch.tokens.begin() + at_);
     const std::size_t first = choice.context.size() - 1;
     std::copy(end.begin(), end.end(),
@@ -111,6 +113,7 @@ class Packer {
  private:
   /// Whether a document fits the batch, counting those that begin with the following sequences.
   [[nodiscard]] bool has_room(Index rows) const {
+    if (shape_.most_documents == 0) return at_ < shape_.rows();
     const Index sequence = at_ / shape_.tokens;
     const bool fits_here = at_ % shape_.tokens + rows <= shape_.tokens;
     const Index own = fits_here ? sequence : sequence + 1;

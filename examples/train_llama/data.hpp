@@ -2,6 +2,7 @@
 #pragma once
 
 #include <common/text.hpp>
+#include <common/tokenizer.hpp>
 #include <octavo/core/json_line.hpp>
 #include <octavo/data/data.hpp>
 #include <octavo/inference/generate.hpp>
@@ -17,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,6 +35,10 @@ inline void declare_text(CLI::App& app, Options& options) {
   // Without defaults: config.toml could not distinguish them from choices.
   app.add_option("--validation-data", options.validation_data,
                  "validation files, named like those of --data; replaces --validation-fraction")
+      ->group(data_group);
+  app.add_option("--tokenizer", options.chats.tokenizer,
+                 "tokenizer of token files, as in prepare_data: for samples, and for --hellaswag "
+                 "in JSON Lines; by default, only text is decoded")
       ->group(data_group);
   app.add_option("--document-end", options.document_end,
                  "token ID that ends a document; tokens then attend only within their own "
@@ -195,7 +201,10 @@ class TextData final : public RunDataOf<octavo::TokenBatches> {
   TextData(octavo::Data data, const Options& options, const Ranks& ranks, octavo::Index vocabulary)
       : RunDataOf(name_document_flags([&] { return make_batches(data, options, ranks); })),
         data_(std::move(data)),
-        note_(data_.is_text ? note_of_bytes(vocabulary) : "") {}
+        note_(data_.is_text ? note_of_bytes(vocabulary) : "") {
+    const std::string& name = options.chats.tokenizer;
+    if (!name.empty() && name != "bytes") tokenizer_ = programs::open_tokenizer(name);
+  }
 
   [[nodiscard]] std::size_t training_tokens() const override { return batches_.training_tokens(); }
   [[nodiscard]] std::size_t validation_tokens() const override {
@@ -228,26 +237,29 @@ class TextData final : public RunDataOf<octavo::TokenBatches> {
     return files;
   }
 
-  /// Returns "" if the model's tokens are not bytes.
+  /// Returns "" if the model's tokens are not bytes and --tokenizer was not passed.
   [[nodiscard]] std::string sample(octavo::TrainingSession& session,
                                    const Options& options) const override {
-    if (!data_.is_text) return {};
-    const octavo::ByteTokenizer tokenizer;
+    if (!data_.is_text && tokenizer_ == nullptr) return {};
+    const octavo::ByteTokenizer bytes;
+    const octavo::Tokenizer* own = tokenizer_.get();
+    const octavo::Tokenizer& tokenizer = own == nullptr ? bytes : *own;
     const std::vector<std::int32_t> prompt = tokenizer.encode("\n");
-    return tokenizer.decode(octavo::generate(session, prompt, options.sequence_length,
-                                             {.tokens = options.sample,
-                                              .sampling = {.temperature = options.temperature},
-                                              .seed = options.seed,
-                                              .vocabulary = octavo::ByteTokenizer::vocabulary,
-                                              .stop = [&] {
-                                                return session.ranks().largest(
-                                                           octavo::InterruptGuard::received()) != 0;
-                                              }}));
+    return tokenizer.decode(octavo::generate(
+        session, prompt, options.sequence_length,
+        {.tokens = options.sample,
+         .sampling = {.temperature = options.temperature},
+         .seed = options.seed,
+         .vocabulary = std::min(tokenizer.vocabulary_size(), session.facts().vocabulary),
+         .stop = [&] {
+           return session.ranks().largest(octavo::InterruptGuard::received()) != 0;
+         }}));
   }
 
  private:
   octavo::Data data_;
   std::string note_;
+  std::unique_ptr<octavo::Tokenizer> tokenizer_;  ///< null: tokens are bytes, or cannot be decoded
 };
 
 }  // namespace trainer

@@ -23,10 +23,12 @@
 #include <cstdio>
 #include <exception>
 #include <filesystem>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 
 #include <unistd.h>
 
@@ -167,20 +169,6 @@ class Report final : public octavo::RunObserver {
               .add("error", record.error));
   }
 
-  /// Warns about a failed checkpoint on stderr.
-  static void print_trouble(const octavo::CheckpointRecord& record) {
-    const std::string path = programs::visible(record.path.string());
-    if (record.error.empty()) {
-      programs::tell("{}: warning: {}: {}\n", program().name, path,
-                     programs::visible(record.warning));
-    } else {
-      programs::tell(
-          "{}: warning: NOT SAVED at step {}: {}. The run continues, and earlier checkpoints are "
-          "unchanged\n",
-          program().name, record.step, programs::visible(record.error));
-    }
-  }
-
   void step(const octavo::StepRecord& record,
             const std::vector<octavo::OperandReport>& operands) override {
     timeline_.after_step(record.step, record.last);
@@ -231,8 +219,23 @@ class Report final : public octavo::RunObserver {
               .add("step", step)
               .add("loss", loss.mean())
               .add("tokens", loss.tokens));
-    if (!std::isfinite(loss.mean())) return;
-    events_.write(step, octavo::EventSummary{}.add_scalar("validation/loss", loss.mean()));
+    if (std::isfinite(loss.mean())) {
+      events_.write(step, octavo::EventSummary{}.add_scalar("validation/loss", loss.mean()));
+    }
+    if (after_evaluation_) after_evaluation_(step);
+  }
+
+  /// Calls `action` on all ranks after each evaluation.
+  void after_evaluation(std::function<void(octavo::Index step)> action) {
+    after_evaluation_ = std::move(action);
+  }
+
+  /// Prints a line, and writes a record and an event of a measurement.
+  void measurement(octavo::Index step, const std::string& text, const octavo::JsonLine& line,
+                   const octavo::EventSummary& event) {
+    print("{}\n", text);
+    write(line);
+    events_.write(step, event);
   }
 
   /// Warns about a spike and the action taken.
@@ -317,13 +320,6 @@ class Report final : public octavo::RunObserver {
   }
 
  private:
-  /// Returns the last component of the folder's path.
-  static std::string name_of_run(const std::filesystem::path& folder) {
-    if (folder.empty()) return {};
-    const std::filesystem::path path = std::filesystem::absolute(folder).lexically_normal();
-    return (path.filename().empty() ? path.parent_path() : path).filename().string();
-  }
-
   /// Formats lines as a Markdown code block.
   static std::string code(const std::string& lines) { return "```\n" + lines + "```"; }
 
@@ -478,6 +474,7 @@ class Report final : public octavo::RunObserver {
   bool writes_fail_ = false;
   bool takes_steps_ = false;
   bool has_ended_ = false;
+  std::function<void(octavo::Index step)> after_evaluation_;
   octavo::LossSum validation_;  ///< the last evaluation
   /// The loss before the first step, and the lowest after it; infinite if there is none.
   double loss_before_ = std::numeric_limits<double>::infinity();

@@ -1,14 +1,39 @@
 // Text about losses and steps.
 #pragma once
 
+#include <common/text.hpp>
+#include <octavo/checkpoint/checkpoints.hpp>
 #include <octavo/run/training_run.hpp>
+#include <train_llama/program.hpp>
 
 #include <fmt/format.h>
 
 #include <cmath>
+#include <filesystem>
 #include <string>
 
 namespace trainer {
+
+/// Warns about a failed checkpoint on stderr.
+inline void print_trouble(const octavo::CheckpointRecord& record) {
+  const std::string path = programs::visible(record.path.string());
+  if (record.error.empty()) {
+    programs::tell("{}: warning: {}: {}\n", program().name, path,
+                   programs::visible(record.warning));
+  } else {
+    programs::tell(
+        "{}: warning: NOT SAVED at step {}: {}. The run continues, and earlier checkpoints are "
+        "unchanged\n",
+        program().name, record.step, programs::visible(record.error));
+  }
+}
+
+/// Returns the name of a run: the last component of its folder's path.
+inline std::string name_of_run(const std::filesystem::path& folder) {
+  if (folder.empty()) return {};
+  const std::filesystem::path path = std::filesystem::absolute(folder).lexically_normal();
+  return (path.filename().empty() ? path.parent_path() : path).filename().string();
+}
 
 /// Formats a loss.
 /// @param is_none_if_nan  NaN means that there were no targets

@@ -3,6 +3,7 @@
 #include <octavo/precision/named_precisions.hpp>
 #include <train_llama/checkpoints.hpp>
 #include <train_llama/data.hpp>
+#include <train_llama/declare.hpp>
 #include <train_llama/gemm_plans.hpp>
 #include <train_llama/options.hpp>
 
