@@ -184,7 +184,8 @@ class FlagsFile : public CLI::Config {
   /// Returns the value as it would be on the command line.
   [[nodiscard]] std::string checked_value(CLI::Option& option, const std::string& key,
                                           const toml::node& node) const {
-    std::string value = value_of(kind_of(option), key, node);
+    const Kind kind = is_time(option) && node.is_string() ? Kind::text : kind_of(option);
+    std::string value = value_of(kind, key, node);
     octavo::require<octavo::ConfigError>(value.find('\0') == std::string::npos,
                                          place(node.source()), key,
                                          " must not contain the character U+0000; remove it");
@@ -194,6 +195,14 @@ class FlagsFile : public CLI::Config {
       octavo::require<octavo::ConfigError>(error.empty(), place(node.source()), key, ": ", error);
     }
     return value;
+  }
+
+  /// Whether the value may have a unit; see `seconds`.
+  static bool is_time(CLI::Option& option) {
+    for (int i = 0; i < validator_count(option); ++i) {
+      if (option.get_validator(i)->get_name() == time_name) return true;
+    }
+    return false;
   }
 
   static int validator_count(CLI::Option& option) {

@@ -17,6 +17,7 @@ class ConfigurationFile : public support::TemporaryFolder {
   struct Flags {
     std::string text;
     int steps = 0;
+    double time = 0;
   };
 
   /// Reads a configuration with the flags --text and --steps.
@@ -27,6 +28,7 @@ class ConfigurationFile : public support::TemporaryFolder {
     CLI::App app;
     app.add_option("--text", flags.text, "");
     app.add_option("--steps", flags.steps, "");
+    app.add_option("--time", flags.time, "")->transform(programs::seconds());
     app.set_config("--config", "", "");
     app.config_formatter(std::make_shared<programs::FlagsFile>(app));
     app.parse("--config " + path, false);
@@ -48,6 +50,13 @@ class ConfigurationFile : public support::TemporaryFolder {
 
 TEST_F(ConfigurationFile, MayBeginWithAByteOrderMark) {
   EXPECT_EQ(read("\xEF\xBB\xBFsteps = 3\n").steps, 3);
+}
+
+TEST_F(ConfigurationFile, MayHaveATimeWithItsUnit) {
+  EXPECT_EQ(read("time = 90\n").time, 90);
+  EXPECT_EQ(read("time = '1.5m'\n").time, 90);
+  EXPECT_NE(refusal("time = 'soon'\n"), "read");
+  EXPECT_NE(refusal("steps = '3m'\n"), "read");
 }
 
 TEST_F(ConfigurationFile, OfAnotherFormatIsNamed) {
