@@ -26,6 +26,7 @@
 #include <train_llama/run_folder.hpp>
 #include <train_llama/timeline.hpp>
 #include <train_llama/watch.hpp>
+#include <train_llama/weights.hpp>
 
 #include <chrono>
 #include <csignal>
@@ -72,27 +73,6 @@ struct Setup {
   octavo::CheckpointManifest resumed;
   std::string chosen;  ///< lines of TOML: flags of the command line and of --config
 };
-
-/// Writes the weights for --save-hf and --save-adapters. All ranks must call it.
-void save_weights(octavo::TrainingSession& session, const Options& options,
-                  const Instance& instance, const Ranks& ranks) {
-  if (!options.save_adapters.empty()) {
-    octavo::save_adapters(session, instance.shape, options.save_adapters, options.load_hf,
-                          ranks.is_first());
-    fmt::print("adapters | written to {}\n", programs::visible(options.save_adapters));
-  }
-  if (options.save_hf.empty()) return;
-  octavo::ModelDescription model = instance.shape;
-  if (model.positions == 0) model.positions = options.sequence_length;
-  if (!options.load_hf.empty()) {
-    model =
-        octavo::read_hugging_face_config(std::filesystem::path(options.load_hf) / "config.json");
-  }
-  octavo::HuggingFaceOptions folder;
-  folder.tokenizer_of = options.load_hf;
-  octavo::save_hugging_face(session, model, options.save_hf, folder, ranks.is_first());
-  fmt::print("weights | written to {}\n", programs::visible(options.save_hf));
-}
 
 /// Trains until the end, a signal or too many non-finite steps; returns the exit code.
 int train(Setup& setup, Report& report, const Options& options, const Instance& instance,
@@ -182,31 +162,6 @@ void read_data(Setup& setup, const CLI::App& app, Options& options, const Instan
   }
   setup.data = program().read(options, instance, ranks);
   setup.watch = std::make_unique<Watch>(options, instance, ranks);
-}
-
-/// Warns if adapters are used with weights other than those that they were trained with, as far as
-/// this is known.
-void warn_of_base(const Options& options, bool begins) {
-  namespace fs = std::filesystem;
-  if (options.load_hf.empty()) {
-    programs::tell(
-        "{}: warning: without --model hf:FOLDER, the base model of the adapters has the random "
-        "weights of --seed {}\n",
-        program().name, options.seed);
-  }
-  if (options.load_adapters.empty() || !begins) return;
-  const octavo::PeftConfig config =
-      octavo::read_peft_config(fs::path(options.load_adapters) / octavo::detail::peft_config_name);
-  if (config.base_model.empty() ||
-      fs::weakly_canonical(config.base_model) == fs::weakly_canonical(options.load_hf)) {
-    return;
-  }
-  programs::tell(
-      "{}: warning: {} names '{}' as the base model of its adapters, but --model is '{}'; adapters "
-      "do not fit other weights, or weights that already include them\n",
-      program().name, programs::visible(options.load_adapters),
-      programs::visible(config.base_model),
-      programs::visible(options.load_hf.empty() ? options.model : "hf:" + options.load_hf));
 }
 
 /// Creates the session. All ranks must call it.

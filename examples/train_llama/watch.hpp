@@ -47,10 +47,11 @@ class Watch {
     if (batches_.has_value()) report_score(step, batches_->evaluate(session), report);
     if (!options_.samples_each) return;
     const std::string text = data.sample(session, options_);
-    report.measurement(
-        step, programs::visible(text, programs::LineBreaks::keep),
-        octavo::JsonLine{}.add("event", "sample").add("step", step).add("text", text),
-        octavo::EventSummary{}.add_text("sample", text));
+    const std::string shown = programs::visible(text, programs::LineBreaks::keep);
+    octavo::JsonLine line;
+    line.add("event", "sample").add("step", step).add("text", text);
+    report.measurement(step, octavo::message("sample at step ", step, " |\n", shown), line,
+                       octavo::EventSummary{}.add_text("sample", text));
   }
 
  private:
