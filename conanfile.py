@@ -43,7 +43,8 @@ class Octavo(ConanFile):
 
     def generate(self):
         toolchain = CMakeToolchain(self)
-        for part in ("BUILD_EXAMPLES", "BUILD_TESTS", "BUILD_BENCHMARKS", "BUILD_DOCS", "CUDA"):
+        for part in ("BUILD_EXAMPLES", "BUILD_TESTS", "BUILD_BENCHMARKS", "BUILD_DOCS", "CUDA",
+                     "INSTALL_COMMAND"):
             toolchain.cache_variables[f"OCTAVO_{part}"] = "OFF"
         toolchain.cache_variables["CMAKE_INSTALL_LIBDIR"] = "lib"
         toolchain.generate()

@@ -34,3 +34,22 @@ install(FILES
   cmake/cudnn_attention.cpp
   DESTINATION ${octavo_package})
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+
+# The command octavo, with the sources of the programs that it builds. Two relative links lead from the
+# sources to the headers, and from bin/ to the command, so that the installation can be moved.
+if(OCTAVO_INSTALL_COMMAND)
+  set(octavo_sources ${CMAKE_INSTALL_FULL_DATADIR}/octavo)
+  install(DIRECTORY cmake examples DESTINATION ${CMAKE_INSTALL_DATADIR}/octavo
+    PATTERN __pycache__ EXCLUDE PATTERN learn EXCLUDE)
+  install(FILES CMakeLists.txt CMakePresets.json DESTINATION ${CMAKE_INSTALL_DATADIR}/octavo)
+  install(PROGRAMS octavo DESTINATION ${CMAKE_INSTALL_DATADIR}/octavo)
+  install(PROGRAMS scripts/install-dependencies DESTINATION ${CMAKE_INSTALL_DATADIR}/octavo/scripts)
+  set(octavo_links ${CMAKE_CURRENT_BINARY_DIR}/links)
+  file(MAKE_DIRECTORY ${octavo_links}/include ${octavo_links}/bin)
+  file(RELATIVE_PATH octavo_target ${octavo_sources}/include ${CMAKE_INSTALL_FULL_INCLUDEDIR}/octavo)
+  file(CREATE_LINK ${octavo_target} ${octavo_links}/include/octavo SYMBOLIC)
+  install(FILES ${octavo_links}/include/octavo DESTINATION ${CMAKE_INSTALL_DATADIR}/octavo/include)
+  file(RELATIVE_PATH octavo_target ${CMAKE_INSTALL_FULL_BINDIR} ${octavo_sources}/octavo)
+  file(CREATE_LINK ${octavo_target} ${octavo_links}/bin/octavo SYMBOLIC)
+  install(FILES ${octavo_links}/bin/octavo DESTINATION ${CMAKE_INSTALL_BINDIR})
+endif()

@@ -10,6 +10,7 @@ if(CMAKE_VERSION VERSION_LESS 3.23)
   set(octavo_install OFF)
 endif()
 option(OCTAVO_INSTALL "Install headers and package files with cmake --install" ${octavo_install})
+option(OCTAVO_INSTALL_COMMAND "Also install the command octavo and the sources of its programs" ${octavo_install})
 
 # Flags of programs, tests and benchmarks. Users of octavo::octavo do not inherit them.
 if(PROJECT_IS_TOP_LEVEL)

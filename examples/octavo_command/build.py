@@ -188,7 +188,8 @@ def program(root, combination, environment):
     """Returns the path of the program, and builds it if the cache does not contain it."""
     place = cache.folder(environment)
     basis = cache.basis(environment, combination.device)
-    key = cache.program_key(cache.content_of(root), basis, combination)
+    content = cache.content_of(root)
+    key = cache.program_key(content, basis, combination)
     kept = os.path.join(place, "programs", key)
     path = os.path.join(kept, combination.target)
     if os.path.exists(path):
@@ -218,6 +219,8 @@ def program(root, combination, environment):
         done = False
         try:
             built = _build(root, combination, folder, os.path.join(place, "models"), environment, progress)
+            if cache.content_of(root) != content:
+                raise CommandError(f"the sources in {root} changed during the build; run the command again", 1)
             new = kept + ".new"
             shutil.rmtree(new, ignore_errors=True)
             os.makedirs(new)

@@ -36,6 +36,14 @@ TEST(Ending, NamesTheStepWhoseBatchHasTooManyDocuments) {
   EXPECT_EQ(trainer::why_it_stopped(summary, "run", options), batch);
 }
 
+TEST(RunFolder, HasAPlainName) {
+  EXPECT_EQ(trainer::detail::folder_word("fp8-delayed"), "fp8-delayed");
+  EXPECT_EQ(trainer::detail::folder_word(
+                "Layerwise<First<2, Bf16>, Fp8Recipe<DelayedScaling<16, AmaxReduction::max>>>"),
+            "Layerwise-First-2-Bf16-Fp8Recipe-DelayedScaling-16-AmaxReduction-max");
+  EXPECT_EQ(trainer::detail::folder_word(std::string(300, 'a')).size(), 100U);
+}
+
 class EndOfMetrics : public ::support::TemporaryFolder {};
 
 // One that went on may have been killed before it wrote its own.

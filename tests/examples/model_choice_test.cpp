@@ -112,6 +112,21 @@ TEST_F(ModelsOfAProgram, ArePrecisionsThatStayBesideOneThatIsAdded) {
                     "-DOCTAVO_PRECISIONS=\"bf16;fp8-delayed;fp32\"");
 }
 
+TEST_F(ModelsOfAProgram, ArePrecisionsOfAnyType) {
+  const std::string type = "Layerwise<First<2, Bf16>, Fp8Recipe<Delayed>>";
+  expect_built_with({.model = "llama_tiny", .precision = type},
+                    "-DOCTAVO_PRECISIONS=\"bf16;fp8-delayed;" + type + '"');
+  // A shell would read the brackets.
+  expect_built_with({.model = "llama_tiny", .precision = type, .device = "cuda"},
+                    "-DOCTAVO_CUDA_PRESETS=\"llama3_8b;llama_tiny\" "
+                    "-DOCTAVO_CUDA_PRECISIONS=\"fp8-rowwise;" +
+                        type + '"');
+  EXPECT_EQ(programs::build_list("OCTAVO_PRECISIONS", {}, type),
+            "-DOCTAVO_PRECISIONS=\"" + type + '"');
+  add("llama_tiny", type, "cpu");
+  EXPECT_EQ(said_of({.model = "llama_tiny", .precision = type}), "nothing");
+}
+
 TEST_F(ModelsOfAProgram, AreThoseOfADevice) {
   // In this precision there are models of the other device alone.
   expect_built_with({.model = "llama_tiny", .precision = "fp8-rowwise"},

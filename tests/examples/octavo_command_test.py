@@ -377,9 +377,9 @@ class Command(Temporary):
         self.assertEqual(code, 0)
         for name in dispatch.names():
             self.assertRegex(out, rf"\n  {name} +[a-z]")
-        code, _, err = self.run_command("trian")
+        code, _, err = self.run_command("trains")
         self.assertEqual(code, 2)
-        self.assertRegex(err, "^octavo: the command must be one of .*train.*, but is 'trian'\n$")
+        self.assertRegex(err, "^octavo: the command must be one of .*train.*, but is 'trains'\n$")
 
 
 if __name__ == "__main__":

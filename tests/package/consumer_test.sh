@@ -121,6 +121,13 @@ else
     refused "$components" "CMAKE_CUDA_ARCHITECTURES has 'native', and" native
   fi
   if [[ $way == installed && $device == octavo ]]; then
+    # The command compiles the installed sources, and answers a type that does not compile in one sentence.
+    code=0
+    CXX=$compiler OCTAVO_CACHE=$work/cache moved/bin/octavo train --precision 'Layerwise<First<1, Bf16>>' \
+      2>octavo.log || code=$?
+    [[ $code -eq 2 && $(tail -n +2 octavo.log) == "octavo: Layerwise: exactly one base precision is required in \
+addition to First, Last, For and Head, such as Layerwise<First<1, Bf16>, Fp8Recipe<Delayed>, Last<1, Bf16>>" ]] ||
+      fail "octavo: exit code $code: $(cat octavo.log)"
     if command -v mpicxx >/dev/null; then
       links mpi '#include <octavo/comm/mpi_comm.hpp>' '#include <chrono>' \
         'int main() { octavo::Mpi mpi(octavo::read_launch(), std::chrono::seconds(60)); }'

@@ -11,6 +11,7 @@ vcpkg_cmake_configure(
         -DOCTAVO_BUILD_DOCS=OFF
         -DOCTAVO_CUDA=OFF
         -DOCTAVO_INSTALL=ON
+        -DOCTAVO_INSTALL_COMMAND=OFF
 )
 vcpkg_cmake_install()
 vcpkg_cmake_config_fixup(CONFIG_PATH lib/cmake/octavo)
