@@ -19,18 +19,23 @@ SENTENCES = (
     re.compile(r"static assertion failed(?: due to requirement '.*?')?: \"?(.+?)\"?$"),
     re.compile(r"static_assert failed(?: due to requirement '.*?')? \"(.+)\""),
 )
+UNDECLARED = re.compile(r"was not declared|undeclared identifier|is undefined|is not a member of")
 ERROR = re.compile(r"\b(?:fatal )?error: (.+)$")
 STEP = re.compile(r"^\[\s*(\d+)(?:/(\d+)|%)\]")
 
 
 def reason_of(output):
-    """Returns why a build failed: the library's sentence, or else the compiler's first error, or None."""
-    for pattern in SENTENCES:
-        for line in output:
-            found = pattern.search(line)
+    """Returns why a build failed: the library's sentence, or else the compiler's first error, or None.
+
+    An undeclared name is the reason for all errors after it.
+    """
+    errors = [line for line in output if ERROR.search(line)]
+    if errors and not UNDECLARED.search(errors[0]):
+        for line in errors:
+            found = next(filter(None, (pattern.search(line) for pattern in SENTENCES)), None)
             if found:
                 return found[1]
-    return next((found[1] for found in map(ERROR.search, output) if found), None)
+    return ERROR.search(errors[0])[1] if errors else None
 
 
 def cmake_reason(output):
@@ -166,7 +171,8 @@ def _build(root, combination, folder, models, environment, progress):
             text = cmake_reason(output)
             if shape is not None:
                 text = text.replace(shape, combination.model.config)
-            raise CommandError(text or f"cmake failed; {log.name} contains its output", 1)
+            raise CommandError(text or f"cmake failed; {log.name} contains its output",
+                               2 if text.startswith("octavo_add_model") else 1)
         code, output = _run(
             ["cmake", "--build", folder, "--target", combination.target,
              "--parallel", environment.get("CMAKE_BUILD_PARALLEL_LEVEL") or

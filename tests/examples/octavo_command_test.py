@@ -272,11 +272,14 @@ class Reasons(unittest.TestCase):
                      f"layerwise.hpp:130:3: error: static assertion failed due to requirement 'a <= 1': {sentence}",
                      f'layerwise.hpp:130:3: error: static_assert failed due to requirement \'a <= 1\' "{sentence}"',
                      f'layerwise.hpp(130): error: static assertion failed with "{sentence}"'):
-            self.assertEqual(build.reason_of(["x.cpp:1:1: error: no type named 'A'", line, "note"]), sentence)
+            self.assertEqual(build.reason_of(["note", line, "x.cpp:1:1: error: no type named 'A'"]), sentence)
 
     def test_other_errors(self):
         self.assertEqual(build.reason_of(["In file", "x.cpp:9:19: error: 'Bf17' was not declared", "x: error: b"]),
                          "'Bf17' was not declared")
+        self.assertEqual(build.reason_of(['x.cpp(9): error: identifier "Bf17" is undefined',
+                                          'a.hpp(1): error: static assertion failed with "a precision must"']),
+                         'identifier "Bf17" is undefined')
         self.assertIsNone(build.reason_of(["[1/2] Building"]))
         self.assertEqual(
             build.cmake_reason(["-- The CXX compiler", "CMake Error at cmake/A.cmake:3 (message):",
