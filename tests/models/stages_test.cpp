@@ -1,6 +1,7 @@
 // Stages driven apart compute the bits of a whole micro-batch.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -47,14 +48,16 @@ class Bench {
     batch_ =
         support::make_batch(static_cast<std::size_t>(shape.rows()), support::small.vocabulary, 3);
     losses_.resize(static_cast<std::size_t>(shape.rows()));
+    if constexpr (Model::is_frozen) model_->cast_frozen_weights(hooks_, context_);
     model_->template invalidate_weight_copies<Mode::train>(hooks_, context_);
   }
 
   /// Runs a micro-batch as a whole.
-  void train(Accumulation accumulation) {
+  void train(Accumulation accumulation) { train(accumulation, hooks_); }
+  void train(Accumulation accumulation, HooksOf<Model>& hooks) {
     const MicroBatch<Cpu> all = micro_batch(accumulation);
     model_->train_micro_batch({all.tokens, all.targets}, all.losses, all.gradient_scale,
-                              accumulation, hooks_, context_);
+                              accumulation, hooks, context_);
   }
   /// Runs the same in two parts, between which only the residual stream and its gradient pass.
   void train_apart(Accumulation accumulation, std::size_t second) {
@@ -68,7 +71,9 @@ class Bench {
 
   [[nodiscard]] std::vector<std::byte> bits() {
     std::vector<std::byte> bytes;
-    model_->visit([&](auto& parameter) { support::append_bytes(bytes, parameter.gradient); });
+    model_->visit([&](auto& parameter) {
+      if (!parameter.gradient.empty()) support::append_bytes(bytes, parameter.gradient);
+    });
     support::append_bytes(bytes, model_->scaling().state());
     support::append_bytes(bytes, TensorView<float, 1, Cpu>{losses_.data(), {shape.rows()}});
     return bytes;
@@ -110,7 +115,43 @@ TEST(Stages, OfALlamaCanBeDrivenApart) { expect_equal_bits<Llama<tied, Bf16, Cpu
 TEST(Stages, OfSeveralPrecisionsCanBeDrivenApart) {
   expect_equal_bits<support::SmallModel<support::MixedPrecision>>();
 }
+TEST(Stages, WithAdaptersCanBeDrivenApart) { expect_equal_bits<support::SmallModel<Lora<Bf16>>>(); }
 TEST(Stages, WithExpertsCanBeDrivenApart) { expect_equal_bits<Llama<balanced, Bf16, Cpu>>(); }
+
+/// Notes the flat buffers that hooks are called with, by number.
+template <class Model>
+class NotedHooks : public HooksOf<Model> {
+ public:
+  using Run = typename HooksOf<Model>::Run;
+
+  explicit NotedHooks(const Model& model) {
+    for (const auto& in : model.runs()) runs_.push_back(in.run);
+  }
+  void before_forward(const Run& run, const Context<Cpu>&) override { note("forward ", run); }
+  void before_backward(const Run& run, const Context<Cpu>&) override { note("backward ", run); }
+  void announce(const Run& next, const Context<Cpu>&) override { note("next ", next); }
+
+  std::string lines;
+
+ private:
+  void note(const char* hook, const Run& run) {
+    const auto number = std::find(runs_.begin(), runs_.end(), &run) - runs_.begin();
+    lines += hook + std::to_string(number) + '|';
+  }
+  std::vector<const Run*> runs_;
+};
+
+// Also if the head reads the embedding's table between the other stages.
+TEST(Stages, AnnounceTheNextOne) {
+  using Model = Llama<tied, Bf16, Cpu>;
+  Bench<Model> bench;
+  NotedHooks<Model> hooks(bench.model());
+  bench.train({}, hooks);
+  EXPECT_EQ(hooks.lines,
+            "forward 0|next 1|forward 1|next 2|forward 2|next 3|forward 3|next 4|"
+            "forward 0|forward 4|backward 4|backward 0|next 3|"
+            "backward 3|next 2|backward 2|next 1|backward 1|next 0|backward 0|");
+}
 
 // Experts are balanced over all layers: a loss that exists only if some router asks for it.
 TEST(Stages, AddTheLossOfTheirRouters) {

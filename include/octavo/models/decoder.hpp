@@ -241,7 +241,7 @@ class Decoder {
     forward<Mode::evaluate>({shape, tokens}, {0, stages() - 1}, hooks, context);
     const TensorView<const T, 2, D> last = driver_.stream.before(stages() - 1, shape.rows());
     TensorView<T, 2, D> logits;
-    driver_.template read<Mode::evaluate>(head_stage(), hooks, context, [&] {
+    driver_.template read<Mode::evaluate>(head_stage(), stages() - 1, hooks, context, [&] {
       if constexpr (tensor_parallel > 1) {
         logits = head_.template logits<Mode::evaluate>(last, begin, count, context);
       } else {

@@ -130,6 +130,8 @@ void Decoder<Family, Precision, D, Gradient>::list_stages() {
   }(std::make_index_sequence<head_group - 1>{});
   driver_.stages.template group<head_group>().push_back(
       {{parameters, table, head_quantises_}, &head_, &head_weight()});
+  driver_.stages.for_each(
+      {}, [&](const auto& stage, std::size_t) { driver_.order.push_back(&stage.run()); });
 }
 
 template <class Family, class Precision, Device D, class Gradient>

@@ -49,6 +49,8 @@ class StageDriver {
 
   Stages stages{};
   ResidualStream<T, D> stream{};
+  /// The flat parameters of the stages in their order.
+  std::vector<const Run*> order{};
   /// Flat parameters that all stages read, those of adapters; null: none.
   const ModelRun<T, G, D>* adapters = nullptr;
   /// A loss that stages add; see ExpertLoss.
@@ -66,9 +68,10 @@ class StageDriver {
   /// Casts the weights of all stages.
   template <class M>
   void cast(Hooks& hooks, const Context<D>& context) {
-    stages.for_each({}, [&](auto& stage, std::size_t) {
+    stages.for_each({}, [&](auto& stage, std::size_t number) {
       if (!stage.quantises) return;
       hooks.before_quantize(stage.cast_run(), context);
+      announce(number + 1, hooks, context);
       stage.template cast<M>(context);
       hooks.weights_read(stage.cast_run(), context);
     });
@@ -86,7 +89,7 @@ class StageDriver {
     stages.for_each(range, [&](auto& stage, std::size_t number) {
       if constexpr (!M::saves || !std::remove_reference_t<decltype(stage)>::is_fused) {
         const Index rows = batch.rows.rows();
-        read<M>(stage, hooks, context, [&] {
+        read<M>(stage, number, hooks, context, [&] {
           stage.template forward<M>(batch, stream.before(number, rows), stream.after(number, rows),
                                     context);
         });
@@ -100,50 +103,65 @@ class StageDriver {
   void backward(const MicroBatch<D>& batch, StageRange range, Hooks& hooks,
                 const Context<D>& context) {
     const Accumulation accumulation = batch.accumulation;
+    const bool begins = range.contains(stages.size() - 1);
+    const bool ends = range.begin == 0;
     expert_loss.begin_backward(accumulation.share, batch.rows.rows());
-    if (adapters != nullptr) begin_backward(*adapters, accumulation, hooks, context);
+    if (adapters != nullptr) {
+      begin_backward(*adapters, accumulation.first && begins, hooks, context);
+    }
     stages.for_each_reversed(range, [&](auto& stage, std::size_t number) {
       using StageType = std::remove_reference_t<decltype(stage)>;
       if constexpr (StageType::has_backward) {
-        if constexpr (StageType::is_fused) before_forward<Mode::train>(stage, hooks, context);
-        begin_backward(*stage.parameters, accumulation, hooks, context);
+        if constexpr (StageType::is_fused)
+          before_forward<Mode::train>(stage, number, hooks, context);
+        begin_backward(*stage.parameters, accumulation.first, hooks, context);
         if (stage.table != nullptr) hooks.before_backward(*stage.table->run, context);
+        announce(number - 1, hooks, context);
         const Index rows = batch.rows.rows();
         stage.backward(batch, stream.before(number, rows), stream.gradient(rows), context);
         weights_read(stage, hooks, context);
-        end_backward(*stage.parameters, accumulation, hooks, context);
+        end_backward(*stage.parameters, accumulation.last, hooks, context);
       }
     });
     if (adapters == nullptr) return;
     hooks.weights_read(*adapters->run, context);
-    end_backward(*adapters, accumulation, hooks, context);
+    end_backward(*adapters, accumulation.last && ends, hooks, context);
   }
 
   /// Calls `body()`, which reads a stage's weights in a forward, between the hooks. Casts the
   /// weights first if their copies are stale.
   template <class M, class StageType, class Body>
-  void read(StageType& stage, Hooks& hooks, const Context<D>& context, const Body& body) {
-    before_forward<M>(stage, hooks, context);
+  void read(StageType& stage, std::size_t number, Hooks& hooks, const Context<D>& context,
+            const Body& body) {
+    before_forward<M>(stage, number, hooks, context);
+    announce(number + 1, hooks, context);
     body();
     weights_read(stage, hooks, context);
   }
 
  private:
   template <class M, class StageType>
-  void before_forward(StageType& stage, Hooks& hooks, const Context<D>& context) {
-    cast_if_due<M>(stage, hooks, context);
+  void before_forward(StageType& stage, std::size_t number, Hooks& hooks,
+                      const Context<D>& context) {
+    cast_if_due<M>(stage, number, hooks, context);
     if (stage.table != nullptr) hooks.before_forward(*stage.table->run, context);
     hooks.before_forward(stage.run(), context);
   }
 
   /// If copies are not kept, only notifies the layers.
   template <class M, class StageType>
-  void cast_if_due(StageType& stage, Hooks& hooks, const Context<D>& context) {
+  void cast_if_due(StageType& stage, std::size_t number, Hooks& hooks, const Context<D>& context) {
     if (!std::exchange(stage.copies_are_stale, false)) return;
     const bool reads = stage.quantises && keeps_copies;
     if (reads) hooks.before_quantize(stage.cast_run(), context);
+    if (reads) announce(number + 1, hooks, context);
     stage.template cast<M>(context);
     if (reads) hooks.weights_read(stage.cast_run(), context);
+  }
+
+  /// Announces the stage with this number, if it exists.
+  void announce(std::size_t number, Hooks& hooks, const Context<D>& context) const {
+    if (number < order.size()) hooks.announce(*order[number], context);
   }
 
   static void weights_read(const Stage<T, G, D>& stage, Hooks& hooks, const Context<D>& context) {
@@ -151,17 +169,18 @@ class StageDriver {
     hooks.weights_read(stage.run(), context);
   }
 
-  static void begin_backward(const ModelRun<T, G, D>& in, Accumulation accumulation, Hooks& hooks,
+  /// @param clears  whether gradients are cleared, unless the parameters are frozen
+  static void begin_backward(const ModelRun<T, G, D>& in, bool clears, Hooks& hooks,
                              const Context<D>& context) {
     hooks.before_backward(*in.run, context);
     const auto each = [&](const auto& body) {
       for (const Parameter<T, G, D>* parameter : in.parameters) body(*parameter);
     };
-    if (accumulation.first && !in.run->is_frozen()) in.run->clear_gradients(each, context);
+    if (clears && !in.run->is_frozen()) in.run->clear_gradients(each, context);
   }
-  static void end_backward(const ModelRun<T, G, D>& in, Accumulation accumulation, Hooks& hooks,
+  static void end_backward(const ModelRun<T, G, D>& in, bool are_final, Hooks& hooks,
                            const Context<D>& context) {
-    if (accumulation.last && !in.run->is_frozen()) hooks.gradients_final(*in.run, context);
+    if (are_final && !in.run->is_frozen()) hooks.gradients_final(*in.run, context);
   }
 };
 

@@ -61,6 +61,11 @@ class StageHooks {
   /// then.
   virtual void before_backward(const Run&, const Context<D>&) {}
 
+  /// Called after the hooks above if another stage follows, with that stage's flat buffer: its
+  /// weights may be gathered while the current stage runs. A model that never calls it is correct,
+  /// but may wait for weights.
+  virtual void announce(const Run&, const Context<D>&) {}
+
   /// Called when all operations that read the buffer's weights in this stage have been enqueued. In
   /// training, the head's forward and backward are one stage, so this is called once after both of
   /// their hooks.

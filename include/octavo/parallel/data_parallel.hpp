@@ -264,14 +264,20 @@ struct DataParallel {
       const TensorView<W, 1, D> shard = runs_[number_of(run)].weights;
       return {shard, sharding_.rank * shard.size()};
     }
-    void before_quantize(const Run& run, const Context<D>&) override { gather(run, 1); }
-    void before_forward(const Run& run, const Context<D>&) override { gather(run, 1); }
+    void before_quantize(const Run& run, const Context<D>&) override { gather(run); }
+    void before_forward(const Run& run, const Context<D>&) override { gather(run); }
     void before_backward(const Run& run, const Context<D>&) override {
-      gather(run, -1);
+      gather(run);
       for (std::size_t i = 0; i < runs_.size(); ++i) {
         const bool is_here = runs_[i].run->gradients().data() == run.gradients().data();
         if (is_here && std::exchange(progress_[i].sends, false)) lane_->wait(progress_[i].sent);
       }
+    }
+
+    void announce(const Run& next, const Context<D>&) override {
+      if (!shares()) return;
+      const std::size_t number = number_of(next);
+      if (memory_of(number) != memory_of(last_)) enqueue_gather(number);
     }
 
     void gradients_final(const Run& run, const Context<D>&) override {
@@ -371,26 +377,16 @@ struct DataParallel {
       return received_.data();
     }
 
-    /// Waits for the flat buffer's weights, and starts gathering those of the next one.
-    /// @param direction  1: in forwards; -1: in backwards
-    void gather(const Run& run, int direction) {
-      if (shares()) gather(number_of(run), direction);
-    }
-    void gather(std::size_t number, int direction) {
+    /// Waits for the flat buffer's weights, which are gathered if they are missing.
+    void gather(const Run& run) {
+      if (!shares()) return;
+      const std::size_t number = number_of(run);
       if (is_there_anyhow(number)) return;
       enqueue_gather(number);
       Progress& progress = progress_[number];
-      const bool was_there = progress.weights == Weights::there;
-      if (!was_there) lane_->wait(progress.gathered);
+      if (progress.weights != Weights::there) lane_->wait(progress.gathered);
       progress.weights = Weights::there;
-      const bool in_order = last_ <= number + 1 && number <= last_ + 1;
-      // A tied table is also read between other flat buffers, which determine the next one.
-      if (was_there && !in_order) return;
       last_ = number;
-      const std::size_t next = number + static_cast<std::size_t>(direction);
-      if (in_order && next < runs_.size() && memory_of(next) != memory_of(number)) {
-        enqueue_gather(next);
-      }
     }
     void enqueue_gather(std::size_t number) {
       Progress& progress = progress_[number];

@@ -42,6 +42,9 @@ class TimedHooks final : public StageHooks<W, G, D> {
     hooks_.before_backward(run, context);
     timeline_.begin_stage("backward", &run, context);
   }
+  void announce(const Run& next, const Context<D>& context) override {
+    hooks_.announce(next, context);
+  }
   void weights_read(const Run& run, const Context<D>& context) override {
     reads_ = false;
     hooks_.weights_read(run, context);
