@@ -46,8 +46,8 @@ constexpr LlamaConfig shape{.name = "hybrid",
 struct Alternating : LlamaFamily<shape> {
   static constexpr int block_kind(int layer) { return layer % 2; }
   template <class T, class P, class G, Device D>
-  using OwnMlp = MLP<block_shape, SquaredRelu, T, typename P::GateUpPrecision,
-                     typename P::DownPrecision, G, D>;
+  using OwnMlp = MLP<block_shape, SquaredRelu, T, typename P::template Of<LinearRole::gate_up>,
+                     typename P::template Of<LinearRole::down>, G, D>;
   /// y = x + part(norm(x)), with the suffix of the norm's name and a prefix of the layers' names.
   template <ConfigName NormName, ConfigName Prefix, class Part, class T, class G, Device D>
   using Branch = ResidualBranch<NormName, Prefix, Norm<T, G, D>, Part, T, config.hidden, D>;

@@ -140,10 +140,10 @@ class NormLayout {
 template <class P, class T, octavo::Device D>
 class BlockLayout {
  public:
-  using Qkv = ProjectionLayout<typename P::QkvPrecision, D>;
-  using Output = ProjectionLayout<typename P::OutputPrecision, D>;
-  using Up = ProjectionLayout<typename P::GateUpPrecision, D>;
-  using Down = ProjectionLayout<typename P::DownPrecision, D>;
+  using Qkv = ProjectionLayout<typename P::template Of<octavo::LinearRole::qkv>, D>;
+  using Output = ProjectionLayout<typename P::template Of<octavo::LinearRole::output>, D>;
+  using Up = ProjectionLayout<typename P::template Of<octavo::LinearRole::gate_up>, D>;
+  using Down = ProjectionLayout<typename P::template Of<octavo::LinearRole::down>, D>;
   using Run = octavo::FlatParameters<T, T, D>;
 
   /// Allocates weights and their quantised copies.

@@ -65,7 +65,7 @@ constexpr auto segments_of() {
     return std::type_identity<std::tuple<Done...>>{};
   } else {
     constexpr int end = octavo::detail::segment_end<SmallestFamily<P>, P, Begin>();
-    using Block = BlockLayout<octavo::detail::BlockPrecisionAt<P, Begin, depth>, T, D>;
+    using Block = BlockLayout<octavo::detail::BlockPrecisionAt<SmallestFamily<P>, P, Begin>, T, D>;
     return segments_of<P, T, D, end, Done..., SegmentLayout<Block, Begin, end>>();
   }
 }

@@ -236,11 +236,11 @@ TEST(PrecisionName, DoesNotDependOnTheOrderOfParts) {
 }
 
 TEST(LinearRole, HasTheFieldsNames) {
-  EXPECT_STREQ(name_of(LinearRole::qkv), "qkv");
-  EXPECT_STREQ(name_of(LinearRole::output), "output");
-  EXPECT_STREQ(name_of(LinearRole::gate_up), "gate_up");
-  EXPECT_STREQ(name_of(LinearRole::down), "down");
-  EXPECT_STREQ(name_of(LinearRole::head), "head");
+  EXPECT_EQ(name_of(LinearRole::qkv), "qkv");
+  EXPECT_EQ(name_of(LinearRole::output), "output");
+  EXPECT_EQ(name_of(LinearRole::gate_up), "gate_up");
+  EXPECT_EQ(name_of(LinearRole::down), "down");
+  EXPECT_EQ(name_of(LinearRole::head), "head");
 }
 
 }  // namespace precision_test

@@ -140,7 +140,7 @@ class InferenceModel {
  private:
   using P = Inference<Precision>;
   using SegmentTuple = detail::Segments<Family, T, P, T, D>;
-  using HeadPrecision = PrecisionOf<P, 0, config.layers, LinearRole::head>;
+  using HeadPrecision = detail::HeadPrecisionOf<Family, P>;
   using Head = LanguageModelHead<T, HeadPrecision, typename Family::template Norm<T, T, D>,
                                  config.hidden, config.padded_vocabulary(), T, D>;
 

@@ -13,15 +13,6 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// The precisions of a block's four linear layers.
-template <class Qkv, class Output, class GateUp, class Down>
-struct BlockPrecision {
-  using QkvPrecision = Qkv;
-  using OutputPrecision = Output;
-  using GateUpPrecision = GateUp;
-  using DownPrecision = Down;
-};
-
 /// Runs branches in sequence: x₁ = branch₀(x₀), x₂ = branch₁(x₁), …, each x + part(norm(x)). A
 /// Llama's are attention and MLP.
 /// @tparam T         format of weights and activations

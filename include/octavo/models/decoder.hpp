@@ -37,7 +37,7 @@ class Decoder {
   static constexpr auto config = Family::config;
   /// Number of ranks that share each layer; see TensorParallel.
   static constexpr int tensor_parallel = tensor_degree<Family>;
-  using HeadPrecision = PrecisionOf<Precision, 0, config.layers, LinearRole::head>;
+  using HeadPrecision = detail::HeadPrecisionOf<Family, Precision>;
   /// Whether only adapters are trained: see Lora.
   static constexpr bool is_frozen = is_lora<Precision>;
   static_assert(!is_frozen || tensor_parallel == 1,

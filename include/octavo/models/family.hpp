@@ -13,6 +13,8 @@
 /// - `Positions<D>`: the position data passed to blocks;
 /// - `Norm<T, G, D>`: the final norm;
 /// - `Block<Kind, T, P, G, D>`: a block of a kind in the precisions of the `BlockPrecision` P;
+/// - `Roles<Kind>`, if the linear layers of a kind do not have the `DefaultRoles`: a
+///   `LinearRoles<…>`;
 /// - `tensor_parallel`, if several ranks share the layers: their number. The family's parts are
 ///   then those of one rank, as in `ParallelLlamaFamily`.
 #pragma once

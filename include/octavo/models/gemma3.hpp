@@ -77,10 +77,11 @@ struct Gemma3Family {
   template <int Kind, class T, class P, class G, Device D>
   using Attention =
       GroupedQueryAttention<block_shapes[Kind], NormalisedRotation<block_shapes[Kind], T, G, D>, T,
-                            typename P::QkvPrecision, typename P::OutputPrecision, G, D>;
+                            typename P::template Of<LinearRole::qkv>,
+                            typename P::template Of<LinearRole::output>, G, D>;
   template <class T, class P, class G, Device D>
-  using Mlp =
-      MLP<block_shapes[0], GeGlu, T, typename P::GateUpPrecision, typename P::DownPrecision, G, D>;
+  using Mlp = MLP<block_shapes[0], GeGlu, T, typename P::template Of<LinearRole::gate_up>,
+                  typename P::template Of<LinearRole::down>, G, D>;
   template <ConfigName NormName, ConfigName PostNormName, class Part, class T, class G, Device D>
   using Branch = ResidualBranch<NormName, "", Norm<T, G, D>, Part, T, Config.hidden, D,
                                 Norm<T, G, D>, PostNormName>;

@@ -101,14 +101,15 @@ struct LlamaParts {
   using Rotate = std::conditional_t<Config.qk_norm, NormalisedRotation<Shape, T, G, D>,
                                     Rotation<Shape, T, G, D>>;
   template <int Kind, class T, class P, class G, Device D>
-  using Attention =
-      GroupedQueryAttention<block_shapes[Kind], Rotate<T, G, D>, T, typename P::QkvPrecision,
-                            typename P::OutputPrecision, G, D>;
+  using Attention = GroupedQueryAttention<block_shapes[Kind], Rotate<T, G, D>, T,
+                                          typename P::template Of<LinearRole::qkv>,
+                                          typename P::template Of<LinearRole::output>, G, D>;
   static constexpr ExpertShape experts =
       detail::balanced(Config.experts, Config.balance_coefficient);
   template <class T, class P, class G, Device D>
   using Mlp = typename detail::MlpOf<(Config.experts.experts > 0)>::template Type<
-      Shape, experts, T, typename P::GateUpPrecision, typename P::DownPrecision, G, D>;
+      Shape, experts, T, typename P::template Of<LinearRole::gate_up>,
+      typename P::template Of<LinearRole::down>, G, D>;
   template <int Kind, class T, class P, class G, Device D>
   using Block = AttentionMlpBlock<T, Config.hidden, G, D, Norm<T, G, D>,
                                   Attention<Kind, T, P, G, D>, Mlp<T, P, G, D>>;

@@ -7,6 +7,7 @@
 #include <octavo/layers/pre_norm_block.hpp>
 #include <octavo/precision/layerwise.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <tuple>
 #include <utility>
@@ -14,12 +15,51 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
+/// The roles of the linear layers in blocks of a kind: `Family::Roles<Kind>`, or the default roles.
+template <class Family, int Kind>
+constexpr auto roles_of_kind() {
+  if constexpr (requires { typename Family::template Roles<Kind>; }) {
+    return typename Family::template Roles<Kind>{};
+  } else {
+    return DefaultRoles{};
+  }
+}
+template <LinearRole... Roles, LinearRole... Others>
+constexpr auto operator+(LinearRoles<Roles...>, LinearRoles<Others...>) {
+  return LinearRoles<Roles..., Others...>{};
+}
+
+/// Number of kinds of blocks in a family.
+template <class Family>
+constexpr int count_kinds() {
+  int kinds = 0;
+  for (int layer = 0; layer < Family::config.layers; ++layer) {
+    kinds = std::max(kinds, Family::block_kind(layer) + 1);
+  }
+  return kinds;
+}
+template <class Family, int... Kinds>
+constexpr auto roles_of_kinds(std::integer_sequence<int, Kinds...>) {
+  return (roles_of_kind<Family, Kinds>() + ... + LinearRoles<>{});
+}
+/// The roles of the linear layers in all blocks of a family.
+template <class Family>
+using RolesOf =
+    decltype(roles_of_kinds<Family>(std::make_integer_sequence<int, count_kinds<Family>()>{}));
+
+template <class Family, class P, int Layer, LinearRole... Roles>
+constexpr auto block_precision(LinearRoles<Roles...>) {
+  return BlockPrecision<RolePrecision<
+      Roles, PrecisionOf<P, Layer, Family::config.layers, Roles, RolesOf<Family>>>...>{};
+}
 /// The precision of block `Layer`.
-template <class P, int Layer, int Layers>
-using BlockPrecisionAt = BlockPrecision<PrecisionOf<P, Layer, Layers, LinearRole::qkv>,
-                                        PrecisionOf<P, Layer, Layers, LinearRole::output>,
-                                        PrecisionOf<P, Layer, Layers, LinearRole::gate_up>,
-                                        PrecisionOf<P, Layer, Layers, LinearRole::down>>;
+template <class Family, class P, int Layer>
+using BlockPrecisionAt =
+    decltype(block_precision<Family, P, Layer>(roles_of_kind<Family, Family::block_kind(Layer)>()));
+
+/// The precision of the head.
+template <class Family, class P>
+using HeadPrecisionOf = PrecisionOf<P, 0, Family::config.layers, LinearRole::head, RolesOf<Family>>;
 
 /// Finds the first block of the segment after that of block `Layer`.
 template <class Family, class P, int Layer, int Next = Layer + 1>
@@ -28,8 +68,8 @@ constexpr int segment_end() {
   if constexpr (Next >= layers) {
     return layers;
   } else if constexpr (Family::block_kind(Layer) == Family::block_kind(Next) &&
-                       std::is_same_v<BlockPrecisionAt<P, Layer, layers>,
-                                      BlockPrecisionAt<P, Next, layers>>) {
+                       std::is_same_v<BlockPrecisionAt<Family, P, Layer>,
+                                      BlockPrecisionAt<Family, P, Next>>) {
     return segment_end<Family, P, Layer, Next + 1>();
   } else {
     return Next;
@@ -53,7 +93,7 @@ constexpr auto make_segments() {
   } else {
     constexpr int end = segment_end<Family, P, Begin>();
     using Block = typename Family::template Block<Family::block_kind(Begin), T,
-                                                  BlockPrecisionAt<P, Begin, layers>, G, D>;
+                                                  BlockPrecisionAt<Family, P, Begin>, G, D>;
     return make_segments<Family, T, P, G, D, end, Done..., BlockSegment<Block, Begin, end>>();
   }
 }

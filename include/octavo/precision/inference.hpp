@@ -37,9 +37,9 @@ struct PrecisionTraits<Inference<AllowFallback<P>>> : PrecisionTraits<Inference<
 
 namespace detail {
 
-template <class P, int Layer, int Layers, LinearRole Role>
-struct Resolve<Inference<P>, Layer, Layers, Role> {
-  using type = Inference<typename Resolve<P, Layer, Layers, Role>::type>;
+template <class P, int Layer, int Layers, LinearRole Role, class Roles>
+struct Resolve<Inference<P>, Layer, Layers, Role, Roles> {
+  using type = Inference<typename Resolve<P, Layer, Layers, Role, Roles>::type>;
 };
 template <class P>
 struct ModelPrecisionTraits<Inference<P>> : ModelPrecisionTraits<P> {};

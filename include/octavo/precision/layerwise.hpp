@@ -4,6 +4,7 @@
 
 #include <octavo/core/error.hpp>
 #include <octavo/precision/layer_precision.hpp>
+#include <octavo/precision/linear_role.hpp>
 
 #include <algorithm>
 #include <array>
@@ -12,20 +13,6 @@
 #include <utility>
 
 namespace octavo OCTAVO_ABI {
-
-/// The linear layers of every family: the four of a block, and the head. `gate_up` is the MLP's
-/// first projection, even if the activation has no gate.
-enum class LinearRole { qkv, output, gate_up, down, head };
-
-/// Returns the role's name, as printed in manifests and parameter names.
-constexpr const char* name_of(LinearRole role) {
-  constexpr std::array names{"qkv", "output", "gate_up", "down", "head"};
-  return names[static_cast<std::size_t>(role)];
-}
-
-/// All roles.
-inline constexpr std::array all_roles{LinearRole::qkv, LinearRole::output, LinearRole::gate_up,
-                                      LinearRole::down, LinearRole::head};
 
 /// The first `N` blocks run in `P`.
 template <int N, class P>
@@ -36,7 +23,8 @@ struct Last {};
 /// The head runs in `P`; by default, it runs in the storage format.
 template <class P>
 struct Head {};
-/// Every linear layer of one role runs in `P`, except in blocks that `First` or `Last` selects.
+/// Every linear layer of one role, such as `LinearRole::down` or `"router"`, runs in `P`, except in
+/// blocks that `First` or `Last` selects.
 template <LinearRole Role, class P>
 struct For {};
 
@@ -51,6 +39,17 @@ namespace detail {
 
 struct NoPrecision {};
 
+/// Returns the position of a role in a name: custom roles follow those of the library.
+constexpr int place_of_role(LinearRole role) {
+  int place = 1;
+  for (const LinearRole other :
+       {LinearRole::qkv, LinearRole::output, LinearRole::gate_up, LinearRole::down}) {
+    if (role == other) return place;
+    ++place;
+  }
+  return role == LinearRole::head ? 8 : place;
+}
+
 /// A template argument of `Layerwise`: a plain policy is the base; the others are exceptions.
 template <class Part>
 struct PartTraits {
@@ -59,7 +58,7 @@ struct PartTraits {
   static constexpr bool is_first = false;
   static constexpr bool is_last = false;
   static constexpr int blocks = 0;
-  static constexpr int place = 5;  ///< position in a name
+  static constexpr int place = 6;  ///< position in a name
   static constexpr bool names(LinearRole) { return false; }
   static std::string name() { return PrecisionTraits<Precision>::name(); }
 };
@@ -80,12 +79,13 @@ struct PartTraits<Last<N, P>> : ExceptionTraits<P> {
   static_assert(N > 0, "Layerwise: Last<N, P> requires N > 0; omit it to select no block");
   static constexpr bool is_last = true;
   static constexpr int blocks = N;
-  static constexpr int place = 6;
+  static constexpr int place = 7;
   static std::string name() { return message("last ", N, " ", PartTraits<P>::name()); }
 };
 template <LinearRole Role, class P>
 struct PartTraits<For<Role, P>> : ExceptionTraits<P> {
-  static constexpr int place = Role == LinearRole::head ? 7 : 1 + static_cast<int>(Role);
+  static constexpr LinearRole named = Role;
+  static constexpr int place = place_of_role(Role);
   static constexpr bool names(LinearRole role) { return role == Role; }
   static std::string name() { return message(name_of(Role), " ", PartTraits<P>::name()); }
 };
@@ -117,19 +117,45 @@ template <class... Parts>
 constexpr int times_named(LinearRole role) {
   return (static_cast<int>(PartTraits<Parts>::names(role)) + ... + 0);
 }
+/// Number of parts that name the same role as this part.
+template <class Part, class... Parts>
+constexpr int times_named_with() {
+  if constexpr (requires { PartTraits<Part>::named; }) {
+    return times_named<Parts...>(PartTraits<Part>::named);
+  } else {
+    return 1;
+  }
+}
 template <class... Parts>
 constexpr bool names_twice() {
-  bool twice = false;
-  for (const LinearRole role : all_roles) twice = twice || times_named<Parts...>(role) > 1;
-  return twice;
+  return ((times_named_with<Parts, Parts...>() > 1) || ...);
 }
 template <class... Parts>
 constexpr int block_roles_named() {
+  return (static_cast<int>(!PartTraits<Parts>::names(LinearRole::head) && requires {
+            PartTraits<Parts>::named;
+          }) + ... + 0);
+}
+/// Number of different roles.
+template <LinearRole... Roles>
+constexpr int count_roles(LinearRoles<Roles...>) {
   int count = 0;
-  for (const LinearRole role : all_roles) {
-    if (role != LinearRole::head && times_named<Parts...>(role) > 0) ++count;
+  std::array<LinearRole, sizeof...(Roles)> roles{Roles...};
+  for (std::size_t i = 0; i < roles.size(); ++i) {
+    if (std::find(roles.begin(), roles.begin() + i, roles[i]) == roles.begin() + i) ++count;
   }
   return count;
+}
+/// Whether the role of a part exists, if it has one. Does not compile otherwise.
+template <class Part, class Roles>
+constexpr bool role_exists() {
+  if constexpr (requires { PartTraits<Part>::named; }) {
+    constexpr LinearRole role = PartTraits<Part>::named;
+    constexpr bool exists = role == LinearRole::head || Roles::contain(role);
+    return RoleCheck<role, exists>::exists;
+  } else {
+    return true;
+  }
 }
 
 /// Rejects parts that contradict each other in a model of any depth.
@@ -165,14 +191,17 @@ struct EdgeCheck {
 };
 
 /// Rejects parts in which no linear layer of a model of `Layers` blocks would run.
-template <int Layers, class... Parts>
+/// @tparam Roles  of the linear layers of all blocks
+template <int Layers, class Roles, class... Parts>
 struct EffectCheck : PartsCheck<Parts...> {
   using Edges = EdgeCheck<(PartTraits<Parts>::blocks + ... + 0), Layers>;
   using Base = BaseOf<Parts...>;
+  static_assert((role_exists<Parts, Roles>() && ...));
   static constexpr int roles = block_roles_named<Parts...>();
   static constexpr bool head_runs_in_base =
       !PrecisionTraits<Base>::is_quantized && times_named<Parts...>(LinearRole::head) == 0;
-  static constexpr bool base_runs = head_runs_in_base || (!Edges::cover_all && roles < 4);
+  static constexpr bool base_runs =
+      head_runs_in_base || (!Edges::cover_all && roles < count_roles(Roles{}));
   static_assert(
       base_runs,
       "Layerwise: no linear layer would run in the base precision, because First and Last, or For, "
@@ -183,15 +212,15 @@ struct EffectCheck : PartsCheck<Parts...> {
       "take precedence, select all blocks; select fewer blocks, or remove For");
 };
 
-template <class P, int Layer, int Layers, LinearRole Role>
+template <class P, int Layer, int Layers, LinearRole Role, class Roles>
 struct Resolve {
   using Base = CheckedPrecision<P>;
   using type =
       std::conditional_t<Role == LinearRole::head, typename PrecisionTraits<Base>::Storage, Base>;
 };
-template <class... Parts, int Layer, int Layers, LinearRole Role>
-struct Resolve<Layerwise<Parts...>, Layer, Layers, Role> {
-  static_assert(sizeof(EffectCheck<Layers, Parts...>) > 0);  // reports what is wrong
+template <class... Parts, int Layer, int Layers, LinearRole Role, class Roles>
+struct Resolve<Layerwise<Parts...>, Layer, Layers, Role, Roles> {
+  static_assert(sizeof(EffectCheck<Layers, Roles, Parts...>) > 0);  // reports what is wrong
 
   template <class Part>
   static constexpr bool at_edge =
@@ -199,7 +228,7 @@ struct Resolve<Layerwise<Parts...>, Layer, Layers, Role> {
       ((PartTraits<Part>::is_first && Layer < PartTraits<Part>::blocks) ||
        (PartTraits<Part>::is_last && Layer >= Layers - PartTraits<Part>::blocks));
   using Base = BaseOf<Parts...>;
-  using Otherwise = typename Resolve<Base, Layer, Layers, Role>::type;
+  using Otherwise = typename Resolve<Base, Layer, Layers, Role, Roles>::type;
   using Found =
       typename FirstOf<PrecisionIf<Parts, at_edge<Parts>>...,
                        PrecisionIf<Parts, PartTraits<Parts>::names(Role)>..., Otherwise>::type;
@@ -236,8 +265,9 @@ struct ModelPrecisionTraits<Layerwise<Parts...>> {
 
 /// The precision of one linear layer of a model.
 /// @tparam Layer  index of the block, from 0; ignored for the head
-template <class P, int Layer, int Layers, LinearRole Role>
-using PrecisionOf = typename detail::Resolve<P, Layer, Layers, Role>::type;
+/// @tparam Roles  of the linear layers of all blocks, which parts of a `Layerwise` may name
+template <class P, int Layer, int Layers, LinearRole Role, class Roles = DefaultRoles>
+using PrecisionOf = typename detail::Resolve<P, Layer, Layers, Role, Roles>::type;
 
 /// The format of weights and activations between GEMMs in a model of precision `P`.
 template <class P>

@@ -62,9 +62,9 @@ template <class P, int In, int Out, Device D>
 struct ForLayer<Lora<P>, In, Out, D> {
   using type = Lora<typename ForLayer<P, In, Out, D>::type>;
 };
-template <class P, int Layer, int Layers, LinearRole Role>
-struct Resolve<Lora<P>, Layer, Layers, Role> {
-  using type = Lora<typename Resolve<P, Layer, Layers, Role>::type>;
+template <class P, int Layer, int Layers, LinearRole Role, class Roles>
+struct Resolve<Lora<P>, Layer, Layers, Role, Roles> {
+  using type = Lora<typename Resolve<P, Layer, Layers, Role, Roles>::type>;
 };
 template <class P>
 struct ModelPrecisionTraits<Lora<P>> {

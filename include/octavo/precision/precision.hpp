@@ -5,6 +5,7 @@
 #include <octavo/precision/inference.hpp>
 #include <octavo/precision/layer_precision.hpp>
 #include <octavo/precision/layerwise.hpp>
+#include <octavo/precision/linear_role.hpp>
 #include <octavo/precision/lora.hpp>
 #include <octavo/precision/named_precisions.hpp>
 #include <octavo/precision/policy.hpp>
