@@ -82,9 +82,9 @@ void read_inputs(Setup& setup, const Options& options, const trainer::Instance& 
   const octavo::Context<octavo::Cpu> context(options.threads);
   setup.tokenizer_name = options.tokenizer;
   if (options.tokenizer.empty()) {
-    const auto own = std::filesystem::path(options.load_hf) / "tokenizer.json";
-    const bool is_there = !options.load_hf.empty() && std::filesystem::exists(own);
-    setup.tokenizer_name = is_there ? own.string() : "bytes";
+    const std::string own =
+        options.load_hf.empty() ? std::string() : programs::tokenizer_in(options.load_hf);
+    setup.tokenizer_name = own.empty() ? "bytes" : own;
   }
   const Index vocabulary = instance.shape.vocabulary;
   const octavo::BatchShape shape{options.batch, options.sequence_length, options.most_documents};

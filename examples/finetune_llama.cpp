@@ -64,10 +64,10 @@ std::unique_ptr<octavo::Tokenizer> tokenizer_of(const Options& options) {
     octavo::require<octavo::ConfigError>(!options.load_hf.empty(),
                                          "--tokenizer is required, except with --model hf:FOLDER: "
                                          "pass the model's tokenizer");
-    name = (std::filesystem::path(options.load_hf) / "tokenizer.json").string();
-    octavo::require<octavo::ConfigError>(
-        std::filesystem::exists(name), name,
-        " does not exist; pass --tokenizer, or copy the model's tokenizer there");
+    name = programs::tokenizer_in(options.load_hf);
+    octavo::require<octavo::ConfigError>(!name.empty(), options.load_hf,
+                                         " contains neither tokenizer.json nor tokenizer.model; "
+                                         "pass --tokenizer, or copy the model's tokenizer there");
   }
   return programs::open_tokenizer(name);
 }

@@ -120,16 +120,17 @@ struct Setup {
 
 std::unique_ptr<octavo::Tokenizer> open_tokenizer(const Options& options) {
   if (!options.tokenizer.empty()) return programs::open_tokenizer(options.tokenizer);
-  const auto own = std::filesystem::path(options.load_hf) / "tokenizer.json";
-  const bool is_there = !options.load_hf.empty() && std::filesystem::exists(own);
-  if (!is_there && !options.load_hf.empty()) {
+  const std::string own =
+      options.load_hf.empty() ? std::string() : programs::tokenizer_in(options.load_hf);
+  if (own.empty() && !options.load_hf.empty()) {
     const octavo::ModelDescription model =
         octavo::read_hugging_face_config(std::filesystem::path(options.load_hf) / "config.json");
     octavo::require<octavo::ConfigError>(
-        model.vocabulary <= 256, own.string(), " does not exist, and the model has ",
+        model.vocabulary <= 256, options.load_hf,
+        " contains neither tokenizer.json nor tokenizer.model, and the model has ",
         model.vocabulary, " tokens, more than bytes; pass --tokenizer, or copy its files there");
   }
-  return programs::open_tokenizer(is_there ? own.string() : "bytes");
+  return programs::open_tokenizer(own.empty() ? "bytes" : own);
 }
 
 /// Collects what ends a text: the EOS tokens of the model's folder, and --stop.

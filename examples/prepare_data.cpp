@@ -83,13 +83,13 @@ std::vector<std::int32_t> mark_of(const octavo::Tokenizer& tokenizer, const std:
   if (name == "none") return {};
   if (name != "auto") return {tokenizer.special_token(name)};
   const auto& special = tokenizer.special_tokens();
-  for (const char* known : {"<|end_of_text|>", "<|endoftext|>"}) {
+  for (const char* known : {"<|end_of_text|>", "<|endoftext|>", "</s>", "<eos>"}) {
     if (special.contains(known)) return {tokenizer.special_token(known)};
   }
   octavo::require<octavo::ConfigError>(
       special.empty() && tokenizer.vocabulary_size() == octavo::ByteTokenizer::vocabulary,
-      "--end auto: the tokenizer has neither <|end_of_text|> nor <|endoftext|>; pass the token "
-      "that ends a document, or none");
+      "--end auto: the tokenizer has none of <|end_of_text|>, <|endoftext|>, </s> and <eos>; pass "
+      "the token that ends a document, or none");
   return tokenizer.encode("\n");
 }
 

@@ -21,6 +21,16 @@
 
 namespace programs {
 
+/// Returns the tokenizer's file in a Hugging Face folder: tokenizer.json, or else tokenizer.model.
+/// Returns "" if the folder has neither.
+inline std::string tokenizer_in(const std::filesystem::path& folder) {
+  for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
+    std::error_code error;
+    if (std::filesystem::exists(folder / name, error)) return (folder / name).string();
+  }
+  return "";
+}
+
 /// Opens a tokenizer. Its encoding throws a `StoppedError` soon after an `InterruptGuard` received
 /// a signal. Names settings of its file that are ignored on standard error.
 /// @param name  "bytes", or a file: tokenizer.json or tokenizer.model

@@ -153,6 +153,9 @@ EOF
   [ "$(tokens as_special.bin 2)" = "$(cat as_special)" ] || fail "the tokens are not those expected"
   run "no end of text" 2 a.txt --tokenizer "$golden/gpt2.json" --out x.bin
   err_is_one_line_with "--end auto"
+  run "a SentencePiece model" 0 a.txt --tokenizer "$golden/sentencepiece.model" --out pieces.bin
+  read -ra pieces <<<"$(tokens pieces.bin 2)"
+  [ "${#pieces[@]}" -gt 1 ] && [ "${pieces[-1]}" = 2 ] || fail "the document does not end with </s>: ${pieces[*]}"
   printf 'u\314\210 \340\270\201' >decomposed.txt # NFC composes the first two characters
   printf '\303\274 \340\270\201' >composed.txt
   for text in decomposed composed; do

@@ -1,0 +1,23 @@
+// The tokenizer that programs find in a Hugging Face folder.
+#include <common/tokenizer.hpp>
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "support/temporary_folder.hpp"
+
+namespace folder_tokenizer_test {
+
+class FolderTokenizer : public support::TemporaryFolder {};
+
+TEST_F(FolderTokenizer, IsTheJsonOrElseTheModel) {
+  EXPECT_EQ(programs::tokenizer_in(folder_), "");
+  EXPECT_EQ(programs::tokenizer_in(folder_ / "absent"), "");
+  std::ofstream(folder_ / "tokenizer.model") << "x";
+  EXPECT_EQ(programs::tokenizer_in(folder_), (folder_ / "tokenizer.model").string());
+  std::ofstream(folder_ / "tokenizer.json") << "x";
+  EXPECT_EQ(programs::tokenizer_in(folder_), (folder_ / "tokenizer.json").string());
+}
+
+}  // namespace folder_tokenizer_test
