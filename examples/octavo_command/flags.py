@@ -4,17 +4,6 @@ import os
 from octavo_command.errors import CommandError
 
 
-def spaced(words):
-    """Returns the words with each `--flag=value` as two words, as far as a `--` that ends the flags."""
-    result = []
-    for i, word in enumerate(words):
-        if word == "--":
-            return result + words[i:]
-        flag, sign, value = word.partition("=")
-        result += [flag, value] if word.startswith("--") and sign else [word]
-    return result
-
-
 def read_toml(path):
     """Returns the table of a TOML file. An unreadable file has no values here: the program reports it."""
     import tomllib  # takes 10 ms, and few command lines need it
@@ -30,15 +19,33 @@ class Flags:
     """The words for a program. Values on the command line override those of --config."""
 
     def __init__(self, words):
-        self.words = spaced(words)
+        self.words = list(words)
         config = self._on_command_line("--config")
         self._table = read_toml(config) if config else {}
 
+    def _places(self, flag):
+        """Returns where the flag is, as slices of the words: `--flag value` or `--flag=value`."""
+        end = self.words.index("--") if "--" in self.words else len(self.words)
+        places, i = [], 0
+        while i < end:
+            length = 2 if self.words[i] == flag else int(self.words[i].startswith(flag + "="))
+            if length:
+                places.append(slice(i, i + length))
+            i += length or 1
+        return places
+
+    def _value_at(self, place):
+        words = self.words[place]
+        if len(words) == 2:
+            return words[1]
+        name, sign, value = words[0].partition("=")
+        if not sign:
+            raise CommandError(f"{name} must have a value, but is the last word; add one")
+        return value
+
     def _on_command_line(self, flag):
-        for i in range(len(self.words) - 2, -1, -1):
-            if self.words[i] == flag:
-                return self.words[i + 1]
-        return None
+        places = self._places(flag)
+        return self._value_at(places[-1]) if places else None
 
     def get(self, name, otherwise=None):
         """Returns the text of the flag --NAME, or `otherwise` if neither source sets it."""
@@ -55,25 +62,20 @@ class Flags:
             return otherwise
 
     def has(self, *names):
-        return any("--" + name in self.words for name in names)
+        return any(self._places("--" + name) for name in names)
 
     def set(self, name, value):
-        """Replaces the flag --NAME, or appends it."""
+        """Replaces the flag --NAME, or adds it in front."""
         self.take(name)
-        self.words += ["--" + name, value]
+        self.words[:0] = ["--" + name, value]
 
     def take(self, name):
         """Removes the flag --NAME from the command line, and returns its value, or None."""
-        flag, found, i = "--" + name, None, 0
-        while i < len(self.words):
-            if self.words[i] != flag:
-                i += 1
-                continue
-            if i + 1 == len(self.words):
-                raise CommandError(f"{flag} must have a value, but is the last word; add one")
-            found = self.words[i + 1]
-            del self.words[i : i + 2]
-        return found
+        places = self._places("--" + name)
+        value = self._value_at(places[-1]) if places else None
+        for place in reversed(places):
+            del self.words[place]
+        return value
 
     def take_whole(self, name, least):
         """Removes the flag --NAME, and returns its whole number, or None."""

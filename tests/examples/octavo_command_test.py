@@ -50,7 +50,7 @@ class Precisions(Temporary):
         wanted, left = self.combine(module, *words)
         chosen = wanted.options["OCTAVO_PRECISIONS"]
         if chosen != module.PROGRAM.default_precision:
-            self.assertEqual(left[left.index("--precision") + 1], chosen)
+            self.assertEqual(Flags(left).get("precision"), chosen)
         return chosen
 
     def test_names_are_those_of_the_header(self):
@@ -179,7 +179,7 @@ class Combinations(Temporary):
         self.assertNotIn("--model", left)
         config.write_text(f'precision = "{CUSTOM.replace(" ", "")}"\n')
         _, left = self.combine(train, "--config", str(config))
-        self.assertEqual(left[-2:], ["--precision", CUSTOM])
+        self.assertEqual(left[:2], ["--precision", CUSTOM])
         config.write_text("not TOML")  # the program reports it
         self.assertEqual(self.combine(train, "--config", str(config))[0].options["OCTAVO_PRESETS"],
                          "llama_tiny")
@@ -205,6 +205,13 @@ class Combinations(Temporary):
         self.assertIn("my_model_12345678:", wanted.options["OCTAVO_MODELS"])
         self.assertEqual(left, ["--model", "my_model_12345678"])
 
+    def test_other_words_reach_the_program_unchanged(self):
+        words = ["--prompt=--a=b", "--stop", "x=y", "--model=gpt2_tiny", "--", "--precision", "bf17"]
+        wanted, left = self.combine(generate, *words)
+        self.assertEqual(left, words)
+        self.assertEqual(wanted.options["OCTAVO_PRESETS"], "gpt2_tiny")
+        self.refused("--model must have a value", generate, "--model")
+
     def test_models_that_do_not_exist(self):
         self.refused("--model must be one of ", train, "--model", "lama_tiny")
         self.refused("there is no such folder", train, "--model", "hf:/none")
@@ -220,7 +227,7 @@ class Combinations(Temporary):
         for path in (run, checkpoint):
             wanted, left = self.combine(generate, "--checkpoint", str(path))
             self.assertEqual(wanted.options["OCTAVO_PRESETS"], "gpt2_tiny")
-            self.assertEqual(left, ["--checkpoint", str(path), "--precision", CUSTOM])
+            self.assertEqual(left, ["--precision", CUSTOM, "--checkpoint", str(path)])
         wanted, _ = self.combine(generate, "--checkpoint", str(run), "--precision", "bf16")
         self.assertEqual(wanted.options["OCTAVO_PRECISIONS"], "bf16")
         self.refused("there is no config.toml of its run", generate, "--checkpoint", str(self.folder))
