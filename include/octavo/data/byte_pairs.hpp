@@ -106,13 +106,14 @@ struct BytePairs {
 /// Returns the end of the word that begins at `from`: the first place where no merge can join the
 /// characters before and after it, so that the words of a text can be merged separately. Words of
 /// bytes end with the text.
-/// @param text  valid UTF-8
+/// @param text   valid UTF-8
+/// @param until  the search stops behind this place, although the word continues
 [[nodiscard]] inline std::size_t end_of_word(const BytePairs& pairs, std::string_view text,
-                                             std::size_t from) {
+                                             std::size_t from, std::size_t until) {
   if (!pairs.has_characters()) return text.size();
   Character last = first_character(text.substr(from));
   std::size_t at = from + last.length;
-  while (at < text.size()) {
+  while (at < text.size() && at <= until) {
     const Character next = first_character(text.substr(at));
     const auto [left, right] =
         std::pair(static_cast<std::int32_t>(last.code), static_cast<std::int32_t>(next.code));

@@ -132,7 +132,8 @@ class TextEncoder {
                            std::vector<std::int32_t>& tokens, std::vector<WordBegin>* begins) {
     while (from < until) {
       stop_if_asked();
-      const std::size_t end = end_of_word(pairs_, text, from);
+      const std::size_t end =
+          end_of_word(pairs_, text, from, begins == nullptr ? text.size() : until + far_behind);
       if (is_left(begins, end, until)) break;
       note(begins, from, tokens);
       words_.encode(text.substr(from, end - from), tokens);
