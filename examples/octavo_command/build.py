@@ -82,8 +82,11 @@ class Progress:
 
 
 def _read(stream, lines):
-    for line in stream:
-        lines.put(line.rstrip("\n"))
+    try:
+        for line in stream:
+            lines.put(line.rstrip("\n"))
+    except ValueError:  # closed after a failure
+        pass
     lines.put(None)
 
 
