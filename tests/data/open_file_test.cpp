@@ -121,7 +121,7 @@ TEST_F(OpenFile, FilesOfOtherFormatsAreNamedWithWhatConvertsThem) {
       {"\xFE\xFF\0{"s, "UTF-16", "iconv -f UTF-16 -t UTF-8 FILE > TEXT"},
       {"\xFF\xFE\0\0{\0\0\0"s, "UTF-32", "iconv -f UTF-32 -t UTF-8 FILE > TEXT"},
       {"PK\x03\x04\x14"s, "a zip archive", "unzip -p FILE > TEXT"},
-      {"PAR1\x15"s, "Parquet", "read_parquet"},
+      {"PAR1\x15"s, "Parquet", "scripts/parquet-to-jsonl FILE > TEXT"},
       {"GGUF\x03\0\0\0"s, "a GGUF model", "pass a text file"},
       {"\x40\0\0\0\0\0\0\0{\"a\":"s, "safetensors", "pass a text file"}};
   for (const auto& [bytes, name, advice] : files) {

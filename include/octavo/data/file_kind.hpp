@@ -62,10 +62,7 @@ inline const FileKind* file_kind(std::string_view bytes) {
       Magic{"BZh"sv, {"bzip2 data", "bzip2 -dc FILE"}},
       Magic{"PK\x03\x04"sv, {"a zip archive", "unzip -p FILE"}},
       Magic{"7z\xbc\xaf\x27\x1c"sv, {"a 7z archive", "7z x -so FILE"}},
-      Magic{"PAR1"sv,
-            {"Parquet",
-             "python3 -c 'import pandas, sys; pandas.read_parquet(sys.argv[1]).to_json(sys.stdout, "
-             "orient=\"records\", lines=True)' FILE"}},
+      Magic{"PAR1"sv, {"Parquet", "scripts/parquet-to-jsonl FILE"}},
       Magic{"ARROW1\0\0"sv, {"an Arrow file", ""}},
       Magic{"GGUF"sv, {"a GGUF model", ""}},
       Magic{"\x93NUMPY"sv, {"a NumPy array", ""}},
