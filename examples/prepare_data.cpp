@@ -28,10 +28,10 @@
 #include <octavo/run/interrupt.hpp>
 
 #include <common/flags.hpp>
-#include <common/progress.hpp>
 #include <common/text.hpp>
 #include <common/tokenizer.hpp>
 #include "prepare_data/documents.hpp"
+#include "prepare_data/progress.hpp"
 
 namespace prepare_data {
 namespace {
@@ -43,17 +43,19 @@ struct Options {
   std::string format = "llm.c";
   std::string begin = "none";
   std::string end = "auto";
+  std::string input_format = "auto";
   std::string key = "text";
   bool special = false;
   int threads = 0;
 };
 
 const std::vector<std::string> formats{"llm.c", "megatron"};
+const std::vector<std::string> input_formats{"auto", "text", "jsonl"};
 
 void declare(CLI::App& app, Options& options) {
   app.add_option("TEXT", options.inputs,
                  "text files, each of which is a document, or .jsonl files with one document per "
-                 "line")
+                 "line, possibly compressed (.gz, .zst); - reads standard input")
       ->required();
   app.add_option("--out", options.out, "token file to write")->required();
   app.add_option("--tokenizer", options.tokenizer,
@@ -69,7 +71,12 @@ void declare(CLI::App& app, Options& options) {
                  "special token after each document, or none; auto: the tokenizer's EOS token, or "
                  "a newline for bytes")
       ->capture_default_str();
-  app.add_option("--key", options.key, "member of .jsonl objects that contains the text")
+  app.add_option("--input-format", options.input_format,
+                 "format of the texts: " + programs::joined(input_formats) +
+                     "; auto reads .jsonl files and standard input as JSON Lines")
+      ->check(programs::one_of(input_formats))
+      ->capture_default_str();
+  app.add_option("--key", options.key, "member of JSON Lines objects that contains the text")
       ->capture_default_str();
   app.add_flag("--special", options.special,
                "encode the names of special tokens in the text as these tokens");
@@ -92,40 +99,6 @@ std::vector<std::int32_t> mark_of(const octavo::Tokenizer& tokenizer, const std:
       "the token that ends a document, or none");
   return tokenizer.encode("\n");
 }
-
-/// A progress line that is updated in place, on a terminal only.
-class Progress {
- public:
-  explicit Progress(std::uint64_t bytes) : bytes_(std::max<std::uint64_t>(1, bytes)) {}
-
-  void show(std::uint64_t done, octavo::Index tokens) {
-    const auto now = std::chrono::steady_clock::now();
-    batch_time_.add(std::chrono::duration<double>(now - last_).count());
-    last_ = now;
-    ++batches_;
-    if (!terminal_) return;
-    const double share = static_cast<double>(done) / static_cast<double>(bytes_);
-    const auto full = static_cast<std::size_t>(30 * std::min(share, 1.0));
-    const double left = batches_ * (1 / std::max(share, 1e-9) - 1);
-    programs::tell("\r\033[K[{}{}] {:.0f} % | {} | {} left", std::string(full, '='),
-                   std::string(30 - full, ' '), 100 * share,
-                   programs::counted(static_cast<std::uint64_t>(tokens), "token"),
-                   programs::duration_text(batch_time_.left(left)));
-    std::fflush(stderr);
-  }
-  void clear() const {
-    if (!terminal_) return;
-    programs::tell("\r\033[K");
-    std::fflush(stderr);
-  }
-
- private:
-  std::uint64_t bytes_;
-  bool terminal_ = ::isatty(STDERR_FILENO) != 0;
-  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
-  programs::StepTime batch_time_;
-  double batches_ = 0;
-};
 
 /// Encodes documents.
 /// @throws ConfigError  with the file and line of the first document that cannot be encoded
@@ -162,8 +135,11 @@ int run(const Options& options) {
   if (options.special) {
     for (const auto& [name, token] : tokenizer->special_tokens()) allowed.push_back(name);
   }
-  Documents documents({options.inputs.begin(), options.inputs.end()}, options.key);
-  octavo::require<octavo::ConfigError>(documents.total_bytes() > 0,
+  Documents documents({options.inputs.begin(), options.inputs.end()}, options.key,
+                      options.input_format == "text"    ? InputFormat::text
+                      : options.input_format == "jsonl" ? InputFormat::json_lines
+                                                        : InputFormat::by_name);
+  octavo::require<octavo::ConfigError>(documents.total_bytes() != 0,
                                        "the files contain no text; pass others");
   octavo::TokenFileWriter writer(
       options.out,
@@ -171,7 +147,7 @@ int run(const Options& options) {
       tokenizer->vocabulary_size());
   const octavo::InterruptGuard guard;
   const auto start = std::chrono::steady_clock::now();
-  Progress progress(documents.total_bytes());
+  Progress progress(documents.total_bytes(), ::isatty(STDERR_FILENO) != 0);
   std::uint64_t count = 0;
   try {
     for (;;) {
@@ -196,12 +172,12 @@ int run(const Options& options) {
                                        "the files contain no tokens; pass others");
   writer.commit();
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  fmt::print("{} of {} to {} of a vocabulary of {} in {:.1f} s: {}\n",
-             programs::counted(documents.read_bytes(), "byte"),
-             programs::counted(count, "document"),
-             programs::counted(static_cast<std::uint64_t>(writer.tokens()), "token"),
-             programs::grouped(static_cast<std::uint64_t>(tokenizer->vocabulary_size())),
-             seconds.count(), programs::visible(options.out));
+  fmt::print(
+      "{} of {} to {} of a vocabulary of {} in {:.1f} s, {} tokens/s: {}\n",
+      programs::counted(documents.read_bytes(), "byte"), programs::counted(count, "document"),
+      programs::counted(static_cast<std::uint64_t>(writer.tokens()), "token"),
+      programs::grouped(static_cast<std::uint64_t>(tokenizer->vocabulary_size())), seconds.count(),
+      programs::grouped(rate_of(writer.tokens(), seconds.count())), programs::visible(options.out));
   programs::flush_output();
   return 0;
 }

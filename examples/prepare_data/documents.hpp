@@ -6,6 +6,7 @@
 #include <octavo/data/seen_files.hpp>
 #include <octavo/data/text_stream.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -24,18 +25,28 @@ struct Document {
   std::string place;  ///< for messages: the file, with the line in JSON Lines
 };
 
+/// The kind of the files: `by_name` reads .jsonl, .jsonl.gz, .jsonl.zst and standard input as JSON
+/// Lines, and other files as text.
+enum class InputFormat { by_name, text, json_lines };
+
 /// Reads documents one after another. A text file is one document; each line of a JSON Lines file
-/// (.jsonl) is an object with the text of a document.
+/// is an object with the text of a document. The name "-" is standard input.
 class Documents {
  public:
   /// @param files  at least one
-  /// @param key    member of an object that contains the text
+  /// @param key    member of an object that contains the text of a document
   /// @throws IoError      if a file does not exist or cannot be opened
   /// @throws ConfigError  if two of them are the same file
-  Documents(std::vector<std::filesystem::path> files, std::string key)
-      : files_(std::move(files)), key_(std::move(key)) {
+  Documents(std::vector<std::filesystem::path> files, std::string key, InputFormat format)
+      : files_(std::move(files)), key_(std::move(key)), format_(format) {
     octavo::detail::SeenFiles seen;
     for (const std::filesystem::path& path : files_) {
+      if (is_standard_input(path)) {
+        octavo::require<octavo::ConfigError>(std::count(files_.begin(), files_.end(), path) == 1,
+                                             "standard input (-) is named twice; name it once");
+        has_standard_input_ = true;
+        continue;
+      }
       octavo::require<octavo::IoError>(!std::filesystem::is_directory(path), path.string(),
                                        ": is a folder; pass its files");
       octavo::require<octavo::IoError>(std::filesystem::is_regular_file(path), path.string(),
@@ -49,9 +60,11 @@ class Documents {
     }
   }
 
-  /// Returns the size of all files in bytes.
-  [[nodiscard]] std::uint64_t total_bytes() const { return total_bytes_; }
-  /// Returns the number of bytes of the documents read so far.
+  /// Returns the size of all files in bytes; none if standard input is one of them.
+  [[nodiscard]] std::optional<std::uint64_t> total_bytes() const {
+    return has_standard_input_ ? std::nullopt : std::optional(total_bytes_);
+  }
+  /// Returns the number of bytes of the files read so far.
   [[nodiscard]] std::uint64_t read_bytes() const { return read_bytes_; }
 
   /// Returns the next documents, of about `bytes` in total, or none at the end.
@@ -68,10 +81,22 @@ class Documents {
   }
 
  private:
+  static constexpr std::size_t probe_bytes = 4096;
+
+  static bool is_standard_input(const std::filesystem::path& path) { return path == "-"; }
+
+  [[nodiscard]] bool is_json_lines(const std::filesystem::path& path) const {
+    if (format_ != InputFormat::by_name) return format_ == InputFormat::json_lines;
+    return is_standard_input(path) || octavo::detail::is_json_lines_name(path);
+  }
+
   /// @throws ConfigError  if the first bytes of a file are not text
   static void require_text(octavo::detail::TextStream& file) {
-    std::string begin(4096, '\0');
+    std::string begin(probe_bytes, '\0');
     begin.resize(file.read(bytes_of(begin)));
+    require_text(file, begin);
+  }
+  static void require_text(const octavo::detail::TextStream& file, std::string_view begin) {
     file.require_text<octavo::ConfigError>(begin);
     const std::size_t place = begin.find('\0');
     octavo::require<octavo::ConfigError>(
@@ -91,14 +116,23 @@ class Documents {
       }
       if (next_file_ == files_.size()) return std::nullopt;
       const std::filesystem::path& path = files_[next_file_++];
-      if (!octavo::detail::is_json_lines_name(path)) return whole_file(path);
-      lines_ = std::make_unique<octavo::FileLines>(path, octavo::most_document_bytes);
+      const bool is_input = is_standard_input(path);
+      if (!is_json_lines(path)) {
+        if (!is_input) return whole_file(octavo::detail::TextStream(path), true);
+        return whole_file(octavo::detail::TextStream(octavo::detail::StandardInput{}), false);
+      }
+      const std::size_t longest = octavo::most_document_bytes;
+      lines_ = is_input
+                   ? std::make_unique<octavo::FileLines>(octavo::detail::StandardInput{}, longest)
+                   : std::make_unique<octavo::FileLines>(path, longest);
+      is_file_ = !is_input;
     }
   }
 
-  Document whole_file(const std::filesystem::path& path) {
+  /// @param is_file  its size is known, and it was found to be text
+  Document whole_file(octavo::detail::TextStream file, bool is_file) {
     constexpr std::size_t piece_bytes = std::size_t{1} << 20;
-    octavo::detail::TextStream file(path);
+    const std::string place = file.file().path().string();
     std::string text;
     for (;;) {
       const std::size_t before = text.size();
@@ -106,15 +140,19 @@ class Documents {
       const std::size_t count = file.read(bytes_of(text).subspan(before));
       text.resize(before + count);
       octavo::require<octavo::IoError>(
-          text.size() <= octavo::most_document_bytes, path.string(),
-          ": a document must have at most ", octavo::most_document_bytes,
+          text.size() <= octavo::most_document_bytes, place, ": a document must have at most ",
+          octavo::most_document_bytes,
           " bytes; split the text, or write its documents as JSON Lines");
       if (count < piece_bytes) break;
     }
-    file.require_size(file.file().size(), true);
+    if (is_file) {
+      file.require_size(file.file().size(), true);
+    } else {
+      require_text(file, std::string_view(text).substr(0, probe_bytes));
+    }
     text.erase(0, octavo::detail::byte_order_mark_length(text));
     read_bytes_ += file.file_bytes();
-    return {std::move(text), path.string()};
+    return {std::move(text), place};
   }
 
   std::optional<Document> next_line() {
@@ -127,17 +165,20 @@ class Documents {
       read_bytes_ += lines_->stream().file_bytes() - before;
       return Document{std::move(text), std::move(place)};
     }
-    lines_->stream().require_size(lines_->stream().file().size(), true);
+    if (is_file_) lines_->stream().require_size(lines_->stream().file().size(), true);
     read_bytes_ += lines_->stream().file_bytes() - before;
     return std::nullopt;
   }
 
   std::vector<std::filesystem::path> files_;
   std::string key_;
+  InputFormat format_;
+  bool has_standard_input_ = false;
   std::uint64_t total_bytes_ = 0;
   std::uint64_t read_bytes_ = 0;
   std::size_t next_file_ = 0;
   std::unique_ptr<octavo::FileLines> lines_;  ///< of the current JSON Lines file
+  bool is_file_ = true;                       ///< that of `lines_`, in contrast to standard input
   std::string line_;
 };
 

@@ -84,6 +84,35 @@ run "another key" 0 title.jsonl --key title --out title.bin --end none
 [ "$(tokens title.bin 2)" = "97 98" ] || fail "the tokens are $(tokens title.bin 2)"
 no_rest
 
+run "a text with the name of JSON Lines" 0 lines.jsonl --input-format text --out x.bin --end none
+cmp -s <(tail -c +1025 x.bin | od -An -v -t u2 -w2 | tr -d ' ') <(od -An -v -t u1 -w1 lines.jsonl | tr -d ' ') ||
+  fail "the tokens are not the bytes"
+rm x.bin
+cp lines.jsonl lines.json
+run "JSON Lines of another name" 0 lines.json --input-format jsonl --out x.bin --end none
+cmp -s x.bin lines.bin || fail "the tokens differ"
+rm x.bin
+run "standard input" 0 - --out x.bin --end none < <(cat lines.jsonl)
+cmp -s x.bin lines.bin || fail "the tokens differ"
+rm x.bin
+if [ -e packed.bin ]; then
+  run "compressed standard input" 0 - --out x.bin --end none <packed.jsonl.gz
+  cmp -s x.bin lines.bin || fail "the tokens differ"
+  rm x.bin
+fi
+run "standard input between files" 0 a.txt - b.txt --input-format text --out x.bin < <(printf 'xy')
+[ "$(tokens x.bin 2)" = "97 98 10 120 121 10 99 10" ] || fail "the tokens are $(tokens x.bin 2)"
+rm x.bin
+run "a broken line of standard input" 1 - --out x.bin < <(printf '{"text":"ab"}\n{')
+err_is_one_line_with "standard input: line 2: at byte 1"
+run "bytes from standard input" 2 - --input-format text --out x.bin < <(printf 'a\0')
+err_is_one_line_with "standard input: byte 1 is 0, so it is not text"
+run "standard input twice" 2 - - --out x.bin </dev/null
+err_is_one_line_with "standard input (-) is named twice"
+run "empty standard input" 2 - --end none --out x.bin </dev/null
+err_is_one_line_with "the files contain no tokens"
+no_rest
+
 run "Megatron" 0 a.txt b.txt --out both.idx --format megatron
 [ "$(od -An -t u2 both.bin | tr -s ' ')" = " 97 98 10 99 10" ] || fail "the tokens are wrong"
 [ "$(head -c 7 both.idx)" = MMIDIDX ] || fail "the index is wrong"
@@ -119,7 +148,7 @@ said = run.stdout.read()
 assert run.wait() == 0 and said.count("\n") == 1, said
 *lines, last = text.decode().split("\r\x1b[K")[1:]
 assert last == "", "the line stays: " + last
-found = [re.fullmatch(r"\[(=* *)\] (\d+) % \| ([\d,]+) tokens \| (\d+) s left", line).groups()
+found = [re.fullmatch(r"\[(=* *)\] (\d+) % \| ([\d,]+) tokens \| [\d,]+ tokens/s \| (\d+) s left", line).groups()
          for line in lines]
 done = [sum(sizes[:number + 1]) for number in range(len(sizes))]
 assert [tokens for _, _, tokens, _ in found] == [f"{tokens:,}" for tokens in done], found

@@ -1,7 +1,10 @@
 // How long a run will still take.
 #include <common/progress.hpp>
+#include <prepare_data/progress.hpp>
 
 #include <gtest/gtest.h>
+
+#include <optional>
 
 namespace progress_test {
 
@@ -15,6 +18,15 @@ TEST(DurationText, HasTwoUnitsAtMost) {
   EXPECT_EQ(duration_text(754), "12 min 34 s");
   EXPECT_EQ(duration_text(3600), "1 h 00 min");
   EXPECT_EQ(duration_text(3600 * 27.5), "27 h 30 min");
+}
+
+TEST(PreparationProgress, HasRatesAndTheTimeLeft) {
+  using prepare_data::Progress;
+  EXPECT_EQ(Progress(400, true).text(100, 3000, 2.0),
+            "[=======                       ] 25 % | 3,000 tokens | 1,500 tokens/s | 6 s left");
+  EXPECT_EQ(Progress(400, false).text(400, 1, 2.0), "100 % | 1 token | 0 tokens/s | 0 s left");
+  EXPECT_EQ(Progress(std::nullopt, true).text(100, 3000, 2.0),
+            "100 bytes | 3,000 tokens | 1,500 tokens/s");
 }
 
 TEST(StepTime, IsTheMeanOfTheStepsAfterTheFirst) {
