@@ -99,7 +99,7 @@ defaults = {"model": "llama_tiny", "device": "cpu", "recompute": "none", "weight
             "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "max-gradient-norm": 1, "master-weights": "auto",
             "moments": "auto", "offload": "none", "seed": 1, "max-time": 0, "max-skipped": 10,
             "on-spike": "off", "spike-threshold": 8, "spike-window": 50, "max-rollbacks": 3, "no-out": False, "verbose": False, "log-every": 1,
-            "evaluate-every": 100, "operands-every": 50, "hash-every": 0, "temperature": 0.8,
+            "evaluate-every": 100, "sample-each": False, "operands-every": 50, "hash-every": 0, "temperature": 0.8,
             "timeline-steps": 3, "checkpoint-every": 0, "keep-last": 2, "keep-every": 0,
             "keep-best": False}
 case = "the defaults"
@@ -396,6 +396,21 @@ for run in (base, long, shaped):
 check(len(Run("--evaluate-every 0", evaluate_every=0, steps=3).evaluations) == 1,
       "it evaluated between")
 check(len(Run("--evaluate-every", evaluate_every=1, steps=3).evaluations) == 4, "evaluations")
+
+with open("questions.jsonl", "w") as file:
+    for number in range(9):
+        endings = [" ".join(random.choices(words, k=2)) for _ in range(4)]
+        file.write(json.dumps({"ctx": "the model", "endings": endings, "label": number % 4}) + "\n")
+watched = {"steps": 4, "evaluate_every": 2, "batch": 4, "seq_len": 64}
+watched, unwatched = (Run("--hellaswag and --sample-each", **watched, **more) for more in (
+    {"hellaswag": "questions.jsonl", "hellaswag_questions": 5, "sample_each": "true", "sample": 8}, {}))
+for event in ("hellaswag", "sample"):
+    check([line["step"] for line in watched.of(event)] == [line["step"] for line in watched.evaluations],
+          event, watched.of(event))
+check(all(line["questions"] == 5 and 0 <= line["accuracy"] <= 1 for line in watched.of("hellaswag")),
+      watched.of("hellaswag"))
+check(all(len(line["text"]) == 8 for line in watched.of("sample")), watched.of("sample"))
+check(watched.column("loss") == unwatched.column("loss"), "measurements change the loss")
 
 for most in (2, 5):
     run = Run("--max-skipped", max_skipped=most, learning_rate=1e30, steps=40, schedule="constant",
