@@ -146,10 +146,7 @@ class InferenceModel {
 
   template <class Body>
   void for_each_block(const Body& body) {
-    const auto in_segment = [&](auto& segment) {
-      for (auto& block : segment.blocks) body(block, segment.shared);
-    };
-    std::apply([&](auto&... segment) { (in_segment(segment), ...); }, segments_);
+    detail::for_each_block(segments_, body);
   }
 
   [[nodiscard]] auto each_of_head() {

@@ -287,9 +287,10 @@ class Decoder {
   struct StagesOf;
   template <class... Segments>
   struct StagesOf<std::tuple<Segments...>> {
-    using type = StageList<EmbeddingStage<EmbeddingLayer, is_frozen, T, G, D>,
-                           BlockStage<typename Segments::Block, Positions, T, G, D>...,
-                           HeadStage<HeadLayer, T, G, D>>;
+    using type = StageList<
+        std::array<EmbeddingStage<EmbeddingLayer, is_frozen, T, G, D>, 1>,
+        std::array<BlockStage<typename Segments::Block, Positions, T, G, D>, Segments::count>...,
+        std::array<HeadStage<HeadLayer, T, G, D>, 1>>;
   };
   using Stages = typename StagesOf<SegmentTuple>::type;
   static constexpr std::size_t head_group = std::tuple_size_v<SegmentTuple> + 1;
@@ -297,10 +298,7 @@ class Decoder {
   /// Calls `body(block, shared)` for every block in order.
   template <class Body>
   void for_each_block(const Body& body) {
-    const auto in_segment = [&](auto& segment) {
-      for (auto& block : segment.blocks) body(block, segment.shared);
-    };
-    std::apply([&](auto&... segment) { (in_segment(segment), ...); }, segments_);
+    detail::for_each_block(segments_, body);
   }
 
   /// Returns how many of a residual stream's `rows` belong to this rank.
@@ -397,7 +395,7 @@ class Decoder {
   SegmentTuple segments_;
   HeadLayer head_;
   Parameter<T, G, D> head_weight_;
-  std::vector<bool> block_quantises_;
+  std::array<bool, static_cast<std::size_t>(config.layers)> block_quantises_{};
   bool head_quantises_ = false;
   StageDriver<Stages, T, G, D> driver_;
   TensorView<std::byte, 1, D> workspace_;

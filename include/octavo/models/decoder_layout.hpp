@@ -67,8 +67,7 @@ void Decoder<Family, Precision, D, Gradient>::take_parameters(Arena<D>& arena,
                {initial, Initial::normal(residual), config.norm_epsilon}, options_.recompute,
                options_.weights_are_gathered ? lenders[0] : nullptr);
     lenders = {lenders[1], &block.run()};
-    block_quantises_.push_back(scaling_.size() != operands);
-    ++layer;
+    block_quantises_[layer++] = scaling_.size() != operands;
   });
   const std::size_t operands = scaling_.size();
   head_.declare(registry, options_.head_chunk, config.vocabulary, config.norm_epsilon);
@@ -115,21 +114,22 @@ void Decoder<Family, Precision, D, Gradient>::list_stages() {
   driver_.keeps_copies = options_.weight_copies == WeightCopies::kept;
   if constexpr (is_frozen) driver_.adapters = parameters++;
   const ModelRun<T, G, D>* table = config.tied_embeddings ? parameters : nullptr;
-  driver_.stages.template group<0>().push_back({{parameters++}, &embedding_});
+  driver_.stages.template group<0>().front() = {{parameters++}, &embedding_};
   std::size_t layer = 0;
   const auto add_segment = [&](auto& segment, auto& stages) {
+    auto* stage = stages.data();
     for (auto& block : segment.blocks) {
-      stages.push_back({{.parameters = parameters++, .quantises = block_quantises_[layer++]},
-                        &block,
-                        &segment.shared,
-                        &positions_});
+      *stage++ = {{.parameters = parameters++, .quantises = block_quantises_[layer++]},
+                  &block,
+                  &segment.shared,
+                  &positions_};
     }
   };
   [&]<std::size_t... I>(std::index_sequence<I...>) {
     (add_segment(std::get<I>(segments_), driver_.stages.template group<I + 1>()), ...);
   }(std::make_index_sequence<head_group - 1>{});
-  driver_.stages.template group<head_group>().push_back(
-      {{parameters, table, head_quantises_}, &head_, &head_weight()});
+  driver_.stages.template group<head_group>().front() = {
+      {parameters, table, head_quantises_}, &head_, &head_weight()};
   driver_.stages.for_each(
       {}, [&](const auto& stage, std::size_t) { driver_.order.push_back(&stage.run()); });
 }

@@ -80,8 +80,8 @@ constexpr int segment_end() {
 template <class BlockType, int Begin, int End>
 struct BlockSegment {
   using Block = BlockType;
-  static constexpr int begin = Begin;
-  std::vector<Block> blocks = std::vector<Block>(static_cast<std::size_t>(End - Begin));
+  static constexpr std::size_t count = End - Begin;
+  std::vector<Block> blocks = std::vector<Block>(count);
   typename Block::Shared shared;
 };
 
@@ -101,5 +101,14 @@ constexpr auto make_segments() {
 /// A tuple of `BlockSegment`s that covers all blocks.
 template <class Family, class T, class P, class G, Device D>
 using Segments = typename decltype(make_segments<Family, T, P, G, D, 0>())::type;
+
+/// Calls `body(block, shared)` for every block in order.
+template <class SegmentTuple, class Body>
+void for_each_block(SegmentTuple& segments, const Body& body) {
+  const auto in_segment = [&](auto& segment) {
+    for (auto& block : segment.blocks) body(block, segment.shared);
+  };
+  std::apply([&](auto&... segment) { (in_segment(segment), ...); }, segments);
+}
 
 }  // namespace octavo::detail

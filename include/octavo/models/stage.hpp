@@ -7,12 +7,12 @@
 #include <octavo/models/stage_hooks.hpp>
 #include <octavo/tensor/batch.hpp>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <tuple>
 #include <utility>
-#include <vector>
 
 namespace octavo OCTAVO_ABI {
 
@@ -137,19 +137,19 @@ struct HeadStage : Stage<T, G, D> {
 };
 
 /// The stages of a model, in the order of the forward.
-/// @tparam Stages  the types of stages; each has a list of consecutive stages
-template <class... Stages>
+/// @tparam Groups  `std::array<…>` of consecutive stages of one type
+template <class... Groups>
 class StageList {
-  static constexpr std::size_t groups = sizeof...(Stages);
+  static constexpr std::size_t groups = sizeof...(Groups);
 
  public:
-  /// Returns the stages of the type with this number.
+  /// Returns the group of stages with this number.
   template <std::size_t Group>
   [[nodiscard]] auto& group() {
     return std::get<Group>(groups_);
   }
-  [[nodiscard]] std::size_t size() const {
-    return std::apply([](const auto&... group) { return (group.size() + ... + 0); }, groups_);
+  [[nodiscard]] static constexpr std::size_t size() {
+    return (std::tuple_size_v<Groups> + ... + 0);
   }
 
   /// Calls `body(stage, number)` for every stage of the range, from the first to the last.
@@ -180,7 +180,7 @@ class StageList {
   }
 
  private:
-  std::tuple<std::vector<Stages>...> groups_;
+  std::tuple<Groups...> groups_;
 };
 
 }  // namespace octavo
