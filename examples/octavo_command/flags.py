@@ -1,13 +1,18 @@
 """The flags of a command line and of the TOML file that its --config names."""
 import os
+import sys
 
 from octavo_command.errors import CommandError
 
 
 def read_toml(path):
     """Returns the table of a TOML file. An unreadable file has no values here: the program reports it."""
-    import tomllib  # takes 10 ms, and few command lines need it
-
+    try:
+        import tomllib  # takes 10 ms, and few command lines need it
+    except ImportError:
+        raise CommandError(f"{path} is TOML, which needs Python 3.11, but this is Python "
+                           f"{sys.version_info.major}.{sys.version_info.minor}; install python3.11, and run "
+                           "it on the file octavo") from None
     try:
         with open(path, "rb") as file:
             return tomllib.load(file)

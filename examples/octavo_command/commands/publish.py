@@ -6,7 +6,7 @@ from pathlib import Path
 
 from octavo_command.errors import CommandError
 
-SUMMARY = "copies the metrics of runs to Weights & Biases or MLflow"
+SUMMARY = "copy the metrics of runs to Weights & Biases or MLflow"
 SERVICES = ("mlflow", "wandb")
 STEP_KEYS = ("epoch", "loss", "learning_rate", "gradient_norm", "milliseconds", "tokens_per_second", "skipped")
 
