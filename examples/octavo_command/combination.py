@@ -1,6 +1,8 @@
 """What a program is built with: its CMake options and target."""
 import dataclasses
 import os
+import shutil
+import site
 
 from octavo_command import flags as flags_module
 from octavo_command import model as models
@@ -37,6 +39,19 @@ def ranks_of(flags, environment):
     if flags.whole("tensor-parallel", 1) > 1 or flags.has("zero", "world-size"):
         return True
     return any(environment.get(name, "1") != "1" for name in SIZES_OF_LAUNCHERS)
+
+
+def libraries_of_ranks(environment):
+    """Returns the options of MPI and NCCL: AUTO if they seem to be installed, so that one rank and several
+    share a program, and OFF otherwise, so that a program is built again once they are installed."""
+    has_mpi = any(shutil.which(name, path=environment.get("PATH", ""))
+                  for name in ("mpicxx", "mpic++", "mpiCC"))
+    packages = [os.path.join(folder, "nvidia/nccl")
+                for folder in site.getsitepackages() + [site.getusersitepackages()]]
+    has_nccl = any(os.path.exists(os.path.join(folder, "include/nccl.h"))
+                   for folder in (environment.get("Nccl_ROOT", "/usr"), "/usr", "/usr/local", "/usr/local/cuda",
+                                  *packages))
+    return {"OCTAVO_MPI": "AUTO" if has_mpi else "OFF", "OCTAVO_NCCL": "AUTO" if has_nccl else "OFF"}
 
 
 def _checkpoint_flags(flags):
@@ -84,7 +99,9 @@ def _of_model(program, flags, root, cache_models, options, environment):
     if reduce in ("fp32", "e4m3"):
         options["OCTAVO_REDUCE"] = f"stored;{reduce}"
     if program.has_ranks and ranks_of(flags, environment):
-        options["OCTAVO_NCCL" if device == "cuda" else "OCTAVO_MPI"] = "ON"
+        library = "OCTAVO_NCCL" if device == "cuda" else "OCTAVO_MPI"
+        if options[library] == "OFF":
+            options[library] = "ON"
     text = ", ".join([model.name, chosen, device] + ["LoRA"] * has_adapters
                      + [f"{degree} ranks a layer"] * (degree > 1))
     return Combination(program.target, device, options, text, model)
@@ -98,8 +115,8 @@ def combine(program, flags, root, cache_models, environment, has_gpu=lambda: Fal
     # All lists are set: a build folder remembers those of the last combination.
     options = {"OCTAVO_PRESETS": "", "OCTAVO_PRECISIONS": "", "OCTAVO_CUDA_PRESETS": "",
                "OCTAVO_CUDA_PRECISIONS": "", "OCTAVO_MODELS": "", "OCTAVO_TENSOR_PARALLEL": "",
-               "OCTAVO_LORA": "", "OCTAVO_REDUCE": "stored", "OCTAVO_MPI": "AUTO",
-               "OCTAVO_NCCL": "AUTO"}
+               "OCTAVO_LORA": "", "OCTAVO_REDUCE": "stored"}
+    options |= libraries_of_ranks(environment)
     tokenizers = "ON" if program.has_tokenizers else "AUTO"
     options |= {"OCTAVO_PCRE2": tokenizers, "OCTAVO_UTF8PROC": tokenizers}
     if program.has_model:

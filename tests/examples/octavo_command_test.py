@@ -136,7 +136,7 @@ class Combinations(Temporary):
         wanted, left = self.combine(train, "--model", "gpt2_tiny", "--precision", "bf16", "--steps", "3")
         self.assertEqual(wanted.target, "train_llama")
         self.assertEqual(left, ["--model", "gpt2_tiny", "--precision", "bf16", "--steps", "3"])
-        filled = {name: value for name, value in wanted.options.items() if value not in ("", "AUTO")}
+        filled = {name: value for name, value in wanted.options.items() if value not in ("", "AUTO", "OFF")}
         self.assertEqual(filled, {"OCTAVO_PRESETS": "gpt2_tiny", "OCTAVO_PRECISIONS": "bf16",
                                   "OCTAVO_REDUCE": "stored"})
 
@@ -145,7 +145,6 @@ class Combinations(Temporary):
         self.assertEqual(wanted.options["OCTAVO_CUDA_PRESETS"], "llama3_8b")
         self.assertEqual(wanted.options["OCTAVO_CUDA_PRECISIONS"], "fp8-delayed")
         self.assertEqual(wanted.options["OCTAVO_PRESETS"] + wanted.options["OCTAVO_PRECISIONS"], "")
-        self.assertEqual(wanted.options["OCTAVO_NCCL"], "AUTO")
 
     def test_adapters_and_ranks(self):
         wanted, _ = self.combine(train, "--lora", "8", "--tensor-parallel", "2", "--reduce", "e4m3")
@@ -153,13 +152,21 @@ class Combinations(Temporary):
         self.assertEqual(wanted.options["OCTAVO_TENSOR_PARALLEL"], "llama_tiny:fp8-delayed:2")
         self.assertEqual(wanted.options["OCTAVO_REDUCE"], "stored;e4m3")
         self.assertEqual(wanted.options["OCTAVO_MPI"], "ON")
-        for environment, mpi in (({"OMPI_COMM_WORLD_SIZE": "4"}, "ON"), ({"PMI_SIZE": "1"}, "AUTO")):
-            wanted, _ = self.combine(train, environment=environment)
-            self.assertEqual(wanted.options["OCTAVO_MPI"], mpi)
-        wanted, _ = self.combine(train, "--device", "cuda", "--zero", "3")
-        self.assertEqual(wanted.options["OCTAVO_NCCL"], "ON")
         wanted, _ = self.combine(train, "--lora", "0", "--tensor-parallel", "1")
         self.assertEqual(wanted.options["OCTAVO_LORA"] + wanted.options["OCTAVO_TENSOR_PARALLEL"], "")
+
+    def test_one_rank_and_several_share_a_program_if_mpi_is_installed(self):
+        for size, without, with_mpi in (({"OMPI_COMM_WORLD_SIZE": "4"}, "ON", "AUTO"),
+                                        ({"PMI_SIZE": "1"}, "OFF", "AUTO")):
+            wanted, _ = self.combine(train, environment=size)
+            self.assertEqual(wanted.options["OCTAVO_MPI"], without)
+            (self.folder / "mpicxx").touch(mode=0o755)
+            wanted, _ = self.combine(train, environment=size | {"PATH": str(self.folder)})
+            self.assertEqual(wanted.options["OCTAVO_MPI"], with_mpi)
+        one, _ = self.combine(train, "--device", "cuda")
+        several, _ = self.combine(train, "--device", "cuda", "--zero", "3")
+        self.assertIn((one.options["OCTAVO_NCCL"], several.options["OCTAVO_NCCL"]),
+                      (("OFF", "ON"), ("AUTO", "AUTO")))
 
     def test_programs_without_a_model_have_one_build(self):
         for module, target in ((prepare, "prepare_data"), (compare, "compare_runs")):
@@ -359,7 +366,8 @@ class Command(Temporary):
                 said += err.splitlines()
         self.assertEqual(self.builds(), 1)
         self.assertEqual(len([line for line in said if ": built " in line]), 1)
-        self.assertIn("-DOCTAVO_MPI=ON", self.log.read_text())
+        self.run_command("train")  # one rank
+        self.assertEqual(self.builds(), 1 if shutil.which("mpicxx") else 2)
 
     def test_a_type_that_does_not_compile_is_answered_by_one_sentence(self):
         sentence = "Layerwise: First occurs twice; use it once"
