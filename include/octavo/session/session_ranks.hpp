@@ -4,6 +4,7 @@
 
 #include <octavo/comm/all_gather_texts.hpp>
 #include <octavo/comm/sharding.hpp>
+#include <octavo/core/device.hpp>
 
 #include <algorithm>
 #include <cmath>
