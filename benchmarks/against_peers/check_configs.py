@@ -1,0 +1,162 @@
+"""Random configurations of transformers: tensors, settings, and the configuration that Octavo writes.
+
+Transformers creates each model on its meta device; Octavo must name the same tensors with the same
+shapes. The configuration that Octavo writes must be read by transformers with the same settings and
+tensors.
+"""
+import json
+import random
+import shutil
+
+import torch
+import transformers
+
+import support
+
+CONFIGURATIONS = 200
+
+
+def llama_shape(rng):
+    head_dim, kv_heads = 2 * rng.randint(1, 64), rng.randint(1, 8)
+    heads = kv_heads * rng.randint(1, 8)
+    settings = {"num_hidden_layers": rng.randint(1, 6), "num_attention_heads": heads,
+                "num_key_value_heads": kv_heads, "intermediate_size": rng.randint(1, 2000),
+                "vocab_size": rng.randint(10, 5000), "rms_norm_eps": rng.choice([1e-5, 1e-6, 1e-8, 3e-4]),
+                "max_position_embeddings": rng.randint(8, 200000),
+                "tie_word_embeddings": rng.random() < 0.5, "bos_token_id": rng.choice([None, 1]),
+                "eos_token_id": rng.choice([None, 2, [3, 4]])}
+    if rng.random() < 0.5:
+        settings |= {"head_dim": head_dim, "hidden_size": heads * rng.randint(1, 40)}
+    else:
+        settings |= {"head_dim": head_dim, "hidden_size": heads * head_dim}
+    rope = {"rope_type": "default", "rope_theta": rng.choice([1e4, 5e5, 1e6, 123456.7])}
+    kind = rng.random()
+    if kind < 0.2:
+        rope |= {"rope_type": "linear", "factor": rng.choice([2.0, 3.7])}
+    elif kind < 0.4:
+        rope |= {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                 "original_max_position_embeddings": 8192}
+    elif kind < 0.6:
+        rope |= {"rope_type": "yarn", "factor": rng.choice([4.0, 32.0]),
+                 "original_max_position_embeddings": rng.choice([4096, 32768])}
+    settings["rope_parameters"] = rope
+    return settings
+
+
+def llama(rng):
+    return transformers.LlamaConfig(**llama_shape(rng)), transformers.LlamaForCausalLM
+
+
+def mistral(rng):
+    return (transformers.MistralConfig(**llama_shape(rng), sliding_window=rng.choice([None, 64, 4096])),
+            transformers.MistralForCausalLM)
+
+
+def windows(rng, settings):
+    if rng.random() < 0.4:
+        return {"use_sliding_window": True, "sliding_window": rng.choice([16, 4096]),
+                "max_window_layers": rng.randint(0, settings["num_hidden_layers"] + 2)}
+    return {}
+
+
+def qwen2(rng):
+    settings = llama_shape(rng)
+    settings["hidden_size"] = settings["num_attention_heads"] * settings.pop("head_dim")
+    return transformers.Qwen2Config(**settings, **windows(rng, settings)), transformers.Qwen2ForCausalLM
+
+
+def qwen3(rng):
+    settings = llama_shape(rng)
+    return transformers.Qwen3Config(**settings, **windows(rng, settings)), transformers.Qwen3ForCausalLM
+
+
+def gpt2(rng):
+    heads = rng.randint(1, 12)
+    config = transformers.GPT2Config(
+        n_layer=rng.randint(1, 6), n_head=heads, n_embd=heads * 2 * rng.randint(1, 64),
+        n_positions=rng.randint(8, 3000), vocab_size=rng.randint(10, 5000),
+        n_inner=rng.choice([None, rng.randint(1, 2000)]), layer_norm_epsilon=rng.choice([1e-5, 1e-6]),
+        bos_token_id=rng.choice([None, 0]), eos_token_id=rng.choice([None, 1]))
+    return config, transformers.GPT2LMHeadModel
+
+
+def tensors(config, kind):
+    with torch.device("meta"):
+        model = kind(config)
+    tied = set(getattr(model, "_tied_weights_keys", None) or ()) if config.tie_word_embeddings else set()
+    return {name: list(tensor.shape) for name, tensor in model.state_dict().items() if name not in tied}
+
+
+def settings_of(config):
+    """The settings by which a model computes."""
+    keys = ["num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim",
+            "intermediate_size", "n_inner", "vocab_size", "rms_norm_eps", "layer_norm_epsilon",
+            "tie_word_embeddings", "bos_token_id", "eos_token_id", "layer_types", "max_position_embeddings"]
+    found = {key: getattr(config, key) for key in keys if hasattr(config, key)}
+    if found.get("n_inner", 0) is None:
+        found["n_inner"] = 4 * config.n_embd
+    # Only windowed layers use a window.
+    if any("sliding" in kind for kind in getattr(config, "layer_types", None) or ["sliding"]):
+        found["sliding_window"] = getattr(config, "sliding_window", None)
+    if found.get("head_dim", 0) is None or config.model_type == "qwen2":
+        found["head_dim"] = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    if (getattr(config, "rope_parameters", None) or {}).get("rope_type") == "yarn":
+        found |= {"rope_parameters.beta_fast": 32, "rope_parameters.beta_slow": 1}  # the defaults
+    for key, value in (getattr(config, "rope_parameters", None) or {}).items():
+        found["rope_parameters." + key] = value
+    return found
+
+
+def differing(ours, theirs):
+    return [f"{key} is {ours.get(key)!r}, not {theirs.get(key)!r}" for key in sorted({*ours, *theirs})
+            if not close(ours.get(key), theirs.get(key))]
+
+
+def close(one, other):
+    """Octavo keeps settings as FP32."""
+    if isinstance(one, float) and isinstance(other, float):
+        return abs(one - other) <= 1e-7 * abs(other)
+    return one == other
+
+
+def compare(config, kind, line, folder):
+    if line.startswith("refuse "):
+        return [line]
+    own = json.loads(line)
+    found = {}
+    for text in own["tensors"].split(" "):
+        name, *shape = text.split(",")
+        found[name] = [int(extent) for extent in shape]
+    differences = differing(found, tensors(config, kind))
+    (folder / "config.json").write_text(own["written"])
+    written = type(config).from_pretrained(folder)
+    return differences + differing(settings_of(written), settings_of(config)) + \
+        differing(tensors(written, kind), tensors(config, kind))
+
+
+def check(report, programs, work):
+    transformers.logging.set_verbosity_error()
+    rng = random.Random(11)
+    shutil.rmtree(work, ignore_errors=True)
+    for family in (llama, mistral, qwen2, qwen3, gpt2):
+        cases = []
+        for i in range(CONFIGURATIONS // 5):
+            config, kind = family(rng)
+            folder = work / family.__name__ / str(i)
+            (folder / "written").mkdir(parents=True)
+            config.save_pretrained(folder)
+            cases.append((config, kind, folder))
+        out = support.call(programs / "against_peers_probe", "configs",
+                           input="".join(f"{folder}/config.json\n" for _, _, folder in cases).encode())
+        lines = out.decode().split("\n")[:-1]
+        assert len(lines) == len(cases)
+        differences = []
+        for (config, kind, folder), line in zip(cases, lines):
+            found = compare(config, kind, line, folder / "written")
+            if found:
+                differences.append(f"{folder.parent.name}/{folder.name}: " + "; ".join(found[:4]))
+        report.add(f"configurations of {family.__name__}", len(cases), differences)
+
+
+if __name__ == "__main__":
+    support.main(check)
