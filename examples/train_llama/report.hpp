@@ -55,6 +55,7 @@ class Report final : public octavo::RunObserver {
     octavo::write_file_atomically(folder / "config.toml", configuration);
     metrics_ = std::make_unique<octavo::MetricsFile>(folder / "metrics.jsonl", before);
     events_.open(folder);
+    if (before == octavo::MetricsFile::Lines::removed) events_.begin_steps(0);
     events_.write(0, octavo::EventSummary{}.add_text("config", code(configuration)));
   }
 

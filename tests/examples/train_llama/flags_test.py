@@ -137,7 +137,7 @@ check(run.code == 5 and run.end["end"] == "spike", run.code, run.end)
 check([event["action"] for event in run.of("spike")] == ["rollback", "stop"], run.of("spike"))
 (events,) = pathlib.Path(run.flags["out"]).glob("events.out.tfevents.*")
 starts = events.read_bytes().count(bytes.fromhex("3a020801"))  # Event.session_log: START
-check(starts == 2, f"TensorBoard is told {starts} times that steps begin, not at first and anew")
+check(starts == 3, f"TensorBoard is told {starts} times that steps begin, not for the run, its first step and anew")
 run = Run("--on-spike stop", steps=60, on_spike="stop", spike_threshold=0.001, spike_window=3)
 check(run.code == 5 and run.end["steps"] == run.steps[-1]["step"] - 1, run.code, run.end)
 

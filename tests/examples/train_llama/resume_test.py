@@ -250,6 +250,13 @@ class Begun(TrainerTest):
         (old,) = Path("early").glob("metrics-*.jsonl")
         self.assertEqual(old.read_text(), "{}\n")
 
+    def test_events_of_a_run_that_begins_again(self):
+        for _ in range(2):
+            self.train(SHORT + "--steps 1 --out again --resume auto")
+            os.makedirs("again/checkpoints", exist_ok=True)
+        texts = shown("again")[1]
+        self.assertEqual([len(texts["config"]), len(texts["run"])], [1, 1])
+
     def test_in_the_first_save(self):
         os.makedirs("saving/checkpoints/.step-00000003.tmp-1")
         Path("saving/metrics.jsonl").write_text("{}\n")
