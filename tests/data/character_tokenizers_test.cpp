@@ -46,9 +46,9 @@ std::vector<std::string> special_names(const Tokenizer& tokenizer) {
   return names;
 }
 
-class Golden : public testing::TestWithParam<const char*> {};
+class CharacterGolden : public testing::TestWithParam<const char*> {};
 
-TEST_P(Golden, TokensAreThoseOfOtherPackages) {
+TEST_P(CharacterGolden, TokensAreThoseOfOtherPackages) {
   const json expected = read_json(golden / "characters.json");
   const BytePairTokenizer tokenizer = load(GetParam());
   const std::vector<std::string> special = special_names(tokenizer);
@@ -67,7 +67,7 @@ TEST_P(Golden, TokensAreThoseOfOtherPackages) {
   }
 }
 
-TEST_P(Golden, TokensDecodeOneByOneToTheSameText) {
+TEST_P(CharacterGolden, TokensDecodeOneByOneToTheSameText) {
   const json expected = read_json(golden / "characters.json");
   const BytePairTokenizer tokenizer = load(GetParam());
   for (const auto& tokens : expected["tokens"][GetParam()]["special"].get<std::vector<Tokens>>()) {
@@ -79,7 +79,7 @@ TEST_P(Golden, TokensDecodeOneByOneToTheSameText) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Tokenizers, Golden,
+INSTANTIATE_TEST_SUITE_P(Tokenizers, CharacterGolden,
                          testing::Values("llama2", "mistral", "gemma", "words", "prefix"),
                          [](const auto& test) { return std::string(test.param); });
 
