@@ -186,7 +186,7 @@ TEST(CharacterTokenizer, PutsASpaceBeforeATextByItsPlace) {
                ShapeError);
 }
 
-class Files : public support::TemporaryFolder {
+class CharacterFiles : public support::TemporaryFolder {
  protected:
   /// What is said of a file after a change.
   std::string error_of(const std::function<void(json&)>& change, const char* name = "llama2") {
@@ -202,7 +202,7 @@ class Files : public support::TemporaryFolder {
   }
 };
 
-TEST_F(Files, UnknownPartsAreNamed) {
+TEST_F(CharacterFiles, UnknownPartsAreNamed) {
   EXPECT_EQ(error_of([](json&) {}), "");
   const auto refused = [this](const char* pointer, const json& value, const char* said,
                               const char* name = "llama2") {
@@ -251,7 +251,7 @@ TEST_F(Files, UnknownPartsAreNamed) {
   EXPECT_NE(merge.find("merges of tokens that stand for bytes"), std::string::npos) << merge;
 }
 
-TEST_F(Files, ACharacterWithoutATokenIsRefusedInTexts) {
+TEST_F(CharacterFiles, ACharacterWithoutATokenIsRefusedInTexts) {
   ASSERT_EQ(error_of([](json& all) { all["model"]["byte_fallback"] = false; }), "");
   const BytePairTokenizer tokenizer = load_tokenizer(folder_ / "tokenizer.json");
   EXPECT_EQ(tokenizer.encode("the the"), load("llama2").encode("the the"));
