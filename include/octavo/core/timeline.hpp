@@ -177,6 +177,10 @@ class Timeline {
     end_stage(context);
     stage_ = open(SpanKind::compute, "stages", full_name(name, something), &context);
   }
+  /// Starts the current stage again: work before this call does not belong to it.
+  void restart_stage(const Context<D>& context) {
+    if (is_in_step_ && stage_ != none) open_[stage_].begin = mark(&context);
+  }
   void end_stage(const Context<D>& context) {
     if (is_in_step_ && stage_ != none) close(std::exchange(stage_, none), &context);
   }

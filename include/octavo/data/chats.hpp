@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <ranges>
 #include <span>
 #include <string>
 #include <string_view>
@@ -210,9 +211,9 @@ class ChatLoader {
   /// Makes the assistant's last message the only one that is learnt.
   static void learn_last_turn(std::vector<ChatMessage>& chat) {
     bool is_last = true;
-    for (auto turn = chat.rbegin(); turn != chat.rend(); ++turn) {
-      if (turn->role != "assistant") continue;
-      turn->is_learnt = turn->is_learnt && is_last;
+    for (ChatMessage& turn : std::views::reverse(chat)) {
+      if (turn.role != "assistant") continue;
+      turn.is_learnt = turn.is_learnt && is_last;
       is_last = false;
     }
   }

@@ -88,7 +88,7 @@ concept SessionOptimizer = detail::is_session_optimizer<O, M, false>();
 template <class Model, class Optimizer, class Ranks>
   requires(TrainableModel<Model> && !SessionOptimizer<Optimizer, Model>)
 class ModelSession<Model, Optimizer, Ranks> {
-  static_assert(detail::is_session_optimizer<Optimizer, Model, true>() || true);
+  static_assert(detail::is_session_optimizer<Optimizer, Model, true>() || true);  // NOLINT: reports
 
  public:
   template <class... Arguments>

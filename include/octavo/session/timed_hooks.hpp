@@ -44,6 +44,7 @@ class TimedHooks final : public StageHooks<W, G, D> {
   }
   void announce(const Run& next, const Context<D>& context) override {
     hooks_.announce(next, context);
+    timeline_.restart_stage(context);
   }
   void weights_read(const Run& run, const Context<D>& context) override {
     reads_ = false;

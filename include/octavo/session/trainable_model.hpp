@@ -211,7 +211,7 @@ concept TrainableModel = detail::is_trainable_model<M, false>();
 template <class Model, class Optimizer, class Ranks>
   requires(!TrainableModel<Model>)
 class ModelSession<Model, Optimizer, Ranks> {
-  static_assert(detail::is_trainable_model<Model, true>() || true);
+  static_assert(detail::is_trainable_model<Model, true>() || true);  // NOLINT: reports
 
  public:
   template <class C>
