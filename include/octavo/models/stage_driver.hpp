@@ -107,16 +107,18 @@ class StageDriver {
     const bool ends = range.begin == 0;
     expert_loss.begin_backward(accumulation.share, batch.rows.rows());
     if (adapters != nullptr) {
-      begin_backward(*adapters, accumulation.first && begins, hooks, context);
+      hooks.before_backward(*adapters->run, context);
+      clear_gradients(*adapters, accumulation.first && begins, context);
     }
     stages.for_each_reversed(range, [&](auto& stage, std::size_t number) {
       using StageType = std::remove_reference_t<decltype(stage)>;
       if constexpr (StageType::has_backward) {
         if constexpr (StageType::is_fused)
           before_forward<Mode::train>(stage, number, hooks, context);
-        begin_backward(*stage.parameters, accumulation.first, hooks, context);
+        hooks.before_backward(*stage.parameters->run, context);
         if (stage.table != nullptr) hooks.before_backward(*stage.table->run, context);
         announce(number - 1, hooks, context);
+        clear_gradients(*stage.parameters, accumulation.first, context);
         const Index rows = batch.rows.rows();
         stage.backward(batch, stream.before(number, rows), stream.gradient(rows), context);
         weights_read(stage, hooks, context);
@@ -170,9 +172,7 @@ class StageDriver {
   }
 
   /// @param clears  whether gradients are cleared, unless the parameters are frozen
-  static void begin_backward(const ModelRun<T, G, D>& in, bool clears, Hooks& hooks,
-                             const Context<D>& context) {
-    hooks.before_backward(*in.run, context);
+  static void clear_gradients(const ModelRun<T, G, D>& in, bool clears, const Context<D>& context) {
     const auto each = [&](const auto& body) {
       for (const Parameter<T, G, D>* parameter : in.parameters) body(*parameter);
     };
