@@ -50,7 +50,7 @@ class ThreadComm final : public Communicator<Cpu> {
   void exchange(const auto* own, const auto& read) {
     meeting_.pointers[rank_] = own;
     meeting_.barrier.arrive_and_wait();
-    for (const std::size_t rank : {0, 1})
+    for (const std::size_t rank : {0u, 1u})
       read(rank, static_cast<decltype(own)>(meeting_.pointers[rank]));
     meeting_.barrier.arrive_and_wait();
   }
