@@ -47,7 +47,7 @@ class RanksOfSession final : public SessionRanks {
 };
 
 /// A session without the types of its model, its optimizer and its ranks, so that most of a session
-/// is compiled once. `SessionOfModel` is the rest, and uses `SessionParts`.
+/// is compiled once for each device. `SessionOfModel` adds the model, the optimizer and the ranks.
 template <Device D>
 class SessionCore : public TrainingSession {
   friend class StateOnDevice<D>;
