@@ -42,8 +42,8 @@ TEST_F(LimitsOnCuda, CastsAreOfSoManyRowsAndColumns) {
     const Operand<Fp8, OperandKind::input, Cuda> operand{nowhere<Bf16>(rows, columns), {}, {}};
     quantize(operand, context);
   };
-  expect_refusal("quantize", "8388481 rows", [&] { cast(8388481, 128); });
-  expect_refusal("quantize", "16777217 columns", [&] { cast(128, 16777217); });
+  expect_refusal("quantize", "8388481", [&] { cast(8388481, 128); });
+  expect_refusal("quantize", "16777217", [&] { cast(128, 16777217); });
 }
 
 // Such as cuDNN's, NCCL's or the caller's.
@@ -65,9 +65,8 @@ TEST_F(LimitsOnCuda, RowsOfTheActivationAreSoLong) {
   const auto gate_up = nowhere<const Bf16>(1, 2 * ffn);
   const Operand<Bf16, OperandKind::input, Cuda> y{nowhere<Bf16>(1, ffn)};
   const Operand<Bf16, OperandKind::output_gradient, Cuda> gradient{nowhere<Bf16>(1, 2 * ffn)};
-  expect_refusal("swiglu_forward", "16777218 columns",
-                 [&] { swiglu_forward(gate_up, y, context); });
-  expect_refusal("swiglu_backward", "16777218 columns",
+  expect_refusal("swiglu_forward", "16777218", [&] { swiglu_forward(gate_up, y, context); });
+  expect_refusal("swiglu_backward", "16777218",
                  [&] { swiglu_backward(nowhere<const Bf16>(1, ffn), gate_up, gradient, context); });
 }
 
@@ -77,10 +76,10 @@ TEST_F(LimitsOnCuda, RowsOfHeadsAreSoLong) {
   const auto rows = nowhere<Bf16>(1, layout.columns());
   const auto rotation = nowhere<const float>(1, layout.head_dim);
   const Operand<Fp8, OperandKind::output_gradient, Cuda> gradient{rows, {}, {}};
-  expect_refusal("rope_forward", "16777344 columns", [&] {
+  expect_refusal("rope_forward", "16777344", [&] {
     rope_forward(constant(rows), layout, QkNorm<const Bf16, Cuda>{}, rotation, 1, rows, context);
   });
-  expect_refusal("rope_backward", "16777344 columns", [&] {
+  expect_refusal("rope_backward", "16777344", [&] {
     rope_backward(rows, layout, constant(rows), QkNorm<const Bf16, Cuda>{}, QkNorm<Bf16, Cuda>{},
                   rotation, 1, gradient, context);
   });
@@ -93,8 +92,8 @@ TEST_F(LimitsOnCuda, RowsThatAreNormalisedAreSoLong) {
     rms_norm_backward(rows, rows, nowhere<const Bf16>(columns), nowhere<const float>(1),
                       nowhere<Bf16>(1, columns), nowhere<Bf16>(columns), context);
   };
-  expect_refusal("rms_norm_backward", "57857 columns", [&] { backward(57857); });
-  expect_refusal("rms_norm_forward", "925697 columns", [&] {
+  expect_refusal("rms_norm_backward", "57857", [&] { backward(57857); });
+  expect_refusal("rms_norm_forward", "925697", [&] {
     const Operand<Bf16, OperandKind::input, Cuda> y{nowhere<Bf16>(1, 925697)};
     rms_norm_forward(nowhere<const Bf16>(1, 925697), nowhere<const Bf16>(925697), 1e-5f, y,
                      nowhere<float>(1), context);

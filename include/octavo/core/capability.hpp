@@ -1,12 +1,46 @@
 /// @file
-/// Which GPUs the `Cuda` device supports. Needs no CUDA.
+/// What the `Cuda` device can do on each GPU. Needs no CUDA.
 #pragma once
 
+#include <octavo/core/device.hpp>
 #include <octavo/core/error.hpp>
 
 #include <string>
 
 namespace octavo OCTAVO_ABI {
+
+/// Features of a GPU that kernels and GEMMs depend on. A context asks its GPU for them; a memory
+/// plan takes those of the GPU that it is made for.
+struct GpuFeatures {
+  int capability = 90;             ///< compute capability, times ten: 90 is an H100
+  bool fp8_products = true;        ///< FP8 GEMMs with one scale per tensor
+  bool row_scales = true;          ///< FP8 GEMMs with one FP32 scale per row
+  bool block_scales = true;        ///< FP8 GEMMs with FP32 scales of 1 × 128 and 128 × 128 blocks
+  bool mx_products = false;        ///< MXFP8 and NVFP4 GEMMs
+  bool warpgroup_products = true;  ///< the instructions wgmma of Hopper
+  bool clusters = true;            ///< clusters of thread blocks
+  bool early_launches = true;      ///< a kernel may begin before the previous one ends
+  Index shared_bytes = Index{227} << 10;  ///< maximum shared memory of a thread block
+};
+
+/// Returns the features of GPUs of a compute capability.
+/// Source: CUDA Programming Guide 13.0, "Compute Capabilities"; cuBLAS 13.0, "cublasLtMatmul()".
+/// @param capability  ten times the major number, plus the minor one
+constexpr GpuFeatures features_of(int capability) {
+  GpuFeatures features{.capability = capability};
+  const int major = capability / 10;
+  features.fp8_products = capability >= 89;
+  features.row_scales = major == 9;
+  features.block_scales = major == 9;
+  features.mx_products = major >= 10;
+  features.warpgroup_products = major == 9;
+  features.clusters = major >= 9;
+  features.early_launches = major >= 9;
+  const bool is_of_servers = capability == 80 || capability == 87;
+  const bool has_large = major >= 9 && major < 12;
+  features.shared_bytes = Index{has_large ? 227 : is_of_servers ? 163 : 99} << 10;
+  return features;
+}
 
 /// Compute capability, times ten, of the GPUs that the kernels are written for (Hopper). No older
 /// or newer GPU has Hopper's tensor-core instructions and FP8 block scales.

@@ -3,6 +3,7 @@
 /// device that plans need.
 #pragma once
 
+#include <octavo/core/capability.hpp>
 #include <octavo/core/device.hpp>
 #include <octavo/core/error.hpp>
 #include <octavo/core/macros.hpp>
@@ -40,6 +41,8 @@ struct CudnnAnswer {
 /// If a GPU is available, its libraries can report figures that are otherwise computed.
 template <>
 struct DeviceLimits<Cuda> {
+  /// Features of the GPU; by default, those of an H100.
+  GpuFeatures gpu{};
   /// Whether attention in BF16 may run through cuDNN; by default, if this program is compiled with
   /// it.
 #if defined(OCTAVO_WITH_CUDNN)

@@ -326,6 +326,12 @@ class Decoder {
   void list_runs();
   void list_stages();
 
+  /// Calls `body(segment, stages)` for every segment of blocks and its group of stages.
+  template <class Body, std::size_t... I>
+  void for_each_segment(const Body& body, std::index_sequence<I...>) {
+    (body(std::get<I>(segments_), driver_.stages.template group<I + 1>()), ...);
+  }
+
   [[nodiscard]] auto& head_stage() { return driver_.stages.template group<head_group>().front(); }
 
   /// Returns the weight of the head's projection.

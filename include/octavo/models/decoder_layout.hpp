@@ -119,15 +119,15 @@ void Decoder<Family, Precision, D, Gradient>::list_stages() {
   const auto add_segment = [&](auto& segment, auto& stages) {
     auto* stage = stages.data();
     for (auto& block : segment.blocks) {
-      *stage++ = {{.parameters = parameters++, .quantises = block_quantises_[layer++]},
-                  &block,
-                  &segment.shared,
-                  &positions_};
+      stage->parameters = parameters++;
+      stage->quantises = block_quantises_[layer++];
+      stage->block = &block;
+      stage->shared = &segment.shared;
+      stage->positions = &positions_;
+      ++stage;
     }
   };
-  [&]<std::size_t... I>(std::index_sequence<I...>) {
-    (add_segment(std::get<I>(segments_), driver_.stages.template group<I + 1>()), ...);
-  }(std::make_index_sequence<head_group - 1>{});
+  for_each_segment(add_segment, std::make_index_sequence<head_group - 1>{});
   driver_.stages.template group<head_group>().front() = {
       {parameters, table, head_quantises_}, &head_, &head_weight()};
   driver_.stages.for_each(
@@ -140,7 +140,8 @@ void Decoder<Family, Precision, D, Gradient>::take_activations(Arena<D>& arena) 
   const Index rows = batch_.rows();
   positions_.take(arena, batch_);
   const Index own = own_rows(rows);
-  driver_.stream = {.width = config.hidden, .ranks = tensor_parallel};
+  driver_.stream.width = config.hidden;
+  driver_.stream.ranks = tensor_parallel;
   for (int layer = 0; layer <= config.layers; ++layer) {
     driver_.stream.states.push_back(arena.template take<T>(kind, own * config.hidden));
   }

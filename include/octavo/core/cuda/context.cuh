@@ -141,6 +141,7 @@ class Context<Cuda> : detail::FindsBodies {
     card_ = card.name;
     capability_ = 10 * card.major + card.minor;
     require_served(gpu_, card.name, capability_);
+    limits_.gpu = features_of(capability_);
   }
 
   int gpu_;
