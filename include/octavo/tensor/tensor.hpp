@@ -9,4 +9,5 @@
 #include <octavo/tensor/partial_view.hpp>
 #include <octavo/tensor/quantized_view.hpp>
 #include <octavo/tensor/scaling_slot.hpp>
+#include <octavo/tensor/swizzled_scales.hpp>
 #include <octavo/tensor/tensor_view.hpp>
