@@ -119,6 +119,11 @@ class Context<Cuda> : detail::FindsBodies {
     limits_.cudnn = cudnn;
   }
 
+  /// Sets the features of the GPU that kernels are chosen by, such as features_of(80), to run on a
+  /// GPU the kernels of another. Must be called before a model is laid out and before the first
+  /// operation.
+  void set_gpu(const GpuFeatures& gpu) { limits_.gpu = gpu; }
+
   /// Waits until all enqueued work has run.
   /// @throws CudaError  if any of it failed
   void synchronize() const { check(cudaStreamSynchronize(stream()), "cudaStreamSynchronize"); }
