@@ -49,7 +49,7 @@ greedy=(--model hf:counts --temperature 0)
 run "the likeliest" 0 "${greedy[@]}" --prompt abc --max-tokens 5
 out_is "abcdefgh"
 grep -qE "^seed [0-9]+ \| prompt of 3 tokens in .* \| 5 tokens, .* tokens/s" err || fail "no summary"
-run "weights in FP8" 0 "${greedy[@]}" --precision fp8-rowwise --prompt abc --max-tokens 5
+run "weights in FP8" 0 "${greedy[@]}" --precision fp8-tensorwise --prompt abc --max-tokens 5
 out_is "abcdefgh"
 run "standard input" 0 "${greedy[@]}" --prompt - --max-tokens 2 <<<"w"
 case="standard input"; [ "$(head -c 2 out)" = "w" ] || fail "the text is $(cat out)"
