@@ -67,8 +67,7 @@ class Plan {
       if (plans.precision == precision_ && plans.has_adapters == request.has_adapters) return plans;
     }
     throw octavo::ConfigError(
-        "no GPU that Octavo supports multiplies these blocks: choose --precision fp8-blockwise, or "
-        "--device cpu");
+        "no GPU multiplies these blocks; choose --precision fp8-blockwise, or --device cpu");
   }
 
   Shape shape_;

@@ -75,7 +75,7 @@ static_assert(std::is_same_v<PrecisionForShape<AllowFallback<Blocks>, 192, 256>,
 static_assert(std::is_same_v<PrecisionForShape<AllowFallback<Mxfp8>, 96, 32>, Mxfp8>);
 static_assert(std::is_same_v<PrecisionForShape<AllowFallback<Mxfp8>, 96, 48>, Bf16>);
 static_assert(std::is_same_v<PrecisionForShape<AllowFallback<Fp8>, 48, 16>, Fp8>);
-static_assert(std::is_same_v<PrecisionForLayer<AllowFallback<Mxfp8>, 96, 32, Cuda>, Bf16>);
+static_assert(std::is_same_v<PrecisionForLayer<AllowFallback<Mxfp8>, 96, 32, Cuda>, Mxfp8>);
 static_assert(std::is_same_v<PrecisionForLayer<AllowFallback<Fp8>, 48, 16, Cuda>, Fp8>);
 static_assert(std::is_same_v<PrecisionForShape<AllowFallback<Fp8>, 40, 16>, Bf16>);
 static_assert(std::is_same_v<PrecisionForShape<Blocks, 192, 192>, Blocks>);
@@ -166,14 +166,15 @@ static_assert(std::is_same_v<PrecisionForShape<AllowFallback<Own>, 96, 72>, Bf16
 
 // What falls back, falls back to what it stores; scaling decides which devices a policy runs on.
 static_assert(std::is_same_v<PrecisionForShape<AllowFallback<Doubling>, 64, 48>, Fp32>);
-static_assert(std::is_same_v<PrecisionForLayer<AllowFallback<Doubling>, 64, 64, Cuda>, Fp32>);
-static_assert(runs_on<Own, Cuda> && !runs_on<Doubling, Cuda> && runs_on<Doubling, Cpu>);
+static_assert(std::is_same_v<PrecisionForLayer<AllowFallback<Doubling>, 64, 64, Cuda>, Doubling>);
+using Of64 = Fp8Recipe<support::BlocksOf64>;
+static_assert(std::is_same_v<PrecisionForLayer<AllowFallback<Of64>, 64, 64, Cuda>, Bf16>);
+static_assert(runs_on<Own, Cuda> && runs_on<Doubling, Cuda> && runs_on<Doubling, Cpu>);
 
-// Types refuse what no GPU serves that the kernels are made for.
+// Types refuse only what no GPU serves.
 static_assert(runs_on<Bf16, Cuda> && runs_on<Fp8, Cuda> && runs_on<Blocks, Cuda>);
-static_assert(!runs_on<Mxfp8, Cuda> && runs_on<Mxfp8, Cpu> && runs_on<AllowFallback<Mxfp8>, Cuda>);
-static_assert(!runs_on<Fp8Recipe<support::BlocksOf64>, Cuda> &&
-              runs_on<Fp8Recipe<support::BlocksOf64>, Cpu> &&
+static_assert(runs_on<Mxfp8, Cuda> && runs_on<Mxfp8, Cpu> && runs_on<AllowFallback<Of64>, Cuda>);
+static_assert(!runs_on<Of64, Cuda> && runs_on<Of64, Cpu> &&
               runs_on<Fp8Recipe<support::FourSteps>, Cuda>);
 
 // An own policy stands in a model as others do.

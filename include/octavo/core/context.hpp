@@ -37,12 +37,15 @@ struct CudnnAnswer {
   std::string forward_refusal;  ///< why it does not support the shape at all
 };
 
-/// Plans of the `Cuda` device depend on no property of a GPU, so that any machine can compute them.
-/// If a GPU is available, its libraries can report figures that are otherwise computed.
+/// Plans of the `Cuda` device depend only on these features of a GPU, so that any machine can
+/// compute them. If the GPU is available, its libraries can report figures that are otherwise
+/// computed.
 template <>
 struct DeviceLimits<Cuda> {
   /// Features of the GPU; by default, those of an H100.
   GpuFeatures gpu{};
+  /// The GPU in messages, such as "GPU 0 (NVIDIA A100-SXM4-80GB)".
+  std::string card = "the GPU";
   /// Whether attention in BF16 may run through cuDNN; by default, if this program is compiled with
   /// it.
 #if defined(OCTAVO_WITH_CUDNN)

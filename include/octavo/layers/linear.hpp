@@ -10,6 +10,7 @@
 #include <octavo/layers/layer_registry.hpp>
 #include <octavo/layers/mode.hpp>
 #include <octavo/layers/parameter.hpp>
+#include <octavo/precision/gpu_precisions.hpp>
 #include <octavo/precision/lora.hpp>
 
 namespace octavo OCTAVO_ABI {
@@ -132,7 +133,9 @@ class Linear {
   Linear& operator=(Linear&&) noexcept = default;
 
   /// Registers the layer in the manifest and the scaling table.
+  /// @throws ConfigError  if the GPU does not run the layer's GEMMs
   void declare(const std::string& name, LayerRegistry<D> registry, LinearUse use = {}) {
+    require_products<Base>(registry.limits);
     registry_ = registry;
     if constexpr (multiplies_quantized) {
       slots_ = {registry.scaling->template add<Base, OperandKind::input>(name),

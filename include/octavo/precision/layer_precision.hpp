@@ -124,9 +124,9 @@ struct ForLayer<AllowFallback<P>, In, Out, D> {
 template <LinearPrecision P, int In, int Out, Device D>
 struct LayerCheck : FeatureCheck<P, In, Out, feature_multiple<P>()> {
   static_assert(runs_on<P, D>,
-                "Linear: no GPU that this library supports multiplies the blocks of this scaling, "
-                "such as Mxfp8's; choose Fp8Recipe<Blockwise>, wrap the precision in "
-                "AllowFallback, or run it on Cpu, which emulates it");
+                "Linear: no GPU multiplies the blocks of this scaling; choose "
+                "Fp8Recipe<Blockwise>, wrap the precision in AllowFallback, or run it on Cpu, "
+                "which emulates it");
 };
 
 }  // namespace detail

@@ -237,6 +237,10 @@ inline constexpr int block_multiple = 1;
 template <int Rows, int Columns, class Scale>
 inline constexpr int block_multiple<PerBlock<Rows, Columns, Scale>> =
     PerBlock<Rows, Columns, Scale>::block_columns;
+
+/// Features for all kinds of GEMMs, which no single GPU has.
+inline constexpr GpuFeatures every_feature{
+    .fp8_products = true, .row_scales = true, .block_scales = true, .mx_products = true};
 }  // namespace detail
 
 /// Returns the divisor of a linear layer's input and output features that `P` and its scaling
@@ -254,22 +258,23 @@ constexpr int feature_multiple() {
   }
 }
 
-/// Returns the GPUs on which the GEMMs of a linear layer in precision `P` run.
+/// Returns whether a GPU runs the GEMMs of a linear layer in precision `P`.
 template <LinearPrecision P>
-constexpr Capabilities capabilities_of() {
+constexpr bool gpu_runs(const GpuFeatures& gpu) {
   if constexpr (QuantizedPrecision<P>) {
-    return PrecisionTraits<P>::ScalingType::InputGranularity::served_by;
+    constexpr GpuFeature feature = PrecisionTraits<P>::ScalingType::InputGranularity::served_by;
+    return feature != nullptr && gpu.*feature;
   } else {
-    return {};
+    return true;
   }
 }
 
-/// Whether GEMMs of this precision run on this device. `Cpu` emulates every format; the GPUs that
-/// the library's kernels target have no tensor cores for MX blocks.
+/// Whether GEMMs of this precision run on this device: on `Cpu`, which emulates every format, or on
+/// some GPU.
 template <class P, Device D>
 inline constexpr bool runs_on = true;
 template <LinearPrecision P>
-inline constexpr bool runs_on<P, Cuda> = capabilities_of<P>().hold(served_cuda_capability);
+inline constexpr bool runs_on<P, Cuda> = gpu_runs<P>(detail::every_feature);
 template <class P>
 inline constexpr bool runs_on<AllowFallback<P>, Cuda> = true;
 

@@ -2,6 +2,7 @@
 /// Scaling strategies and granularities, as types.
 #pragma once
 
+#include <octavo/core/capability.hpp>
 #include <octavo/formats/formats.hpp>
 
 #include <concepts>
@@ -21,20 +22,13 @@ struct Margin {
   int value = 0;
 };
 
-/// Compute capabilities of GPUs, times ten: 90 is an H100.
-struct Capabilities {
-  int least = 0;
-  int most = std::numeric_limits<int>::max();
-
-  [[nodiscard]] constexpr bool hold(int capability) const {
-    return least <= capability && capability <= most;
-  }
-};
+/// A feature of some GPUs, such as `&GpuFeatures::row_scales`; null: a feature that no GPU has.
+using GpuFeature = bool GpuFeatures::*;
 
 /// One scale for the whole tensor.
 struct PerTensor {
-  /// GPUs on which cuBLASLt multiplies FP8 with such scales.
-  static constexpr Capabilities served_by{.least = 89};
+  /// The feature of GPUs on which cuBLASLt multiplies FP8 with such scales.
+  static constexpr GpuFeature served_by = &GpuFeatures::fp8_products;
   using Scale = float;
   static constexpr int block_rows = 0;
   static constexpr int block_columns = 0;
@@ -44,8 +38,8 @@ struct PerTensor {
 /// its transposed copy therefore have different rows and scales. Stored as cuBLASLt's outer
 /// vectors, s[row].
 struct PerRow {
-  /// GPUs on which cuBLASLt multiplies FP8 with such scales: only Hopper.
-  static constexpr Capabilities served_by{.least = 90, .most = 90};
+  /// The feature of GPUs on which cuBLASLt multiplies FP8 with such scales.
+  static constexpr GpuFeature served_by = &GpuFeatures::row_scales;
   using Scale = float;
   static constexpr int block_rows = 1;
   static constexpr int block_columns = std::numeric_limits<int>::max();  ///< all columns
@@ -67,12 +61,12 @@ struct PerBlock {
   static_assert(Rows == 1 || Rows == Columns, "PerBlock: a block must have 1 row or be square");
   static_assert(std::is_same_v<ScaleType, float> || (std::is_same_v<ScaleType, E8M0> && Rows == 1),
                 "PerBlock: scales must be float, or E8M0 for blocks of 1 row");
-  /// GPUs on which cuBLASLt multiplies FP8 with such scales: 1×32 E8M0 scales require tensor cores
-  /// for MX blocks, FP32 scales of 128 columns require Hopper, and no GPU supports others.
-  static constexpr Capabilities served_by =
-      std::is_same_v<ScaleType, E8M0> && Columns == 32     ? Capabilities{.least = 100}
-      : std::is_same_v<ScaleType, float> && Columns == 128 ? Capabilities{.least = 90, .most = 90}
-                                                           : Capabilities{.least = 1, .most = 0};
+  /// The feature of GPUs on which cuBLASLt multiplies FP8 with such scales: some GPUs support 1×32
+  /// E8M0 scales, others FP32 scales of 128 columns, and none other blocks.
+  static constexpr GpuFeature served_by =
+      std::is_same_v<ScaleType, E8M0> && Columns == 32     ? &GpuFeatures::mx_products
+      : std::is_same_v<ScaleType, float> && Columns == 128 ? &GpuFeatures::block_scales
+                                                           : nullptr;
   using Scale = ScaleType;
   // Replaces a rejected value with a valid one, so that no further errors follow.
   static constexpr int block_columns = has_width ? Columns : 16;  // NOLINT: Columns may be 16

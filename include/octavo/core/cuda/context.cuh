@@ -147,6 +147,7 @@ class Context<Cuda> : detail::FindsBodies {
     capability_ = 10 * card.major + card.minor;
     require_served(gpu_, card.name, capability_);
     limits_.gpu = features_of(capability_);
+    limits_.card = message("GPU ", gpu_, " (", card_, ")");
   }
 
   int gpu_;

@@ -42,10 +42,10 @@ constexpr cudaDataType_t cublas_type(GemmFormat format) {
 /// The scales of an operand of this granularity.
 template <class Granularity>
 constexpr GemmScales cublas_scales() {
-  static_assert(Granularity::served_by.hold(served_cuda_capability),
-                "matmul on Cuda: no GPU that this library supports multiplies such blocks, "
-                "including MX blocks; choose Fp8Recipe<Delayed>, Fp8Recipe<Tensorwise>, "
-                "Fp8Recipe<Rowwise> or Fp8Recipe<Blockwise>, or run it on Cpu, which emulates it");
+  static_assert(Granularity::served_by != nullptr,
+                "matmul on Cuda: no GPU multiplies such blocks; choose Fp8Recipe<Delayed>, "
+                "Fp8Recipe<Tensorwise>, Fp8Recipe<Rowwise>, Fp8Recipe<Blockwise> or Mxfp8, or run "
+                "it on Cpu, which emulates it");
   return gemm_scales<Granularity>;
 }
 
@@ -70,8 +70,9 @@ inline void check_cublas(cublasStatus_t status, const char* call, const GemmKey&
   if (status == CUBLAS_STATUS_SUCCESS) return;
   throw CublasError(message(call, " failed for ", gemm_text(key), ": ",
                             cublasLtGetStatusString(status), " (status ", static_cast<int>(status),
-                            "); FP8 needs an sm_90 GPU, cuBLAS 12.9 or newer, a reduced "
-                            "dimension and row lengths that are multiples of 16, and addresses at "
+                            "); FP8 needs a GPU that supports the recipe (see doctor "
+                            "--table), cuBLAS 12.9 or newer, a reduced dimension and row lengths "
+                            "that are multiples of 16, and addresses at "
                             "multiples of 16 bytes"));
 }
 

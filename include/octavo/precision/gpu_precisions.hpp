@@ -1,0 +1,45 @@
+/// @file
+/// The precisions that a GPU runs.
+#pragma once
+
+#include <octavo/core/context.hpp>
+#include <octavo/core/error.hpp>
+#include <octavo/precision/named_precisions.hpp>
+
+#include <cstddef>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <vector>
+
+namespace octavo OCTAVO_ABI {
+
+/// Returns the names of the precisions that a GPU runs in every layer, such as "fp32, bf16,
+/// fp8-delayed or fp8-tensorwise".
+inline std::string precisions_of(const GpuFeatures& gpu) {
+  std::vector<std::string> names;
+  const auto add = [&]<class P>(NamedPrecision<P> named) {
+    if constexpr (LinearPrecision<P>) {
+      if (gpu_runs<P>(gpu)) names.emplace_back(named.name);
+    }
+  };
+  std::apply([&](auto... named) { (add(named), ...); }, named_precisions);
+  std::string text = names.front();
+  for (std::size_t i = 1; i < names.size(); ++i) {
+    text += (i + 1 == names.size() ? " or " : ", ") + names[i];
+  }
+  return text;
+}
+
+/// Throws ConfigError unless the device runs the GEMMs of a linear layer in precision `P`. Layers
+/// call it when a model is laid out, so sessions and memory plans are refused before they allocate.
+template <LinearPrecision P, Device D>
+void require_products(const DeviceLimits<D>& limits) {
+  if constexpr (std::is_same_v<D, Cuda>) {
+    require<ConfigError>(gpu_runs<P>(limits.gpu), limits.card, " has no ",
+                         limits.gpu.fp8_products ? PrecisionTraits<P>::name() : "FP8",
+                         " products; use ", precisions_of(limits.gpu));
+  }
+}
+
+}  // namespace octavo
