@@ -153,8 +153,8 @@ def take_words(flags, otherwise, names):
     if for_delayed:
         _set_delayed(recipe, text, for_delayed[0], history, reduction, margin)
     if fp8_format is not None:
-        recipe.arguments = [recipe.arguments[0], Type(FORMATS[fp8_format])]
-        if recipe.arguments[0].name in ("Delayed", "DelayedScaling", "Tensorwise", "TensorwiseScaling",
+        recipe.arguments[1:2] = [Type(FORMATS[fp8_format])]
+        if len(recipe.arguments) == 2 and recipe.arguments[0].name in ("Delayed", "DelayedScaling", "Tensorwise", "TensorwiseScaling",
                                         "Rowwise", "RowwiseScaling") and fp8_format == "hybrid":
             del recipe.arguments[1]  # the default
     for name, count in edges.items():

@@ -338,6 +338,22 @@ TEST(GemmKeys, OfAModelInFp8WithMicroBatches) {
   EXPECT_EQ(keys_of<Fp8Recipe<Tensorwise>>(2, 96), sorted(expected));
 }
 
+// Only input gradients differ.
+TEST(GemmKeys, OfAModelWithFastGradients) {
+  std::vector<GemmKey> expected = head_keys();
+  constexpr auto tensor = GemmScales::tensor;
+  for (GemmKey key : {quantized(rows, qkv, hidden, e4m3, tensor, tensor),
+                      quantized(rows, hidden, hidden, e4m3, tensor, tensor, true),
+                      quantized(rows, hidden, qkv, e5m2, tensor, tensor),
+                      quantized(rows, hidden, hidden, e5m2, tensor, tensor)}) {
+    key.fast_accumulation = true;
+    expected.push_back(key);
+  }
+  expected.push_back(quantized(qkv, hidden, rows, e5m2, tensor, tensor));
+  expected.push_back(quantized(hidden, hidden, rows, e5m2, tensor, tensor));
+  EXPECT_EQ((keys_of<Fp8Recipe<Delayed, Hybrid, GemmAccumulation::fast>>(1, 96)), sorted(expected));
+}
+
 TEST(GemmKeys, OfAModelInRowScales) {
   std::vector<GemmKey> expected = head_keys();
   constexpr auto row = GemmScales::row;

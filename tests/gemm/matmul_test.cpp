@@ -138,6 +138,22 @@ TYPED_TEST(QuantizedMatmul, InputGradientIsTheProductOfTheQuantisedOperands) {
   }
 }
 
+// The Cpu device always accumulates in FP32.
+TYPED_TEST(QuantizedMatmul, InputGradientWithFastAccumulationHasTheSameBits) {
+  const typename TestFixture::Gradient dy(33, 272, 3);
+  const typename TestFixture::Weight w(272, 145, 4);
+  const auto product = [&](GemmAccumulation accumulation) {
+    support::Workplace place(2);
+    place.bind(matmul_workspace(33, 145, 272, place.context));
+    Matrix<float> result(33, 145);
+    (void)matmul_input_gradient(dy.operand.row_major, w.operand.transposed,
+                                GemmOutput<float, Cpu>{result.view(), {}}, accumulation,
+                                place.context);
+    return support::bytes_of(result.elements);
+  };
+  EXPECT_EQ(product(GemmAccumulation::fast), product(GemmAccumulation::full));
+}
+
 TYPED_TEST(QuantizedMatmul, WeightGradientIsTheProductOfTheQuantisedOperands) {
   for (const auto& [tokens, out, in] : {Sizes{16, 1, 1}, Sizes{272, 131, 67}}) {
     const typename TestFixture::Gradient dy(tokens, out, 5);

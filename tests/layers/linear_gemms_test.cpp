@@ -16,9 +16,16 @@ constexpr GemmScales of_output_gradient = GemmScales::none;
 
 /// Of a layer of 24 features to 40.
 octavo::detail::LinearGemms layer(const char* of_gradient) {
-  return {40,          24,         "e4m3",
-          "e5m2",      "bf16",     of_gradient,
-          "a library", "a recipe", {of_input, of_weight, of_output_gradient}};
+  return {40,
+          24,
+          "e4m3",
+          "e5m2",
+          "bf16",
+          of_gradient,
+          "a library",
+          "a recipe",
+          {of_input, of_weight, of_output_gradient},
+          GemmAccumulation::full};
 }
 
 TEST(LinearGemms, AreThoseOfItsPasses) {
@@ -35,6 +42,8 @@ TEST(LinearGemms, AreThoseOfItsPasses) {
        {GemmPass::forward, GemmPass::input_gradient, GemmPass::weight_gradient}) {
     const bool is_forward = pass == GemmPass::forward;
     EXPECT_EQ(entry(pass).pass, pass);
+    EXPECT_EQ(entry(pass).accumulation,
+              is_forward ? GemmAccumulation::fast : GemmAccumulation::full);
     EXPECT_EQ(entry(pass).adds, is_forward);
     EXPECT_EQ(entry(pass).bias, is_forward);
     EXPECT_EQ(entry(pass).recomputed, is_forward ? 1 : 0);

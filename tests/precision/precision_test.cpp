@@ -210,6 +210,11 @@ TEST(PrecisionName, SaysWhatIsNoDefault) {
   EXPECT_EQ(precision_name<Fp8Recipe<Rowwise>>(), "fp8 rowwise");
   EXPECT_EQ((precision_name<Fp8Recipe<Blockwise, Hybrid>>()), "fp8 blockwise (e4m3 and e5m2)");
   EXPECT_EQ((precision_name<Fp8Recipe<Rowwise, E4M3Only>>()), "fp8 rowwise (e4m3 only)");
+  EXPECT_EQ((precision_name<Fp8Recipe<Delayed, Hybrid, GemmAccumulation::fast>>()),
+            "fp8 delayed (fast gradients)");
+  EXPECT_EQ((precision_name<Fp8Recipe<Rowwise, E4M3Only, GemmAccumulation::fast>>()),
+            "fp8 rowwise (e4m3 only, fast gradients)");
+  EXPECT_EQ((precision_name<Fp8Recipe<Delayed, Hybrid, GemmAccumulation::full>>()), "fp8 delayed");
 }
 
 TEST(PrecisionName, NamesThePartsOfLayerwise) {

@@ -71,10 +71,15 @@ struct GemmRows {
 
 namespace detail {
 
-/// Whether the forward with such scales uses fast accumulation, with about 14 bits. Gradients would
-/// suffer from it, and cuBLASLt does not support it with block scales.
-constexpr bool accumulates_fast(GemmScales scales) {
+/// Whether GEMMs with such scales support fast accumulation; in cuBLASLt, block scales do not.
+constexpr bool supports_fast_accumulation(GemmScales scales) {
   return scales == GemmScales::tensor || scales == GemmScales::row;
+}
+
+/// Whether a GEMM uses fast accumulation.
+constexpr bool accumulates_fast(GemmAccumulation accumulation, GemmScales a, GemmScales b) {
+  return accumulation == GemmAccumulation::fast && supports_fast_accumulation(a) &&
+         supports_fast_accumulation(b);
 }
 
 /// Returns the format with this name.
@@ -104,8 +109,7 @@ inline GemmKey gemm_key(const GemmEntry& entry, Index tokens, bool adds) {
   const bool weight_gradient = entry.pass == GemmPass::weight_gradient;
   key.transpose_a = !quantized && weight_gradient;
   key.transpose_b = quantized || forward;
-  key.fast_accumulation =
-      forward && accumulates_fast(entry.scales_a) && accumulates_fast(entry.scales_b);
+  key.fast_accumulation = accumulates_fast(entry.accumulation, entry.scales_a, entry.scales_b);
   key.m = weight_gradient ? entry.out : tokens;
   key.n = forward ? entry.out : entry.in;
   key.k = forward ? entry.in : weight_gradient ? tokens : entry.out;

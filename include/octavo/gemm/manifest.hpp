@@ -88,6 +88,9 @@ struct GemmEntry {
   int choices = 0;          ///< number of experts that process each token
   GemmScales scales_a = GemmScales::none;
   GemmScales scales_b = GemmScales::none;
+  /// Fast accumulation is used only if the scales support it: see accumulates_fast. GEMMs of
+  /// experts have no fast accumulation.
+  GemmAccumulation accumulation = GemmAccumulation::full;
 
   /// Returns the number of executions in a training micro-batch, as announced.
   [[nodiscard]] std::uint64_t planned(std::uint64_t head_chunks) const {

@@ -128,7 +128,8 @@ void matmul_bf16(TensorView<const T, 2, D> a, bool transpose_a, TensorView<const
   matmul_bf16_body(a, transpose_a, b, transpose_b, factors, y, context);
 }
 
-/// Computes y = x · Wᵀ (+ addend) (+ bias) on quantised operands, accumulated in FP32.
+/// Computes y = x · Wᵀ (+ addend) (+ bias) on quantised operands, with `GemmAccumulation::fast` if
+/// the scales support it.
 /// @param x  [tokens, in]
 /// @param w  [out, in]
 /// @param y  [tokens, out]
@@ -141,25 +142,36 @@ template <class X, class W, class Gx, class Gw, class T, Device D>
   detail::check_gemm("matmul_forward", x.outer(), w.outer(), x.inner(), w.inner(), y);
   detail::check_scales<Gx, Gw>();
   detail::check_fp8_reduction("matmul_forward", x.inner());
-  return matmul_quantized_body(GemmPass::forward, x, w, y, context);
+  return matmul_quantized_body(GemmAccumulation::fast, x, w, y, context);
 }
 
-/// Computes dx = dy · W on quantised operands, accumulated in FP32.
-/// @param y_gradient  [tokens, out]
-/// @param w           [in, out]: the transposed copy
-/// @param x_gradient  [tokens, in]
+/// Computes dx = dy · W on quantised operands.
+/// @param y_gradient    [tokens, out]
+/// @param w             [in, out]: the transposed copy
+/// @param x_gradient    [tokens, in]
+/// @param accumulation  used if the scales support it
 /// @return the implementation that ran, for the manifest
 /// @note enqueues; does not synchronise; uses `matmul_workspace` bytes of the context's workspace
 template <class Y, class W, class Gy, class Gw, class T, Device D>
 [[nodiscard]] GemmRun matmul_input_gradient(QuantizedView<Y, Gy, Layout::row_major, D> y_gradient,
                                             QuantizedView<W, Gw, Layout::transposed, D> w,
                                             const GemmOutput<T, D>& x_gradient,
+                                            GemmAccumulation accumulation,
                                             const Context<D>& context) {
   detail::check_gemm("matmul_input_gradient", y_gradient.outer(), w.outer(), y_gradient.inner(),
                      w.inner(), x_gradient);
   detail::check_scales<Gy, Gw>();
   detail::check_fp8_reduction("matmul_input_gradient", w.inner());
-  return matmul_quantized_body(GemmPass::input_gradient, y_gradient, w, x_gradient, context);
+  return matmul_quantized_body(accumulation, y_gradient, w, x_gradient, context);
+}
+
+/// Computes dx = dy · W on quantised operands with `GemmAccumulation::full`.
+template <class Y, class W, class Gy, class Gw, class T, Device D>
+[[nodiscard]] GemmRun matmul_input_gradient(QuantizedView<Y, Gy, Layout::row_major, D> y_gradient,
+                                            QuantizedView<W, Gw, Layout::transposed, D> w,
+                                            const GemmOutput<T, D>& x_gradient,
+                                            const Context<D>& context) {
+  return matmul_input_gradient(y_gradient, w, x_gradient, GemmAccumulation::full, context);
 }
 
 /// Computes dW = dyᵀ · x (+ addend) on quantised operands, accumulated in FP32.
@@ -177,7 +189,7 @@ template <class Y, class X, class Gy, class Gx, class Gradient, Device D>
                      x.inner(), w_gradient);
   detail::check_scales<Gy, Gx>();
   detail::check_fp8_reduction("matmul_weight_gradient", x.inner());
-  return matmul_quantized_body(GemmPass::weight_gradient, y_gradient, x, w_gradient, context);
+  return matmul_quantized_body(GemmAccumulation::full, y_gradient, x, w_gradient, context);
 }
 
 /// @name Calls with invalid operands Selected for any other operands, to report in one line which

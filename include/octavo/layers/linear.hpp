@@ -55,6 +55,7 @@ struct LinearGemms {
   const char* by;           ///< library or kernel that runs them
   std::string precision;
   std::array<GemmScales, 3> scales;  ///< of input, weight and output gradient
+  GemmAccumulation input_gradient = GemmAccumulation::full;
 };
 
 /// Registers the layer's GEMMs; returns their entry numbers by `GemmPass`.
@@ -77,6 +78,10 @@ inline std::array<std::size_t, 3> add_gemms(Manifest& manifest, const std::strin
     entry.bias = use.bias && is_forward;
     entry.scales_a = scales_a;
     entry.scales_b = scales_b;
+    if (use.experts == 0 && is_forward) entry.accumulation = GemmAccumulation::fast;
+    if (use.experts == 0 && pass == GemmPass::input_gradient) {
+      entry.accumulation = gemms.input_gradient;
+    }
     entry.experts = use.experts;
     entry.choices = use.choices;
     if (use.experts != 0) entry.out /= use.experts;
@@ -158,7 +163,8 @@ class Linear {
          use.experts == 0 ? gemm_implementation<Base>(D{}) : expert_implementation<Base>(D{}),
          PrecisionTraits<Base>::name(),
          {scales<OperandKind::input>(), scales<OperandKind::weight>(),
-          scales<OperandKind::output_gradient>()}},
+          scales<OperandKind::output_gradient>()},
+         detail::input_gradient_accumulation<Base>},
         use);
   }
 
@@ -269,7 +275,8 @@ class Linear {
     if constexpr (multiplies_quantized) {
       const auto& cast = ready(dy, context);
       count(GemmPass::input_gradient,
-            matmul_input_gradient(cast.row_major, weight.transposed, output, context));
+            matmul_input_gradient(cast.row_major, weight.transposed, output,
+                                  detail::input_gradient_accumulation<Base>, context));
     } else {
       count(GemmPass::input_gradient,
             matmul_input_gradient(dy.values, weight.values, output, context));

@@ -25,6 +25,8 @@ inline constexpr std::tuple named_precisions{
     NamedPrecision<Fp32>{"fp32"},
     NamedPrecision<Bf16>{"bf16"},
     NamedPrecision<Fp8Recipe<Delayed>>{"fp8-delayed"},
+    NamedPrecision<Fp8Recipe<Delayed, Hybrid, GemmAccumulation::fast>>{
+        "fp8-delayed-fast-gradients"},
     NamedPrecision<Fp8Recipe<Tensorwise>>{"fp8-tensorwise"},
     NamedPrecision<Fp8Recipe<Rowwise>>{"fp8-rowwise"},
     NamedPrecision<Fp8Recipe<Blockwise>>{"fp8-blockwise"},

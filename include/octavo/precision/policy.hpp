@@ -32,6 +32,10 @@ struct E5M2Only {
   using Backward = E5M2;
 };
 
+/// How FP8 tensor cores accumulate a GEMM: `full` adds the sums of 128 products in FP32, `fast`
+/// keeps about 14 bits of the whole sum. The `Cpu` device accumulates both in FP32.
+enum class GemmAccumulation : bool { full, fast };
+
 namespace detail {
 template <class S>
 struct DefaultFormats {
@@ -43,6 +47,11 @@ struct DefaultFormats<S> {
 };
 template <class Formats>
 concept RecipeFormats = std::same_as<Formats, Hybrid> || std::same_as<Formats, E4M3Only>;
+/// Whether GEMMs with the scales of `S` support fast accumulation.
+template <class S>
+inline constexpr bool may_accumulate_fast = false;
+template <HasScalingMembers S>
+inline constexpr bool may_accumulate_fast<S> = is_per_tensor<S> || is_per_row<S>;
 }  // namespace detail
 
 /// FP8 GEMMs in a linear layer: forward, input gradient and weight gradient. Weights and
@@ -50,7 +59,10 @@ concept RecipeFormats = std::same_as<Formats, Hybrid> || std::same_as<Formats, E
 /// @tparam S        `Delayed`, `Tensorwise`, `Rowwise`, `Blockwise`, one with other parameters, or
 ///                  a custom `Scaling`
 /// @tparam Formats  `Hybrid` or `E4M3Only`; block scaling defaults to `E4M3Only`
-template <class S, class Formats = typename detail::DefaultFormats<S>::type>
+/// @tparam InputGradient  accumulation of the input gradient. With scales of tensors and rows, the
+///                  forward always uses fast accumulation, and the weight gradient never does
+template <class S, class Formats = typename detail::DefaultFormats<S>::type,
+          GemmAccumulation InputGradient = GemmAccumulation::full>
 struct Fp8Recipe : detail::ScalingCheck<S> {
   static_assert(detail::HasScalingMembers<S>,
                 "Fp8Recipe: the first argument must be a scaling: Delayed, Tensorwise, Rowwise, "
@@ -63,6 +75,11 @@ struct Fp8Recipe : detail::ScalingCheck<S> {
   static_assert(detail::RecipeFormats<Formats> || std::is_same_v<Formats, E5M2Only>,
                 "Fp8Recipe: the second argument must be Hybrid (E4M3 in the forward, E5M2 in the "
                 "backward) or E4M3Only");
+  static_assert(
+      InputGradient == GemmAccumulation::full || detail::may_accumulate_fast<S> ||
+          !detail::HasScalingMembers<S>,
+      "Fp8Recipe: GemmAccumulation::fast needs one scale per tensor or row; choose Delayed, "
+      "Tensorwise or Rowwise, or GemmAccumulation::full");
 };
 
 /// MXFP8: E4M3 with an E8M0 scale for each 32 elements. Native on sm_100 and above.
@@ -148,7 +165,8 @@ concept HasQuantization = HasScalingType<P> && HasForwardFormat<P> && HasBackwar
 /// and, if `is_quantized` is true,
 /// - `ScalingType`: how scales are computed, a `Scaling`;
 /// - `ForwardFormat`: of inputs and weights, `E4M3`;
-/// - `BackwardFormat`: of the gradients of outputs, `E4M3` or `E5M2`.
+/// - `BackwardFormat`: of the gradients of outputs, `E4M3` or `E5M2`;
+/// - `input_gradient`: optional, the `GemmAccumulation` of the input gradient.
 template <class P>
 concept LinearPrecision =
     detail::HasStorage<P> && detail::HasIsQuantized<P> && detail::HasShapeMultiple<P> &&
@@ -183,7 +201,7 @@ namespace detail {
 
 /// Returns how a recipe differs from the defaults of its scaling's name, such as " (history 16,
 /// max, margin 1)"; empty for the defaults.
-template <Scaling S, RecipeFormats Formats>
+template <Scaling S, RecipeFormats Formats, GemmAccumulation InputGradient>
 std::string recipe_details() {
   std::string details;
   const auto add = [&](const std::string& one_more) {
@@ -202,22 +220,24 @@ std::string recipe_details() {
   if (!std::is_same_v<Formats, typename DefaultFormats<S>::type>) {
     add(std::is_same_v<Formats, Hybrid> ? "e4m3 and e5m2" : "e4m3 only");
   }
+  if (InputGradient == GemmAccumulation::fast) add("fast gradients");
   return details.empty() ? details : details + ')';
 }
 
 }  // namespace detail
 
-template <Scaling S, detail::RecipeFormats Formats>
-struct PrecisionTraits<Fp8Recipe<S, Formats>> {
+template <Scaling S, detail::RecipeFormats Formats, GemmAccumulation InputGradient>
+struct PrecisionTraits<Fp8Recipe<S, Formats, InputGradient>> {
   using Storage = Bf16;
   static constexpr bool is_quantized = true;
   using ScalingType = S;
   using ForwardFormat = typename Formats::Forward;
   using BackwardFormat = typename Formats::Backward;
+  static constexpr GemmAccumulation input_gradient = InputGradient;
   static constexpr int shape_multiple = S::shape_multiple;
   static std::string name() {
     return (std::is_same_v<S, MxScaling> ? "mxfp8" : std::string("fp8 ") + S::name) +
-           detail::recipe_details<S, Formats>();
+           detail::recipe_details<S, Formats, InputGradient>();
   }
 };
 
@@ -231,6 +251,14 @@ struct PrecisionTraits<AllowFallback<P>> : PrecisionTraits<P> {
 };
 
 namespace detail {
+/// How the input gradient of a layer in precision `P` is accumulated.
+template <class P>
+inline constexpr GemmAccumulation input_gradient_accumulation = GemmAccumulation::full;
+template <class P>
+  requires requires { PrecisionTraits<P>::input_gradient; }
+inline constexpr GemmAccumulation input_gradient_accumulation<P> =
+    PrecisionTraits<P>::input_gradient;
+
 /// Returns the divisor of features that keeps blocks of scales whole.
 template <class Granularity>
 inline constexpr int block_multiple = 1;

@@ -199,9 +199,9 @@ inline void matmul_bf16_body(TensorView<const float, 2, Cpu> a, bool transpose_a
   });
 }
 
-/// Computes result = a · bᵀ + addend + bias for quantised operands.
+/// Computes result = a · bᵀ + addend + bias for quantised operands, always accumulated in FP32.
 template <class A, class B, class Ga, class Gb, Layout La, Layout Lb, class Y>
-GemmRun matmul_quantized_body(GemmPass, QuantizedView<A, Ga, La, Cpu> a,
+GemmRun matmul_quantized_body(GemmAccumulation, QuantizedView<A, Ga, La, Cpu> a,
                               QuantizedView<B, Gb, Lb, Cpu> b, const GemmOutput<Y, Cpu>& y,
                               const Context<Cpu>& context) {
   const Index k = a.inner();

@@ -65,10 +65,9 @@ inline void matmul_bf16_body(TensorView<const Bf16, 2, Cuda> a, bool transpose_a
   enqueue_product(key, a.data(), b.data(), {}, y, context, factors);
 }
 
-/// Computes result = a · bᵀ + addend + bias for quantised operands. Only the forward uses fast
-/// accumulation: see accumulates_fast.
+/// Computes result = a · bᵀ + addend + bias for quantised operands.
 template <class A, class B, class Ga, class Gb, Layout La, Layout Lb, class Y>
-GemmRun matmul_quantized_body(GemmPass pass, QuantizedView<A, Ga, La, Cuda> a,
+GemmRun matmul_quantized_body(GemmAccumulation accumulation, QuantizedView<A, Ga, La, Cuda> a,
                               QuantizedView<B, Gb, Lb, Cuda> b, const GemmOutput<Y, Cuda>& y,
                               const Context<Cuda>& context) {
   static_assert(!(std::is_same_v<A, E5M2> && std::is_same_v<B, E5M2>),
@@ -78,8 +77,7 @@ GemmRun matmul_quantized_body(GemmPass pass, QuantizedView<A, Ga, La, Cuda> a,
   key.transpose_b = true;
   key.scales_a = cublas_scales<Ga>();
   key.scales_b = cublas_scales<Gb>();
-  key.fast_accumulation =
-      pass == GemmPass::forward && accumulates_fast(key.scales_a) && accumulates_fast(key.scales_b);
+  key.fast_accumulation = accumulates_fast(accumulation, key.scales_a, key.scales_b);
   enqueue_product(key, a.data(), b.data(), {a.scale_inverses(), b.scale_inverses()}, y, context);
   return {FormatTraits<A>::name, FormatTraits<B>::name, cublas_implementation};
 }
