@@ -40,8 +40,22 @@ std::string formats_of(GemmPass pass) {
 
 using Run = std::function<void(int turn)>;
 
+/// The accumulation that a linear layer uses.
 template <LinearPrecision P>
-Run forward_run(Gpu& gpu, const LinearShape& shape) {
+constexpr GemmAccumulation accumulation_of(GemmPass pass) {
+  if (pass == GemmPass::input_gradient) return octavo::detail::input_gradient_accumulation<P>;
+  return pass == GemmPass::forward ? GemmAccumulation::fast : GemmAccumulation::full;
+}
+
+/// a · bᵀ of quantised operands.
+template <class A, class B, class T>
+void multiply(GemmAccumulation accumulation, const A& a, const B& b,
+              const GemmOutput<T, Cuda>& result, const Gpu& gpu) {
+  (void)octavo::detail::matmul_quantized_body(accumulation, a, b, result, gpu.context());
+}
+
+template <LinearPrecision P>
+Run forward_run(Gpu& gpu, const LinearShape& shape, GemmAccumulation accumulation) {
   const auto [name, rows, out, in, adds_residual] = shape;
   const Operands<P, OperandKind::input> x(gpu, rows, in);
   const Operands<P, OperandKind::weight> w(gpu, out, in);
@@ -51,7 +65,7 @@ Run forward_run(Gpu& gpu, const LinearShape& shape) {
     GemmOutput<Bf16, Cuda> result{matrix(y[at(turn)], rows, out), {}};
     if (adds_residual) result.addend = input(residual[at(turn)], rows, out);
     if constexpr (QuantizedPrecision<P>) {
-      (void)matmul_forward(x[turn].row_major, w[turn].row_major, result, gpu.context());
+      multiply(accumulation, x[turn].row_major, w[turn].row_major, result, gpu);
     } else {
       (void)matmul_forward(constant(x[turn].values), constant(w[turn].values), result,
                            gpu.context());
@@ -60,7 +74,7 @@ Run forward_run(Gpu& gpu, const LinearShape& shape) {
 }
 
 template <LinearPrecision P>
-Run input_gradient_run(Gpu& gpu, const LinearShape& shape) {
+Run input_gradient_run(Gpu& gpu, const LinearShape& shape, GemmAccumulation accumulation) {
   const auto [name, rows, out, in, adds_residual] = shape;
   const Operands<P, OperandKind::output_gradient> dy(gpu, rows, out);
   const Operands<P, OperandKind::weight> w(gpu, out, in);
@@ -68,7 +82,7 @@ Run input_gradient_run(Gpu& gpu, const LinearShape& shape) {
   return [=, &gpu](int turn) {
     const GemmOutput<Bf16, Cuda> result{matrix(dx[at(turn)], rows, in), {}};
     if constexpr (QuantizedPrecision<P>) {
-      (void)matmul_input_gradient(dy[turn].row_major, w[turn].transposed, result, gpu.context());
+      multiply(accumulation, dy[turn].row_major, w[turn].transposed, result, gpu);
     } else {
       (void)matmul_input_gradient(constant(dy[turn].values), constant(w[turn].values), result,
                                   gpu.context());
@@ -78,7 +92,7 @@ Run input_gradient_run(Gpu& gpu, const LinearShape& shape) {
 
 /// The weight's gradient is added to what is there, as in all micro-batches but the first.
 template <LinearPrecision P>
-Run weight_gradient_run(Gpu& gpu, const LinearShape& shape) {
+Run weight_gradient_run(Gpu& gpu, const LinearShape& shape, GemmAccumulation accumulation) {
   const auto [name, rows, out, in, adds_residual] = shape;
   const Operands<P, OperandKind::output_gradient> dy(gpu, rows, out);
   const Operands<P, OperandKind::input> x(gpu, rows, in);
@@ -87,7 +101,7 @@ Run weight_gradient_run(Gpu& gpu, const LinearShape& shape) {
     GemmOutput<Bf16, Cuda> result{matrix(dw[at(turn)], out, in), {}};
     result.addend = result.result;
     if constexpr (QuantizedPrecision<P>) {
-      (void)matmul_weight_gradient(dy[turn].transposed, x[turn].transposed, result, gpu.context());
+      multiply(accumulation, dy[turn].transposed, x[turn].transposed, result, gpu);
     } else {
       (void)matmul_weight_gradient(constant(dy[turn].values), constant(x[turn].values), result,
                                    gpu.context());
@@ -96,23 +110,30 @@ Run weight_gradient_run(Gpu& gpu, const LinearShape& shape) {
 }
 
 /// One of a linear layer's three products.
+/// @param accumulation  of quantised operands, if their scales support it
 template <LinearPrecision P>
-Part gemm_part(Gpu& gpu, const LinearShape& shape, GemmPass pass) {
+Part gemm_part(Gpu& gpu, const LinearShape& shape, GemmPass pass, GemmAccumulation accumulation) {
   Part part{std::string(shape.name) + ' ' + name_of(pass), shape.rows, shape.out};
   part.operations =
       2.0 * static_cast<double>(shape.rows) * static_cast<double>(shape.out * shape.in);
   switch (pass) {
     case GemmPass::forward:
-      part.run = forward_run<P>(gpu, shape);
+      part.run = forward_run<P>(gpu, shape, accumulation);
       break;
     case GemmPass::input_gradient:
-      part.run = input_gradient_run<P>(gpu, shape);
+      part.run = input_gradient_run<P>(gpu, shape, accumulation);
       break;
     case GemmPass::weight_gradient:
-      part.run = weight_gradient_run<P>(gpu, shape);
+      part.run = weight_gradient_run<P>(gpu, shape, accumulation);
       break;
   }
   return part;
+}
+
+/// One of a linear layer's three products, accumulated as in the layer.
+template <LinearPrecision P>
+Part gemm_part(Gpu& gpu, const LinearShape& shape, GemmPass pass) {
+  return gemm_part<P>(gpu, shape, pass, accumulation_of<P>(pass));
 }
 
 /// The best rate of square products of a precision, in operations a second.
