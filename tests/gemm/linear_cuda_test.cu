@@ -315,10 +315,10 @@ struct StepResult {
 };
 
 /// A linear layer with all its memory, written once for both devices.
-template <class G, Device D>
+template <class G, Device D, class P = Fp8Recipe<Tensorwise>>
 class Layer {
  public:
-  using L = Linear<Fp8Recipe<Tensorwise>, in_features, out_features, G, D>;
+  using L = Linear<P, in_features, out_features, G, D>;
 
   explicit Layer(Index tokens) : tokens_(tokens) {
     linear_.declare("linear", {&scaling_, &manifest_});
@@ -565,8 +565,8 @@ class LinearOnCuda : public OnGpu {};
 using GradientFormats = testing::Types<Bf16, float>;
 TYPED_TEST_SUITE(LinearOnCuda, GradientFormats);
 
-template <class G, Device D>
-StepResult<G> step(Layer<G, D>& layer, const StepInputs<G>& inputs) {
+template <class G, Device D, class P>
+StepResult<G> step(Layer<G, D, P>& layer, const StepInputs<G>& inputs) {
   layer.start(inputs);
   layer.run();
   return layer.result();
@@ -600,6 +600,25 @@ TYPED_TEST(LinearOnCuda, EqualsTheCpuDirectlyAndFromAGraph) {
       EXPECT_TRUE(entry.expected.is_fp8());
       EXPECT_EQ(entry.executed, 3u) << name_of(entry.pass);
     }
+  }
+}
+
+TYPED_TEST(LinearOnCuda, FastGradientsChangeOnlyTheInputGradient) {
+  using G = TypeParam;
+  constexpr Index tokens = 1024;
+  const StepInputs<G> inputs(tokens, 1);
+  Layer<G, Cuda> full(tokens);
+  Layer<G, Cuda, Fp8Recipe<Tensorwise, Hybrid, GemmAccumulation::fast>> fast(tokens);
+  const StepResult<G> expected = step(full, inputs);
+  const StepResult<G> actual = step(fast, inputs);
+  ASSERT_TRUE(expected.same_operands(actual));
+  EXPECT_EQ(expected.y, actual.y);
+  EXPECT_EQ(expected.weight_gradient, actual.weight_gradient);
+  expect_products({&actual}, inputs, tokens);
+  cudaDeviceProp card{};
+  check(cudaGetDeviceProperties(&card, 0), "cudaGetDeviceProperties");
+  if (card.major == 9) {  // whose fast accumulators are shorter
+    EXPECT_NE(expected.x_gradient, actual.x_gradient);
   }
 }
 
