@@ -189,7 +189,7 @@ void require_same(trainer::Ranks& ranks, const Setup& setup, const Options& opti
                                       setup.text_batches->hash())
                     : ""},
        {"chats", setup.chat_batches.has_value()
-                     ? octavo::message(setup.chat_batches->chats().size(), ", hash ",
+                     ? octavo::message(setup.chat_batches->evaluated_chats(), ", hash ",
                                        setup.chat_batches->hash())
                      : ""},
        {"questions", octavo::message(setup.choices.size(), ", hash ", hash_of(setup.choices))}});
@@ -271,7 +271,7 @@ octavo::JsonLine evaluate_chats(Setup& setup, const Options& options, bool is_fi
     Progress progress("chats", is_first);
     loss = setup.chat_batches->evaluate(*setup.session, std::ref(progress));
   }
-  const Index chats = setup.chat_batches->chats().size();
+  const Index chats = setup.chat_batches->evaluated_chats();
   table.push_back({"chats", "chats", static_cast<double>(chats)});
   table.push_back({"chats", "tokens", static_cast<double>(loss.tokens)});
   table.push_back({"chats", "loss (nats per token)", loss.mean()});

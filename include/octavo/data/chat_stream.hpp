@@ -67,6 +67,14 @@ class PackedChats {
 
   /// Returns the number of sequences.
   [[nodiscard]] Index size() const { return static_cast<Index>(packed_.size()); }
+  /// Returns the number of chats in the first `sequences` sequences.
+  [[nodiscard]] Index chats_in(Index sequences) const {
+    Index chats = 0;
+    for (Index i = 0; i < std::min(sequences, size()); ++i) {
+      chats += static_cast<Index>(packed_[static_cast<std::size_t>(i)].size());
+    }
+    return chats;
+  }
 
   /// Fills a sequence of a batch.
   /// @param place      index of its first token in the batch

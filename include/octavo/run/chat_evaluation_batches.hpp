@@ -85,7 +85,10 @@ class ChatEvaluationBatches {
     return {tokens_, targets_, documents_};
   }
 
-  [[nodiscard]] const Chats& chats() const { return *chats_; }
+  /// Returns the number of chats in the batches.
+  [[nodiscard]] Index evaluated_chats() const {
+    return packed_.chats_in(batches() * options_.batch.sequences);
+  }
   /// Returns a hash of the evaluated chats: losses can be compared if it is equal.
   [[nodiscard]] std::uint64_t hash() const {
     detail::WordHash hash;
