@@ -37,6 +37,12 @@ constexpr LlamaConfig qwen3 = [] {
   config.qk_norm = true;
   return config;
 }();
+constexpr LlamaConfig mixtral = [] {
+  LlamaConfig config = llama;
+  config.name = "mixtral";
+  config.experts = {.experts = 4, .choices = 2};
+  return config;
+}();
 constexpr Gpt2Config gpt2{.name = "gpt2",
                           .layers = 2,
                           .hidden = 128,
@@ -123,7 +129,8 @@ struct Case {
 
   static Kept kept(const std::string& name) {
     const bool is_of_block = name.starts_with("blocks.") && name.ends_with(".weight") &&
-                             name.find("norm") == std::string::npos;
+                             name.find("norm") == std::string::npos &&
+                             name.find("router") == std::string::npos;
     if (is_of_block && name.starts_with("blocks.0.")) return Block0;
     if (is_of_block) return Block1;
     if (name == "head.weight") return OfHead;
@@ -256,6 +263,8 @@ using Cases = support::TestTypes<
     Case<llama, InRows, Bf16, Kept::as_stored, Kept::row, Kept::tensor>,
     Case<llama, Fp32, Fp32, Kept::as_stored, Kept::as_stored, Kept::as_stored>,
     Case<qwen3, Bf16, Bf16, Kept::as_stored, Kept::as_stored, Kept::as_stored>,
+    Case<mixtral, Fp32, Fp32, Kept::as_stored, Kept::as_stored, Kept::as_stored>,
+    Case<mixtral, InRows, Bf16, Kept::as_stored, Kept::row, Kept::tensor>,
     Case<gpt2, Bf16, Bf16, Kept::as_stored, Kept::as_stored, Kept::as_stored>,
     Case<gpt2, Fp8Recipe<Blockwise>, Bf16, Kept::block, Kept::block, Kept::as_stored>>;
 TYPED_TEST_SUITE(InferenceOf, Cases);
@@ -320,7 +329,8 @@ TYPED_TEST(InferenceOf, AStepReadsTheWeightsThatMultiplyAndTheCache) {
     const bool is_table = weight.name == "embedding.weight";
     if (is_table ? !config.tied_embeddings : weight.name == "positions.weight") continue;
     const std::string name = is_table ? "head.weight" : weight.name;
-    const Index rows = name == "head.weight" ? config.padded_vocabulary() : weight.rows;
+    Index rows = name == "head.weight" ? config.padded_vocabulary() : weight.rows;
+    if (name.find(".experts.") != std::string::npos) rows /= 2;  // 2 of 4 experts
     bytes += static_cast<std::size_t>(rows * weight.columns) *
              (TypeParam::kept(name) == Kept::as_stored ? stored : 1);
   }

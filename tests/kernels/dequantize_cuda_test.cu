@@ -48,4 +48,27 @@ TEST_F(DequantizeOnCuda, IsThatOfTheCpu) {
   check<E5M2, PerBlock<1, 32, E8M0>, Bf16>();
 }
 
+/// The weights of four experts, of which the first and the third have no rows.
+template <Device D>
+std::vector<Bf16> weights_of_experts() {
+  constexpr Index rows = 4 * 48;
+  constexpr Index columns = 147;
+  Place<D> place;
+  const auto codes = normal_values<E4M3>(rows * columns, 30.0f, 1);
+  const std::vector<Bf16> before(static_cast<std::size_t>(rows * columns), Bf16(7.0f));
+  const std::vector<std::int32_t> offsets{0, 0, 128, 128, 256};
+  ExpertRows<D> of_experts;
+  of_experts.offsets = {place.make(offsets), {5}};
+  const TensorView<Bf16, 2, D> values{place.make(before), {rows, columns}};
+  dequantize_experts(
+      QuantizedView<E4M3, PerTensor, Layout::row_major, D>{
+          place.make(codes), place.make(std::vector<float>{0.25f}), rows, columns},
+      of_experts, values, place.context());
+  return place.read(values);
+}
+
+TEST_F(DequantizeOnCuda, ExpertsWithoutRowsAreThoseOfTheCpu) {
+  EXPECT_EQ(weights_of_experts<Cuda>(), weights_of_experts<Cpu>());
+}
+
 }  // namespace octavo::dequantize_cuda_test

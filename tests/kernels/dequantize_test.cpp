@@ -51,6 +51,34 @@ TEST(Dequantize, AnElementIsMultipliedWithItsScale) {
   check<E4M3, PerBlock<1, 32, E8M0>, Bf16>();
 }
 
+// Of three experts, the second has no rows.
+TEST(Dequantize, ExpertsWithoutRowsAreNotWritten) {
+  auto codes = support::random_matrix<E4M3>(6, 5, 1, 20.0f);
+  Matrix<float> scales(1, 6);
+  for (Index i = 0; i < 6; ++i) scales.at(0, i) = scale_at<float>(i);
+  Matrix<float> values(6, 5, -7.0f);
+  Matrix<std::int32_t> offsets(1, 4, 128);
+  offsets.at(0, 0) = 0;
+  offsets.at(0, 3) = 256;
+  ExpertRows<Cpu> rows;
+  rows.offsets = offsets.flat();
+  support::Workplace place;
+  const QuantizedView<E4M3, PerRow, Layout::row_major, Cpu> source{codes.elements.data(),
+                                                                   scales.elements.data(), 6, 5};
+  dequantize_experts(source, rows, values.view(), place.context);
+  for (Index row = 0; row < 6; ++row) {
+    for (Index i = 0; i < 5; ++i) {
+      const double expected = row / 2 == 1 ? -7.0 : codes(row, i) * scales(0, row);
+      EXPECT_EQ(values(row, i), expected) << row << ' ' << i;
+    }
+  }
+  rows.offsets = {offsets.elements.data(), {3}};
+  EXPECT_NO_THROW(dequantize_experts(source, rows, values.view(), place.context));
+  Matrix<std::int32_t> of_five(1, 6, 0);
+  rows.offsets = of_five.flat();
+  EXPECT_THROW(dequantize_experts(source, rows, values.view(), place.context), ShapeError);
+}
+
 TEST(Dequantize, OtherShapesAreRefused) {
   Matrix<E4M3> codes(4, 6);
   float scale = 1;

@@ -93,8 +93,11 @@ class InferenceModel {
   [[nodiscard]] std::size_t multiplied_bytes() {
     std::size_t bytes = 0;
     const auto add = [&](const Parameter<T, T, D>& parameter) {
-      bytes += static_cast<std::size_t>(parameter.weight.size()) *
-               (parameter.is_cast_only ? sizeof(E4M3) : sizeof(T));
+      const StackedMatrices& matrices = parameter.matrices;
+      Index elements = parameter.weight.size();
+      if (matrices.choices != 0) elements = elements / matrices.repeats * matrices.choices;
+      bytes +=
+          static_cast<std::size_t>(elements) * (parameter.is_cast_only ? sizeof(E4M3) : sizeof(T));
     };
     for_each_block([&](auto& block, auto&) { block.visit(add); });
     each_of_head()(add);
@@ -221,6 +224,17 @@ class InferenceModel {
       if (!parameter.is_matrix()) return;
       const Index out = parameter.weight.extent(0);
       const Index in = parameter.weight.extent(1);
+      const StackedMatrices& matrices = parameter.matrices;
+      if (matrices.choices != 0) {
+        GemmEntry gemm;
+        gemm.out = out / matrices.repeats;
+        gemm.in = in;
+        gemm.experts = static_cast<int>(matrices.repeats);
+        gemm.choices = static_cast<int>(matrices.choices);
+        bytes = std::max(
+            {bytes, experts_workspace(gemm, shape_.piece, limits), row_amaxes_workspace(out, in)});
+        return;
+      }
       bytes = std::max({bytes, matmul_workspace(shape_.piece, out, in, limits),
                         few_rows_workspace(in, limits), row_amaxes_workspace(out, in)});
     });

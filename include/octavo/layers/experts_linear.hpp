@@ -50,16 +50,18 @@ class ExpertsLinear : private detail::StackedLinear<Precision, In, Out, Experts,
   using OutputGradient = typename Base::OutputGradient;
   using OutputGradientMemory = typename Base::OutputGradientMemory;
   static constexpr bool quantized = Base::quantized;
+  /// Whether it is a layer of an InferenceModel.
+  static constexpr bool is_inference = is_inference_precision<P>;
 
   static_assert(sizeof(detail::LayerCheck<P, In, Out, D>) > 0);  // reports the rule that is broken
-  static_assert(
-      !Base::frozen && !Base::keeps_fp8,
-      "ExpertsLinear: experts are trained; choose a precision without Lora and Inference");
+  static_assert(!Base::frozen,
+                "ExpertsLinear: experts are trained; choose a precision without Lora");
 
   /// Declares its weight, and registers the layer in the manifest and the scaling table.
   void declare(const std::string& name, LayerRegistry<D> registry, Initial initial, LinearUse use) {
     weight_.declare(name + ".weight", Index{Experts} * Out, In, initial);
     weight_.is_overwritten = true;
+    weight_.is_cast_only = Base::keeps_fp8;
     use.experts = Experts;
     weight_.matrices = use.matrices(Out);
     Base::declare(name, registry, use);
@@ -80,12 +82,16 @@ class ExpertsLinear : private detail::StackedLinear<Precision, In, Out, Experts,
   /// @param y  [rows, Out]
   void forward(const Input& x, const ExpertRows<D>& rows, TensorView<T, 2, D> y,
                const Context<D>& context) {
-    const auto weight = Base::ready_weight({.row_major = true, .transposed = false}, context);
-    if constexpr (quantized) {
-      Base::count(GemmPass::forward,
-                  experts_forward(x.row_major, weight.row_major, rows, y, context));
+    if constexpr (is_inference) {
+      (void)experts_forward(x.values, Base::experts_weight(rows, context), rows, y, context);
     } else {
-      Base::count(GemmPass::forward, experts_forward(x.values, weight.values, rows, y, context));
+      const auto weight = Base::ready_weight({.row_major = true, .transposed = false}, context);
+      if constexpr (quantized) {
+        Base::count(GemmPass::forward,
+                    experts_forward(x.row_major, weight.row_major, rows, y, context));
+      } else {
+        Base::count(GemmPass::forward, experts_forward(x.values, weight.values, rows, y, context));
+      }
     }
   }
 

@@ -51,7 +51,7 @@ class Linear<Inference<Wanted>, In, Out, G, D> {
       if (is_staged_) {
         const Index end = offset_ + weight.weight.size();
         stage_->reserve(end * static_cast<Index>(sizeof(T)), 0);
-        if (widens && scratch_ != nullptr) {
+        if ((widens || weight.matrices.choices != 0) && scratch_ != nullptr) {
           scratch_->reserve(weight.weight.size() * static_cast<Index>(sizeof(T)));
         }
         return;
@@ -134,6 +134,20 @@ class Linear<Inference<Wanted>, In, Out, G, D> {
     } else {
       forward(x, {}, wide, context);
       Activation::forward(TensorView<const T, 2, D>(wide), activated, context);
+    }
+  }
+
+ protected:
+  /// Returns the weights of experts as the GEMMs of experts read them: FP8 weights of experts with
+  /// rows are widened to T in the scratch memory, scaled and rounded.
+  [[nodiscard]] TensorView<const T, 2, D> experts_weight(const ExpertRows<D>& rows,
+                                                         const Context<D>& context) const {
+    if constexpr (keeps_fp8) {
+      const TensorView<T, 2, D> wide{reinterpret_cast<T*>(scratch_->data()), {Out, In}};
+      dequantize_experts(weight(), rows, wide, context);
+      return wide;
+    } else {
+      return weight();
     }
   }
 

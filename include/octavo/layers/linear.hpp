@@ -38,7 +38,10 @@ struct LinearUse {
     StackedMatrices result;
     for (std::size_t i = 0; i < parts.size(); ++i) result.rows[i] = parts[i].rows;
     if (result.empty()) result.rows[0] = out;
-    if (experts != 0) result.repeats = experts;
+    if (experts != 0) {
+      result.repeats = experts;
+      result.choices = choices;
+    }
     return result;
   }
 };

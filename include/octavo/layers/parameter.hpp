@@ -18,6 +18,7 @@ struct StackedMatrices {
   /// parameter is not such a weight.
   std::array<Index, 3> rows{};
   Index repeats = 1;  ///< how often these matrices follow each other, such as for each expert
+  Index choices = 0;  ///< number of repeats that process each token; 0: not those of experts
 
   [[nodiscard]] bool empty() const { return rows == std::array<Index, 3>{}; }
 };

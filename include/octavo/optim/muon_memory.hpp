@@ -6,6 +6,7 @@
 #include <octavo/optim/newton_schulz.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -43,7 +44,7 @@ struct MuonSettings {
   /// Returns those for the matrices of a parameter.
   [[nodiscard]] MuonRates rates(const ParameterPlace& parameter) const {
     MuonRates result{.weight_decay = weight_decay};
-    const auto& [stacked, repeats] = parameter.matrices;
+    const std::array<Index, 3>& stacked = parameter.matrices.rows;
     Index end = 0;
     for (std::size_t i = 0; i < stacked.size(); ++i) {
       const Index rows = stacked[i];
@@ -51,7 +52,7 @@ struct MuonSettings {
       result.ends[i] = end;
       result.factors[i] = rows == 0 ? 0.0f : rate_factor(rows, parameter.shape[1]);
     }
-    if (repeats > 1) result.period = end;
+    if (parameter.matrices.repeats > 1) result.period = end;
     return result;
   }
 
@@ -254,9 +255,8 @@ class MuonMemory {
                          parameter.name, "; choose AdamW, or no TensorParallel");
     Index offset = parameter.offset;
     Index rows = 0;
-    const auto& [stacked, repeats] = parameter.matrices;
-    for (Index repeat = 0; repeat < repeats; ++repeat) {
-      for (const Index count : stacked) {
+    for (Index repeat = 0; repeat < parameter.matrices.repeats; ++repeat) {
+      for (const Index count : parameter.matrices.rows) {
         if (count != 0) flat.matrices.push_back({offset, count, parameter.shape[1]});
         offset += count * parameter.shape[1];
         rows += count;

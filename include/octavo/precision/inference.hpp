@@ -35,8 +35,18 @@ struct PrecisionTraits<Inference<AllowFallback<P>>> : PrecisionTraits<Inference<
   static constexpr int shape_multiple = 1;
 };
 
+/// Whether a layer's precision is `Inference<…>`.
+template <class P>
+inline constexpr bool is_inference_precision = false;
+template <class P>
+inline constexpr bool is_inference_precision<Inference<P>> = true;
+
 namespace detail {
 
+template <class P, int In, int Out, Device D>
+struct ForLayer<Inference<P>, In, Out, D> {
+  using type = Inference<typename ForLayer<P, In, Out, D>::type>;
+};
 template <class P, int Layer, int Layers, LinearRole Role, class Roles>
 struct Resolve<Inference<P>, Layer, Layers, Role, Roles> {
   using type = Inference<typename Resolve<P, Layer, Layers, Role, Roles>::type>;

@@ -4,6 +4,7 @@
 
 #include <octavo/tensor/tensor_view.hpp>
 
+#include <algorithm>
 #include <cstdint>
 
 namespace octavo OCTAVO_ABI {
@@ -13,9 +14,9 @@ namespace octavo OCTAVO_ABI {
 inline constexpr Index expert_tile = 128;
 
 /// Returns the number of rows that suffice for any distribution of `pairs` (token, choice) pairs
-/// over `experts`: a multiple of `expert_tile`.
+/// over `experts`: a multiple of `expert_tile`. At most `pairs` experts have rows.
 constexpr Index expert_row_count(Index pairs, Index experts) {
-  return (pairs + experts * (expert_tile - 1)) / expert_tile * expert_tile;
+  return (pairs + std::min(pairs, experts) * (expert_tile - 1)) / expert_tile * expert_tile;
 }
 
 /// The rows of a mixture of experts. Each token has `choices` pairs, one for each expert that it

@@ -84,6 +84,9 @@ void multiply_expert_rows(const ExpertOperand& x, const ExpertOperand& w, Index 
                           Transpose read, const ExpertRows<Cpu>& rows, TensorView<T, 2, Cpu> y,
                           float* workspace, const Context<Cpu>& context) {
   for_each_expert(rows, [&](Index e, Index begin, Index count) {
+    const Index padding = begin + count;
+    while (count > 0 && rows.pairs.data()[begin + count - 1] < 0) --count;
+    std::fill(y.data() + (begin + count) * y.extent(1), y.data() + padding * y.extent(1), T(0.0f));
     multiply_tiles({x.data + begin * x.columns, x.columns, Transpose::no},
                    {w.data + e * part, w.columns, read}, x.columns, x.scale * w.scale,
                    GemmOutput<T, Cpu>{y.rows(begin, count), {}}, workspace, context);

@@ -9,16 +9,19 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// Writes one run of adjacent elements of a row.
+/// Writes one run of adjacent elements of a row, unless the row's expert has no rows.
 template <bool Vectors, class W, class Granularity, class T>
 struct DequantizeRun {
   const W* source;
   const typename Granularity::Scale* scales;
   T* values;
-  Index rows, columns, runs;  ///< runs of a row
+  Index rows, columns, runs;    ///< runs of a row
+  const std::int32_t* offsets;  ///< of the experts' rows; null: no experts
+  Index of_expert;              ///< weight rows of an expert
 
   __device__ void operator()(Index i) const {
     const Index row = i / runs;
+    if (offsets != nullptr && offsets[row / of_expert] == offsets[row / of_expert + 1]) return;
     const Index column = i % runs * run_size;
     const Index place = row * columns + column;
     Floats result = weight_floats(load_run<Vectors>(source + place, columns - column));
@@ -31,16 +34,18 @@ struct DequantizeRun {
   }
 };
 
-/// See dequantize.
+/// See dequantize and dequantize_experts.
 template <class W, class Granularity, class T>
-void dequantize_body(QuantizedView<W, Granularity, Layout::row_major, Cuda> source,
-                     TensorView<T, 2, Cuda> values, const Context<Cuda>& context) {
+void dequantize_where(QuantizedView<W, Granularity, Layout::row_major, Cuda> source,
+                      const std::int32_t* offsets, Index of_expert, TensorView<T, 2, Cuda> values,
+                      const Context<Cuda>& context) {
   const Index rows = source.outer();
   const Index columns = source.inner();
   const Index runs = ceil_divide(columns, run_size);
   const auto enqueue = [&]<bool Vectors>(std::bool_constant<Vectors>) {
     const DequantizeRun<Vectors, W, Granularity, T> body{
-        source.data(), source.scale_inverses(), values.data(), rows, columns, runs};
+        source.data(), source.scale_inverses(), values.data(), rows, columns, runs, offsets,
+        of_expert};
     for_each_index("dequantize", rows * runs, context, body);
   };
   if (rows_are_vectors(columns, source.data(), values.data())) {
@@ -48,6 +53,21 @@ void dequantize_body(QuantizedView<W, Granularity, Layout::row_major, Cuda> sour
   } else {
     enqueue(std::false_type{});
   }
+}
+
+/// See dequantize.
+template <class W, class Granularity, class T>
+void dequantize_body(QuantizedView<W, Granularity, Layout::row_major, Cuda> source,
+                     TensorView<T, 2, Cuda> values, const Context<Cuda>& context) {
+  dequantize_where(source, nullptr, 1, values, context);
+}
+
+/// See dequantize_experts.
+template <class W, class Granularity, class T>
+void dequantize_experts_body(QuantizedView<W, Granularity, Layout::row_major, Cuda> source,
+                             const ExpertRows<Cuda>& rows, TensorView<T, 2, Cuda> values,
+                             const Context<Cuda>& context) {
+  dequantize_where(source, rows.offsets.data(), source.outer() / rows.experts(), values, context);
 }
 
 }  // namespace octavo::detail
