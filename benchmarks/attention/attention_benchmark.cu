@@ -1,7 +1,7 @@
 // Causal attention on one GPU: time and speed of forward and backward, through cuDNN where the
-// program has it and through own kernels. Counts the products that causal attention needs: two in
-// the forward and five in the backward, of half the pairs of tokens each, or of the pairs in the
-// window.
+// program has it, through the built-in kernels for the GPU, and through those for every GPU from
+// 8.0 on. Counts the products that causal attention needs: two in the forward and five in the
+// backward, of half the pairs of tokens each, or of the pairs in the window.
 #include <octavo/attention/cuda/attention.cuh>
 #include <octavo/memory/cuda/buffer.cuh>
 
@@ -60,8 +60,10 @@ class Matrix {
   TensorView<Bf16, 2, Cuda> view_;
 };
 
-void measure(const AttentionShape& shape, bool cudnn, bool deterministic) {
+/// @param generic  whether the kernels for every GPU from 8.0 on run, instead of those for this one
+void measure(const AttentionShape& shape, bool cudnn, bool deterministic, bool generic = false) {
   Context<Cuda> context;
+  if (generic) context.set_gpu(features_of(86));
   context.set_cudnn(cudnn);
   context.set_deterministic(deterministic);
   const DeviceLimits<Cuda> limits = attention_limits<Bf16>(shape, context);
@@ -92,8 +94,9 @@ void measure(const AttentionShape& shape, bool cudnn, bool deterministic) {
       static_cast<long long>(shape.sequences), static_cast<long long>(shape.tokens),
       static_cast<long long>(shape.options.window), static_cast<long long>(shape.heads.heads),
       static_cast<long long>(shape.heads.kv_heads), static_cast<long long>(shape.heads.head_dim),
-      attention_implementation<Bf16>(AttentionPass::backward, shape, limits), forward,
-      2.0 * product / forward * 1e-9, backward, 5.0 * product / backward * 1e-9,
+      generic ? "octavo generic"
+              : attention_implementation<Bf16>(AttentionPass::backward, shape, limits),
+      forward, 2.0 * product / forward * 1e-9, backward, 5.0 * product / backward * 1e-9,
       static_cast<double>(workspace.size()) * 0x1p-30);
 }
 
@@ -128,6 +131,7 @@ void run() {
     measure(shape, true, true);
 #endif
     measure(shape, false, true);
+    measure(shape, false, true, true);
   }
 }
 

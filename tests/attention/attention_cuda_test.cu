@@ -21,12 +21,12 @@ constexpr AttentionShape shapes[] = {
     {1, 1024, {2, 2, 64}}, {1, 1024, {8, 1, 32}}, {1, 1, {2, 1, 256}},   {2, 130, {4, 2, 256}},
     {1, 257, {2, 1, 192}}, {1, 200, {4, 1, 136}}, {1, 1024, {4, 1, 256}}};
 
-/// The parameter: whether attention may run through cuDNN.
-class AttentionOnCuda : public OnGpu, public testing::WithParamInterface<bool> {
+/// The parameter: what attention may run through.
+class AttentionOnCuda : public OnGpu, public testing::WithParamInterface<Library> {
  protected:
   /// Attention that runs through what the parameter says.
   static Attention<Bf16, Cuda> make(const AttentionShape& shape, const Inputs<Bf16>& inputs) {
-    return Attention<Bf16, Cuda>(shape, inputs, {.cudnn = GetParam()});
+    return Attention<Bf16, Cuda>(shape, inputs, limits_of(GetParam()));
   }
 };
 
@@ -50,12 +50,12 @@ TEST_P(AttentionOnCuda, IsTheFormulaAndWhatTheCpuMakes) {
 }
 
 TEST_P(AttentionOnCuda, RunsAgainWithTheSameBitsWhereItIsDeterministic) {
-  const DeviceLimits<Cuda> limits{.cudnn = GetParam(), .deterministic = true};
+  const DeviceLimits<Cuda> limits = limits_of(GetParam(), true);
   for (const AttentionShape& shape :
        {AttentionShape{2, 960, {8, 2, 128}}, AttentionShape{1, 2048, {4, 4, 64}},
         AttentionShape{3, 704, {6, 2, 64}}, AttentionShape{3, 700, {6, 2, 64}}}) {
     SCOPED_TRACE(text_of(shape));
-    const bool by_cudnn = GetParam() && shape.tokens >= cudnn_attention_least;
+    const bool by_cudnn = GetParam() == Library::cudnn && shape.tokens >= cudnn_attention_least;
     const auto inputs = random_inputs<Bf16>(shape, 2);
     Attention<Bf16, Cuda> first(shape, inputs, limits);
     EXPECT_STREQ(attention_implementation<Bf16>(AttentionPass::backward, shape,
@@ -76,7 +76,7 @@ TEST_P(AttentionOnCuda, RunsAgainWithTheSameBitsWhereItIsDeterministic) {
 TEST_P(AttentionOnCuda, IsTheFormulaWhereItIsDeterministic) {
   const AttentionShape shape{2, 320, {4, 2, 128}};
   const auto inputs = random_inputs<Bf16>(shape, 9);
-  Attention<Bf16, Cuda> attention(shape, inputs, {.cudnn = GetParam(), .deterministic = true});
+  Attention<Bf16, Cuda> attention(shape, inputs, limits_of(GetParam(), true));
   attention.run();
   expect_close(attention.results(), formula(shape, inputs), bf16_tolerance);
 }
@@ -143,8 +143,7 @@ TEST_P(AttentionOnCuda, ThePlannedWorkspaceSuffices) {
          {AttentionShape{1, 8192, {32, 8, 128}}, AttentionShape{4, 2048, {16, 4, 128}},
           AttentionShape{2, 1088, {4, 4, 64}}, AttentionShape{3, 192, {6, 1, 96}}}) {
       Context<Cuda> context;
-      context.set_cudnn(GetParam());
-      context.set_deterministic(deterministic);
+      set_limits(context, limits_of(GetParam(), deterministic));
       const DeviceLimits<Cuda> limits = attention_limits<Bf16>(shape, context);
       DeviceLimits<Cuda> planned = limits;
       planned.cudnn_answers.clear();
@@ -155,9 +154,6 @@ TEST_P(AttentionOnCuda, ThePlannedWorkspaceSuffices) {
     }
   }
 }
-const auto libraries = testing::Values(false, true);
-#else
-const auto libraries = testing::Values(false);
 #endif
 INSTANTIATE_TEST_SUITE_P(Libraries, AttentionOnCuda, libraries,
                          [](const auto& test) { return std::string(name_of(test.param)); });

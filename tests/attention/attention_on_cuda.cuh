@@ -7,6 +7,8 @@
 #include "attention/formula.hpp"
 #include "kernels/cuda_support.cuh"
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -15,6 +17,35 @@ namespace octavo::attention_on_cuda {
 
 using namespace attention_formula;
 using support::Place;
+
+/// What attention runs through: the kernels for this GPU, those for every GPU from 8.0 on, or
+/// cuDNN.
+enum class Library { octavo, generic, cudnn };
+
+inline const char* name_of(Library library) {
+  return std::array{"octavo", "generic", "cudnn"}[static_cast<std::size_t>(library)];
+}
+
+inline DeviceLimits<Cuda> limits_of(Library library, bool deterministic = false) {
+  DeviceLimits<Cuda> limits;
+  if (library == Library::generic) limits.gpu = features_of(86);
+  limits.cudnn = library == Library::cudnn;
+  limits.deterministic = deterministic;
+  return limits;
+}
+
+/// Sets a context's limits; the features of its GPU only where those of another are asked for.
+inline void set_limits(Context<Cuda>& context, const DeviceLimits<Cuda>& limits) {
+  context.set_cudnn(limits.cudnn);
+  context.set_deterministic(limits.deterministic);
+  if (!limits.gpu.warpgroup_products) context.set_gpu(limits.gpu);
+}
+
+#if defined(OCTAVO_WITH_CUDNN)
+inline const auto libraries = testing::Values(Library::octavo, Library::generic, Library::cudnn);
+#else
+inline const auto libraries = testing::Values(Library::octavo, Library::generic);
+#endif
 
 /// Attention's tensors on a device, and its forward and backward.
 template <class T, Device D>
@@ -33,8 +64,7 @@ class Attention {
         qkv_gradient_(poisoned(shape.heads.columns())),
         log_sum_exp_(place_.template make_poisoned<float>(statistics()), {statistics()}) {
     if constexpr (std::is_same_v<D, Cuda>) {
-      place_.context().set_cudnn(limits.cudnn);
-      place_.context().set_deterministic(limits.deterministic);
+      set_limits(place_.context(), limits);
     }
     const std::vector<std::int32_t> tables = tables_of(begins);
     if (!tables.empty()) tables_ = place_.make(tables);
@@ -89,8 +119,7 @@ class Attention {
   static std::size_t workspace_for(const AttentionShape& shape, const DeviceLimits<Cuda>& limits) {
     Context<D> context;
     if constexpr (std::is_same_v<D, Cuda>) {
-      context.set_cudnn(limits.cudnn);
-      context.set_deterministic(limits.deterministic);
+      set_limits(context, limits);
     }
     return attention_workspace<T>(shape, attention_limits<T>(shape, context));
   }
@@ -120,8 +149,6 @@ References replaced(References references, const Results<T>& results) {
   replace(references.log_sum_exp, results.log_sum_exp);
   return references;
 }
-
-inline const char* name_of(bool cudnn) { return cudnn ? "cudnn" : "octavo"; }
 
 inline std::string text_of(const AttentionShape& shape) {
   return message(shape.sequences, " x ", shape.tokens, " tokens, ", shape.heads.heads, "/",

@@ -38,17 +38,17 @@ std::string text_of(const Case& test) {
                  " documents, ", test.begins.size(), " begin within sequences");
 }
 
-class DocumentsOnCuda : public OnGpu, public testing::WithParamInterface<bool> {
+class DocumentsOnCuda : public OnGpu, public testing::WithParamInterface<Library> {
  protected:
   static Attention<Bf16, Cuda> make(const Case& test, const Inputs<Bf16>& inputs,
                                     bool deterministic = false) {
-    return Attention<Bf16, Cuda>(
-        test.shape, inputs, {.cudnn = GetParam(), .deterministic = deterministic}, test.begins);
+    return Attention<Bf16, Cuda>(test.shape, inputs, limits_of(GetParam(), deterministic),
+                                 test.begins);
   }
   /// What attention is to run through; a shape that cuDNN refuses says why.
   static void expect_library(const AttentionShape& shape, const Context<Cuda>& context) {
     const DeviceLimits<Cuda> limits = attention_limits<Bf16>(shape, context);
-    const bool by_cudnn = GetParam() && shape.tokens >= cudnn_attention_least;
+    const bool by_cudnn = GetParam() == Library::cudnn && shape.tokens >= cudnn_attention_least;
     EXPECT_STREQ(attention_implementation<Bf16>(AttentionPass::forward, shape, limits),
                  by_cudnn ? "cudnn" : "octavo")
         << attention_fallback(AttentionPass::forward, shape, limits);
@@ -126,8 +126,7 @@ TEST_P(DocumentsOnCuda, ThePlannedWorkspaceSuffices) {
           AttentionShape{2, 1088, {4, 4, 64}, 2}, AttentionShape{3, 192, {6, 1, 24}, 9},
           AttentionShape{1, 4097, {8, 2, 64}}}) {
       Context<Cuda> context;
-      context.set_cudnn(GetParam());
-      context.set_deterministic(deterministic);
+      set_limits(context, limits_of(GetParam(), deterministic));
       const DeviceLimits<Cuda> limits = attention_limits<Bf16>(shape, context);
       DeviceLimits<Cuda> planned = limits;
       planned.cudnn_answers.clear();
@@ -163,11 +162,6 @@ TEST_P(LengthsOnCuda, OfAnyNumberAreTheFormula) {
   }
 }
 
-#if defined(OCTAVO_WITH_CUDNN)
-const auto libraries = testing::Values(false, true);
-#else
-const auto libraries = testing::Values(false);
-#endif
 const auto name_test = [](const auto& test) {
   return std::string(attention_on_cuda::name_of(test.param));
 };

@@ -3,6 +3,7 @@
 #include <octavo/attention/cuda/attention.cuh>
 #include <octavo/layers/rope.hpp>
 
+#include "attention/attention_on_cuda.cuh"
 #include "kernels/cuda_support.cuh"
 
 #include <cstdio>
@@ -11,6 +12,11 @@
 namespace octavo {
 namespace long_sequences_cuda_test {
 
+using attention_on_cuda::libraries;
+using attention_on_cuda::Library;
+using attention_on_cuda::limits_of;
+using attention_on_cuda::name_of;
+using attention_on_cuda::set_limits;
 using support::constant;
 using support::OnGpu;
 using support::Place;
@@ -44,10 +50,9 @@ class LongSequence {
         qkv_(spread_values(shape.tokens * columns(), 2.5f, 1)),
         output_gradient_(spread_values(shape.tokens * out_columns(), 1.5f, 2)) {}
 
-  /// @param cudnn  whether it is to run through cuDNN
-  [[nodiscard]] Results run(bool cudnn) const {
+  [[nodiscard]] Results run(Library through) const {
     Place<Cuda> place(attention_workspace(shape_, DeviceLimits<Cuda>()));
-    place.context().set_cudnn(cudnn);
+    set_limits(place.context(), limits_of(through));
     const auto qkv = constant(place.matrix(qkv_, columns()));
     const auto output_gradient = constant(place.matrix(output_gradient_, out_columns()));
     const auto matrix = [&](Index width) {
@@ -59,7 +64,7 @@ class LongSequence {
     const Index statistics = shape_.tokens * shape_.heads.heads;
     const TensorView<float, 1, Cuda> log_sum_exp{place.make_poisoned<float>(statistics),
                                                  {statistics}};
-    const char* library = cudnn ? "cudnn" : "octavo";
+    const char* library = through == Library::cudnn ? "cudnn" : "octavo";
     EXPECT_STREQ(attention_forward(shape_, qkv, {}, output, log_sum_exp, place.context()), library);
     EXPECT_STREQ(attention_backward(shape_, qkv, {}, constant(output), output_gradient,
                                     constant(log_sum_exp), gradient, place.context()),
@@ -226,16 +231,16 @@ std::vector<Index> some_rows(Index tokens) {
   return {3, 127, 128, 1000, tokens / 2 - 1, tokens / 2 + 5, tokens - 129, tokens - 64, tokens - 1};
 }
 
-/// The parameter: whether attention runs through cuDNN.
-class LongSequencesOnCuda : public OnGpu, public testing::WithParamInterface<bool> {};
+/// The parameter: what attention runs through.
+class LongSequencesOnCuda : public OnGpu, public testing::WithParamInterface<Library> {};
 
-void compare(const AttentionShape& shape, bool cudnn) {
+void compare(const AttentionShape& shape, Library through) {
   const LongSequence sequence(shape);
   std::printf("  %d tokens, %d/%d heads of %d\n", static_cast<int>(shape.tokens),
               static_cast<int>(shape.heads.heads), static_cast<int>(shape.heads.kv_heads),
               static_cast<int>(shape.heads.head_dim));
   std::fflush(stdout);
-  const Results results = sequence.run(cudnn);
+  const Results results = sequence.run(through);
   Comparison outputs("output");
   Comparison queries("dq");
   Comparison keys("dk");
@@ -266,19 +271,13 @@ TEST_P(LongSequencesOnCuda, RowsAreTheFormulas) {
   compare({1, 131'072, {2, 1, 64}}, GetParam());
 }
 
-#if defined(OCTAVO_WITH_CUDNN)
-const auto libraries = testing::Values(false, true);
-#else
-const auto libraries = testing::Values(false);
-#endif
-INSTANTIATE_TEST_SUITE_P(Libraries, LongSequencesOnCuda, libraries, [](const auto& test) {
-  return std::string(test.param ? "cudnn" : "octavo");
-});
+INSTANTIATE_TEST_SUITE_P(Libraries, LongSequencesOnCuda, libraries,
+                         [](const auto& test) { return std::string(name_of(test.param)); });
 
 // ---- workspace ----------------------------------------------------------------------------------
 
 /// Runs forward and backward in a workspace of just `bytes`, and looks at what lies behind it.
-void expect_workspace_suffices(const AttentionShape& shape, std::size_t bytes, bool cudnn) {
+void expect_workspace_suffices(const AttentionShape& shape, std::size_t bytes, Library through) {
   constexpr Index guard = 4096;
   const Index columns = shape.heads.columns();
   const Index out_columns = shape.heads.heads * shape.heads.head_dim;
@@ -286,7 +285,7 @@ void expect_workspace_suffices(const AttentionShape& shape, std::size_t bytes, b
   Context<Cuda>& context = place.context();
   std::byte* memory = place.make_poisoned<std::byte>(static_cast<Index>(bytes) + guard);
   context.bind_workspace({memory, bytes});
-  context.set_cudnn(cudnn);
+  set_limits(context, limits_of(through));
   const auto matrix = [&](Index width) {
     TensorView<Bf16, 2, Cuda> view{place.make<Bf16>(shape.rows() * width), {shape.rows(), width}};
     fill_zero(view.data(), view.bytes(), context);
@@ -310,7 +309,7 @@ TEST_P(LongSequencesOnCuda, WorkspaceSuffices) {
       {5, 320, {12, 4, 96}},    {1, 1024, {8, 1, 128}},   {7, 576, {4, 4, 128}},
       {2, 4096, {32, 8, 128}},  {16, 512, {16, 16, 64}},  {1, 8192, {64, 8, 128}},
       {1, 32'768, {8, 2, 128}}, {1, 131'072, {4, 4, 64}}, {1, 131'072, {8, 1, 128}}};
-  const bool own = !GetParam();
+  const bool own = GetParam() != Library::cudnn;
   for (const AttentionShape& shape : shapes) {
     SCOPED_TRACE(message(shape.sequences, " x ", shape.tokens, " tokens, ", shape.heads.heads, "/",
                          shape.heads.kv_heads, " heads of ", shape.heads.head_dim));

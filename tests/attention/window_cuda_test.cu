@@ -20,7 +20,7 @@ AttentionShape windowed(AttentionShape shape, Index window, float scale = 0.0f) 
   return shape;
 }
 
-class WindowsOnCuda : public OnGpu, public testing::WithParamInterface<bool> {
+class WindowsOnCuda : public OnGpu, public testing::WithParamInterface<Library> {
  protected:
   static void expect_the_formula(const AttentionShape& shape, const Begins& begins = {}) {
     SCOPED_TRACE(message(text_of(shape), ", ", begins.size(), " documents"));
@@ -28,9 +28,9 @@ class WindowsOnCuda : public OnGpu, public testing::WithParamInterface<bool> {
                 name_of(GetParam()));
     std::fflush(stdout);
     const auto inputs = random_inputs<Bf16>(shape, 1);
-    Attention<Bf16, Cuda> attention(shape, inputs, {.cudnn = GetParam()}, begins);
+    Attention<Bf16, Cuda> attention(shape, inputs, limits_of(GetParam()), begins);
     const DeviceLimits<Cuda> limits = attention_limits<Bf16>(shape, attention.context());
-    if (GetParam()) {
+    if (GetParam() == Library::cudnn) {
       const std::string fallback = attention_fallback(AttentionPass::backward, shape, limits);
       if (!fallback.empty()) std::printf("  %s\n", fallback.c_str());
     }
@@ -81,8 +81,7 @@ TEST_P(WindowsOnCuda, ThePlannedWorkspaceSuffices) {
          {windowed({1, 8192, {32, 8, 128}}, 4096), windowed({1, 8192, {4, 1, 256}}, 512),
           windowed({1, 4096, {4, 1, 256}}, 0), windowed({1, 8192, {32, 8, 128}, 16}, 1000)}) {
       Context<Cuda> context;
-      context.set_cudnn(GetParam());
-      context.set_deterministic(deterministic);
+      set_limits(context, limits_of(GetParam(), deterministic));
       const DeviceLimits<Cuda> limits = attention_limits<Bf16>(shape, context);
       DeviceLimits<Cuda> planned = limits;
       planned.cudnn_answers.clear();
@@ -97,11 +96,6 @@ TEST_P(WindowsOnCuda, ThePlannedWorkspaceSuffices) {
   }
 }
 
-#if defined(OCTAVO_WITH_CUDNN)
-const auto libraries = testing::Values(false, true);
-#else
-const auto libraries = testing::Values(false);
-#endif
 INSTANTIATE_TEST_SUITE_P(Libraries, WindowsOnCuda, libraries,
                          [](const auto& test) { return std::string(name_of(test.param)); });
 

@@ -28,12 +28,19 @@ std::vector<std::int32_t> random_choices(const Sizes& sizes) {
   return result;
 }
 
+/// Which tensor cores multiply: those of this GPU, or those of every GPU from 8.0 on, from 8.9 on
+/// in FP8.
+enum class Cores { best, generic };
+
 /// A device with the experts' rows, and a workspace for every operation.
 template <Device D>
 class Bench {
  public:
-  explicit Bench(const Sizes& sizes)
+  explicit Bench(const Sizes& sizes, Cores cores = Cores::best)
       : count(expert_row_count(sizes.tokens, sizes.experts)), place_(workspace(sizes, count)) {
+    if constexpr (std::is_same_v<D, Cuda>) {
+      if (cores == Cores::generic) place_.context().set_gpu(features_of(89));
+    }
     const auto take = [&](Index size) { return place_.template make_poisoned<std::int32_t>(size); };
     rows = {{take(count), {count}},
             {take(sizes.tokens), {sizes.tokens, 1}},
@@ -82,9 +89,9 @@ struct Results {
 };
 
 template <class T, class G, Device D>
-Results<T, G> multiply_dense(const Sizes& sizes) {
+Results<T, G> multiply_dense(const Sizes& sizes, Cores cores = Cores::best) {
   const auto [tokens, experts, out, in] = sizes;
-  Bench<D> bench(sizes);
+  Bench<D> bench(sizes, cores);
   auto& place = bench.place();
   const auto& context = bench.context();
   const auto x = place.matrix(bench.template random_rows<T>(in, 2), in);
@@ -116,11 +123,13 @@ class ExpertProductsOnCuda : public OnGpu {};
 TEST_F(ExpertProductsOnCuda, InBf16AgreeWithTheCpu) {
   for (const Sizes& sizes : {Sizes{300, 4, 128, 64}, Sizes{1000, 8, 392, 200}, Sizes{5, 3, 8, 1032},
                              Sizes{2000, 2, 136, 264}}) {
-    SCOPED_TRACE(sizes.out);
-    expect_same_products(multiply_dense<Bf16, Bf16, Cpu>(sizes),
-                         multiply_dense<Bf16, Bf16, Cuda>(sizes), 1e-3);
-    expect_same_products(multiply_dense<Bf16, float, Cpu>(sizes),
-                         multiply_dense<Bf16, float, Cuda>(sizes), 1e-3);
+    const auto expected = multiply_dense<Bf16, Bf16, Cpu>(sizes);
+    const auto expected_in_fp32 = multiply_dense<Bf16, float, Cpu>(sizes);
+    for (const Cores cores : {Cores::best, Cores::generic}) {
+      SCOPED_TRACE(message(sizes.out, cores == Cores::generic ? ", generic" : ""));
+      expect_same_products(expected, multiply_dense<Bf16, Bf16, Cuda>(sizes, cores), 1e-3);
+      expect_same_products(expected_in_fp32, multiply_dense<Bf16, float, Cuda>(sizes, cores), 1e-3);
+    }
   }
 }
 
@@ -142,9 +151,9 @@ TEST_F(ExpertProductsOnCuda, RepeatTheirBits) {
 }
 
 template <class P, Device D>
-Results<Bf16, float> multiply_quantized(const Sizes& sizes) {
+Results<Bf16, float> multiply_quantized(const Sizes& sizes, Cores cores = Cores::best) {
   const auto [tokens, experts, out, in] = sizes;
-  Bench<D> bench(sizes);
+  Bench<D> bench(sizes, cores);
   auto& place = bench.place();
   const auto& context = bench.context();
   const OperandPlace<P, OperandKind::input, D> x(place, bench.template random_rows<Bf16>(in, 2), in,
@@ -179,9 +188,11 @@ TYPED_TEST_SUITE(QuantizedExpertProductsOnCuda, Recipes);
 TYPED_TEST(QuantizedExpertProductsOnCuda, AgreeWithTheCpu) {
   // The tensor cores keep about 14 bits of the sums of 128 terms.
   for (const Sizes& sizes : {Sizes{300, 4, 128, 256}, Sizes{900, 6, 384, 128}}) {
-    SCOPED_TRACE(sizes.out);
-    expect_same_products(multiply_quantized<TypeParam, Cpu>(sizes),
-                         multiply_quantized<TypeParam, Cuda>(sizes), 0.05);
+    const auto expected = multiply_quantized<TypeParam, Cpu>(sizes);
+    for (const Cores cores : {Cores::best, Cores::generic}) {
+      SCOPED_TRACE(message(sizes.out, cores == Cores::generic ? ", generic" : ""));
+      expect_same_products(expected, multiply_quantized<TypeParam, Cuda>(sizes, cores), 0.05);
+    }
   }
 }
 

@@ -1,5 +1,5 @@
 /// @file
-/// Causal attention in BF16 on Hopper's tensor cores, using only the CUDA Toolkit: a forward, and a
+/// Causal attention in BF16 on tensor cores, using only the CUDA Toolkit: a forward, and a
 /// backward without atomics, so that equal inputs give equal bits.
 #pragma once
 
@@ -12,17 +12,25 @@ namespace detail {
 
 /// Launches `x` · `y` blocks of threads.
 template <class... Parameters, class... Arguments>
-void launch_attention(void (*kernel)(Parameters...), int shared_bytes, Index x, Index y,
-                      const Context<Cuda>& context, const Arguments&... arguments) {
-  launch("attention", kernel, dim3(static_cast<unsigned>(x), static_cast<unsigned>(y)),
-         attention_threads, static_cast<std::size_t>(shared_bytes), context, arguments...);
+void launch_attention(void (*kernel)(Parameters...), int threads, int shared_bytes, Index x,
+                      Index y, const Context<Cuda>& context, const Arguments&... arguments) {
+  launch("attention", kernel, dim3(static_cast<unsigned>(x), static_cast<unsigned>(y)), threads,
+         static_cast<std::size_t>(shared_bytes), context, arguments...);
 }
 
-/// Calls `body` with the number of columns that tiles need, and whether documents or a window hide
-/// keys, as types. The widest tiles have no variant without bounds, which would compile for seconds
-/// and save little.
+/// Calls `body` with the GPU's kind of tensor cores, the number of columns that tiles need, and
+/// whether documents or a window hide keys, as types. The widest tiles have no variant without
+/// bounds, which would compile for seconds and save little.
 template <class Body>
-void with_attention_variant(const AttentionGeometry& geometry, const Body& body) {
+void with_attention_variant(const GpuFeatures& gpu, const AttentionGeometry& geometry,
+                            const Body& variant) {
+  const auto body = [&](auto columns, auto bounded) {
+    if (gpu.warpgroup_products) {
+      variant(WarpgroupCores(), columns, bounded);
+    } else {
+      variant(WarpCores(), columns, bounded);
+    }
+  };
   const auto with_bounds = [&](auto columns) {
     if (geometry.bounded()) {
       body(columns, std::true_type());
@@ -52,14 +60,16 @@ inline void own_attention_forward(const AttentionShape& shape, TensorView<const 
                                   const Context<Cuda>& context) {
   require_own_attention(shape, true);
   const AttentionGeometry geometry(shape, documents);
-  const auto launch = [&](auto tile_columns, auto bounded) {
+  const auto launch = [&](auto cores, auto tile_columns, auto bounded) {
+    using Cores = decltype(cores);
     constexpr int columns = decltype(tile_columns)::value;
-    launch_attention(attention_forward_kernel<columns, decltype(bounded)::value>,
-                     ForwardTiles<columns>::bytes, shape.heads.heads * shape.sequences,
-                     ceil_divide(shape.tokens, attention_rows), context, qkv.data(), output.data(),
+    using Tiles = ForwardTiles<Cores, columns>;
+    launch_attention(attention_forward_kernel<Cores, columns, decltype(bounded)::value>,
+                     Tiles::threads, Tiles::bytes, shape.heads.heads * shape.sequences,
+                     ceil_divide(shape.tokens, Tiles::rows), context, qkv.data(), output.data(),
                      log_sum_exp.data(), geometry);
   };
-  with_attention_variant(geometry, launch);
+  with_attention_variant(context.limits().gpu, geometry, launch);
 }
 
 /// See attention_backward.
@@ -75,22 +85,24 @@ inline void own_attention_backward(const AttentionShape& shape, TensorView<const
   const AttentionGeometry geometry(shape, documents);
   const AttentionBackwardArguments arguments{qkv.data(), output_gradient.data(), log_sum_exp.data(),
                                              delta, qkv_gradient.data()};
-  const auto launch = [&](auto tile_columns, auto bounded) {
+  const auto launch = [&](auto cores, auto tile_columns, auto bounded) {
+    using Cores = decltype(cores);
     constexpr int columns = decltype(tile_columns)::value;
     constexpr bool hides = decltype(bounded)::value;
-    constexpr int bytes = BackwardTiles<columns>::bytes;
-    const Index tiles = ceil_divide(shape.tokens, BackwardTiles<columns>::rows);
+    using Tiles = BackwardTiles<Cores, columns>;
+    const Index tiles = ceil_divide(shape.tokens, Tiles::rows);
     constexpr int delta_threads = columns / 8;
-    launch_attention(
-        attention_delta_kernel<delta_threads>, 0,
-        ceil_divide(shape.rows() * shape.heads.heads * delta_threads, attention_threads), 1,
-        context, output.data(), output_gradient.data(), delta, geometry);
-    launch_attention(attention_key_gradient_kernel<columns, hides>, bytes,
-                     shape.heads.kv_heads * shape.sequences, tiles, context, arguments, geometry);
-    launch_attention(attention_query_gradient_kernel<columns, hides>, bytes,
-                     shape.heads.heads * shape.sequences, tiles, context, arguments, geometry);
+    launch_attention(attention_delta_kernel<delta_threads>, Tiles::threads, 0,
+                     ceil_divide(shape.rows() * shape.heads.heads * delta_threads, Tiles::threads),
+                     1, context, output.data(), output_gradient.data(), delta, geometry);
+    launch_attention(attention_key_gradient_kernel<Cores, columns, hides>, Tiles::threads,
+                     Tiles::bytes, shape.heads.kv_heads * shape.sequences, tiles, context,
+                     arguments, geometry);
+    launch_attention(attention_query_gradient_kernel<Cores, columns, hides>, Tiles::threads,
+                     Tiles::bytes, shape.heads.heads * shape.sequences, tiles, context, arguments,
+                     geometry);
   };
-  with_attention_variant(geometry, launch);
+  with_attention_variant(context.limits().gpu, geometry, launch);
 }
 
 }  // namespace detail

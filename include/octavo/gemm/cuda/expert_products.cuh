@@ -1,12 +1,13 @@
 /// @file
 /// The GEMMs of a mixture of experts on the `Cuda` device: a grid over all tiles of the worst case,
-/// with Hopper's tensor cores for BF16 and FP8, and a plain kernel for other operands.
+/// with tensor cores for BF16 and FP8, and a plain kernel for other operands.
 #pragma once
 
 #include <octavo/gemm/cuda/expert_tiles.cuh>
 #include <octavo/gemm/cuda/limits.hpp>
 #include <octavo/kernels/cuda/run.cuh>
-#include <octavo/kernels/cuda/tensor_core.cuh>
+#include <octavo/kernels/cuda/warp_cores.cuh>
+#include <octavo/kernels/cuda/warpgroup_cores.cuh>
 
 #include <type_traits>
 
@@ -14,14 +15,8 @@ namespace octavo OCTAVO_ABI::detail {
 
 inline constexpr int expert_product_threads = 2 * warpgroup_threads;
 
-/// 64 × 128 sums in the registers of a warpgroup, as in `Accumulator`.
-struct WideAccumulator {
-  float values[64];
-};
-__device__ inline void pin(WideAccumulator& sums) {
-#pragma unroll
-  for (float& value : sums.values) asm volatile("" : "+f"(value)::"memory");
-}
+/// 64 × 128 sums in the registers of a warpgroup.
+using WideAccumulator = Accumulator<128>;
 
 #define OCTAVO_WIDE_TEXT                                                                       \
   "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, "     \
@@ -97,6 +92,34 @@ __device__ std::uint64_t expert_descriptor(ExpertSharedTile<by_columns> tile, in
   }
 }
 
+/// Starts sums (+)= a · bᵀ for 32 bytes of the reduced dimension.
+/// @param row   the calling warpgroup's first row of 64 in `a`
+/// @param step  number of the 32 bytes, or 16 rows, in the tiles
+template <class A, class B, bool a_by_columns, bool b_by_columns>
+__device__ void multiply_step(WarpgroupCores, WideAccumulator& sums,
+                              ExpertSharedTile<a_by_columns> a, int row,
+                              ExpertSharedTile<b_by_columns> b, int step, bool add) {
+  multiply<A, B, a_by_columns, b_by_columns>(sums, expert_descriptor<a_by_columns>(a, row, step),
+                                             expert_descriptor<b_by_columns>(b, 0, step), add);
+}
+template <class A, class B, bool a_by_columns, bool b_by_columns>
+__device__ void multiply_step(WarpCores, WideAccumulator& sums, ExpertSharedTile<a_by_columns> a,
+                              int row, ExpertSharedTile<b_by_columns> b, int step, bool add) {
+  const int warp_row = row + WarpCores::warp_row();
+  Fragment fragment;
+  if constexpr (a_by_columns) {
+    fragment = WarpCores::load_columns(a, step * product_depth, warp_row);
+  } else {
+    fragment = load_fragment(a, warp_row, step);
+  }
+  if (!add) WarpCores::set_zero(sums);
+  if constexpr (b_by_columns) {
+    WarpCores::multiply_rows(sums, fragment, b, step * product_depth, 0);
+  } else {
+    WarpCores::multiply_columns<A, B>(sums, fragment, b, 0, step * product_depth, true);
+  }
+}
+
 /// Starts copying a stage of an operand.
 /// @param first  first row or column of the tile
 /// @param left   number of rows or columns from `first` to the end
@@ -118,9 +141,8 @@ __device__ void copy_stage(std::uint32_t address, const Bf16* data, Index stride
 
 /// Multiplies a tile of 128 × 128 with two warpgroups. Without block scales in FP8, the sums of a
 /// stage are also added to separate sums, because the tensor cores keep fewer bits.
-template <ExpertPass pass, int stages, class A, class B, class Y>
-OCTAVO_KERNEL void __launch_bounds__(expert_product_threads, A::is_fp8 ? 1 : 2)
-    expert_product_kernel(const ExpertProduct<A, B, Y> product) {
+template <class Cores, ExpertPass pass, int stages, class A, class B, class Y>
+__device__ __forceinline__ void expert_product_block(const ExpertProduct<A, B, Y>& product) {
   constexpr bool is_fp8 = A::is_fp8;
   constexpr bool a_by_columns = !is_fp8 && pass == ExpertPass::weight_gradient;
   constexpr bool b_by_columns = !is_fp8 && pass != ExpertPass::forward;
@@ -154,28 +176,38 @@ OCTAVO_KERNEL void __launch_bounds__(expert_product_threads, A::is_fp8 ? 1 : 2)
   ExpertSums<is_fp8> totals;
   const ExpertPlace place = place_of_thread();
   for (int i = 0; i < iterations; ++i) {
-    wait_for_copies<stages - 3>();
+    Cores::template wait_for_copies<stages - 3>();
     const std::uint32_t address =
         base + static_cast<std::uint32_t>(i % stages * expert_stage_bytes);
     const ExpertSharedTile<a_by_columns> a{address};
     const ExpertSharedTile<b_by_columns> b{address + expert_stage_bytes / 2};
-    begin_products(sums);
+    Cores::begin_products(sums);
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
-      multiply<typename A::Element, typename B::Element, a_by_columns, b_by_columns>(
-          sums, expert_descriptor<a_by_columns>(a, 64 * warpgroup, step),
-          expert_descriptor<b_by_columns>(b, 0, step), step > 0 || (!is_fp8 && i > 0));
+      multiply_step<typename A::Element, typename B::Element, a_by_columns, b_by_columns>(
+          Cores(), sums, a, 64 * warpgroup, b, step, step > 0 || (!is_fp8 && i > 0));
     }
-    commit_products();
+    Cores::commit_products();
     copy(i + stages - 2);  // reuses the stage of i - 2, which all warps have finished
-    wait_for_products<is_fp8 ? 0 : 1>(sums);
+    Cores::template wait_for_products<is_fp8 ? 0 : 1>(sums);
     if constexpr (is_fp8) totals.add(sums.values, product, tile, place, Index{i} * 128);
   }
-  wait_for_products<0>(sums);
+  Cores::template wait_for_products<0>(sums);
   if constexpr (is_fp8) {
     store_sums(totals.values, product, tile, place);
   } else {
     store_sums(sums.values, product, tile, place);
+  }
+}
+
+/// Runs expert_product_block on GPUs that have the tensor cores.
+template <class Cores, ExpertPass pass, int stages, class A, class B, class Y>
+OCTAVO_KERNEL void __launch_bounds__(expert_product_threads, A::is_fp8 ? 1 : 2)
+    expert_product_kernel(const ExpertProduct<A, B, Y> product) {
+  if constexpr (A::is_fp8 ? Cores::have_fp8 : Cores::exist) {
+    expert_product_block<Cores, pass, stages>(product);
+  } else {
+    __trap();
   }
 }
 
@@ -243,11 +275,18 @@ GemmRun enqueue_expert_product(const char* name, const ExpertProduct<A, B, Y>& p
   if (product.m == 0) return run;
   constexpr bool has_tensor_cores = !std::is_same_v<Element, float>;
   if constexpr (has_tensor_cores) {
-    constexpr int stages = A::is_fp8 ? 4 : 3;
-    constexpr int bytes = stages * expert_stage_bytes + tile_alignment;
+    const auto launch_tiles = [&](auto cores, auto stage_count) {
+      constexpr int stages = decltype(stage_count)::value;
+      constexpr int bytes = stages * expert_stage_bytes + tile_alignment;
+      launch(name, expert_product_kernel<decltype(cores), pass, stages, A, B, Y>, grid(128),
+             expert_product_threads, bytes, context, product);
+    };
     if (product.is_aligned()) {
-      launch(name, expert_product_kernel<pass, stages, A, B, Y>, grid(128), expert_product_threads,
-             bytes, context, product);
+      if (context.limits().gpu.warpgroup_products) {
+        launch_tiles(WarpgroupCores(), std::integral_constant<int, A::is_fp8 ? 4 : 3>());
+      } else {
+        launch_tiles(WarpCores(), std::integral_constant<int, 3>());  // within 99 KiB
+      }
       return run;
     }
   }

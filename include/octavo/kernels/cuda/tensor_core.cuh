@@ -1,7 +1,7 @@
 /// @file
-/// Hopper's tensor cores and asynchronous copies, as far as attention and the experts' GEMMs
-/// need them: tiles of BF16 in shared memory, and products of 64 × 64 × 16 by four warps. Source:
-/// PTX ISA 9.0, sections on wgmma.mma_async and cp.async.
+/// Tiles of BF16 in shared memory, asynchronous copies to them, and the operands and sums of tensor
+/// cores in registers, for attention and the experts' GEMMs. The products are in
+/// warpgroup_cores.cuh and warp_cores.cuh. Source: PTX ISA 9.0, sections on cp.async and ldmatrix.
 #pragma once
 
 #include <octavo/core/cuda/context.cuh>
@@ -17,7 +17,7 @@ namespace octavo OCTAVO_ABI::detail {
 
 /// Threads of a warpgroup: four warps that multiply together.
 inline constexpr int warpgroup_threads = 128;
-/// Rows and columns of one accumulator.
+/// Rows that four warps multiply, and columns of a common accumulator.
 inline constexpr int product_side = 64;
 /// The reduced dimension of one product.
 inline constexpr int product_depth = 16;
@@ -58,10 +58,12 @@ struct SharedTile {
   }
 };
 
-/// 64 × 64 sums in the registers of a warpgroup. Lane l of warp w holds rows 16w + l/4 + 8h and
-/// columns 8j + 2(l % 4) + b in values[4j + 2h + b].
+/// 64 × `columns` sums in the registers of four warps. Lane l of warp w holds rows 16w + l/4 + 8h
+/// and columns 8j + 2(l % 4) + b in values[4j + 2h + b].
+template <int columns = product_side>
 struct Accumulator {
-  float values[32];
+  static constexpr int size = columns / 2;
+  float values[size];
 };
 
 /// 64 × 16 BF16 values in the registers of a warpgroup, two per word: the first operand of a
@@ -82,10 +84,30 @@ __device__ inline std::uint32_t pack_bf16(float first, float second) {
 }
 
 /// Converts columns 16k to 16k + 15 of an accumulator to a fragment.
-__device__ inline Fragment to_fragment(const Accumulator& sums, int k) {
+template <int columns>
+__device__ Fragment to_fragment(const Accumulator<columns>& sums, int k) {
   const float* v = sums.values + 8 * k;
   return {
       {pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7])}};
+}
+
+/// Reads four matrices of 8 × 8 values; each lane passes the address of a row of matrix lane / 8.
+/// @tparam transposes  lane l receives column l/4 of each matrix instead of row l/4
+template <bool transposes = false>
+__device__ Fragment load_matrices(std::uint32_t address) {
+  Fragment f;
+  if constexpr (transposes) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(f.words[0]), "=r"(f.words[1]), "=r"(f.words[2]), "=r"(f.words[3])
+                 : "r"(address)
+                 : "memory");
+  } else {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(f.words[0]), "=r"(f.words[1]), "=r"(f.words[2]), "=r"(f.words[3])
+                 : "r"(address)
+                 : "memory");
+  }
+  return f;
 }
 
 /// Reads the calling warp's 16 rows of columns 16k to 16k + 15.
@@ -93,12 +115,7 @@ __device__ inline Fragment to_fragment(const Accumulator& sums, int k) {
 template <int rows, int columns>
 __device__ Fragment load_fragment(SharedTile<rows, columns> tile, int row, int k) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  Fragment f;
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(f.words[0]), "=r"(f.words[1]), "=r"(f.words[2]), "=r"(f.words[3])
-               : "r"(tile.chunk(row + lane % 16, 2 * k + lane / 16))
-               : "memory");
-  return f;
+  return load_matrices(tile.chunk(row + lane % 16, 2 * k + lane / 16));
 }
 
 /// Starts copying a tile to shared memory.
@@ -127,88 +144,6 @@ __device__ void copy_tile(SharedTile<rows, columns> tile, const Bf16* source, In
 /// Ends a group of copies.
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-/// Waits until all of the block's copies, except each thread's last `pending` groups, are visible
-/// to the tensor cores.
-template <int pending>
-__device__ void wait_for_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-  __syncthreads();
-}
-
-/// Prevents the compiler from moving uses of these registers across this point.
-__device__ inline void pin(Accumulator& sums) {
-#pragma unroll
-  for (float& value : sums.values) asm volatile("" : "+f"(value)::"memory");
-}
-__device__ inline void pin(Fragment& fragment) {
-#pragma unroll
-  for (std::uint32_t& word : fragment.words) asm volatile("" : "+r"(word)::"memory");
-}
-template <class Registers, int count>
-__device__ void pin(Registers (&registers)[count]) {
-#pragma unroll
-  for (int i = 0; i < count; ++i) pin(registers[i]);
-}
-
-/// Call it before products that use registers written by other instructions.
-template <class... Registers>
-__device__ void begin_products(Registers&... registers) {
-  (pin(registers), ...);
-  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-}
-
-/// Ends a group of products.
-__device__ inline void commit_products() {
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
-
-/// Waits for all groups of products except the last `pending`; their registers may then be used.
-template <int pending, class... Registers>
-__device__ void wait_for_products(Registers&... registers) {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
-  (pin(registers), ...);
-}
-
-#define OCTAVO_ACCUMULATOR_TEXT                                                            \
-  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, " \
-  "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-#define OCTAVO_ACCUMULATOR_OPERANDS(v)                                                            \
-  "+f"(v[0]), "+f"(v[1]), "+f"(v[2]), "+f"(v[3]), "+f"(v[4]), "+f"(v[5]), "+f"(v[6]), "+f"(v[7]), \
-      "+f"(v[8]), "+f"(v[9]), "+f"(v[10]), "+f"(v[11]), "+f"(v[12]), "+f"(v[13]), "+f"(v[14]),    \
-      "+f"(v[15]), "+f"(v[16]), "+f"(v[17]), "+f"(v[18]), "+f"(v[19]), "+f"(v[20]), "+f"(v[21]),  \
-      "+f"(v[22]), "+f"(v[23]), "+f"(v[24]), "+f"(v[25]), "+f"(v[26]), "+f"(v[27]), "+f"(v[28]),  \
-      "+f"(v[29]), "+f"(v[30]), "+f"(v[31])
-
-/// Starts sums (+)= a · bᵀ, with the columns of both tiles as the reduced dimension.
-/// @param a, b  descriptors of 64 rows and 16 columns each
-__device__ inline void multiply(Accumulator& sums, std::uint64_t a, std::uint64_t b, bool add) {
-  float(&v)[32] = sums.values;
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " OCTAVO_ACCUMULATOR_TEXT
-      "%32, %33, p, 1, 1, 0, 0;\n}\n"
-      : OCTAVO_ACCUMULATOR_OPERANDS(v)
-      : "l"(a), "l"(b), "r"(static_cast<int>(add)));
-}
-
-/// Starts sums (+)= a · bᵀ, or a · b if the rows of b's tile are the reduced dimension.
-/// @param b  descriptor of 64 rows and 16 columns, or of 16 rows and 64 columns
-template <bool reduces_rows>
-__device__ void multiply(Accumulator& sums, const Fragment& a, std::uint64_t b, bool add) {
-  float(&v)[32] = sums.values;
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " OCTAVO_ACCUMULATOR_TEXT
-      "{%32, %33, %34, %35}, %36, p, 1, 1, %38;\n}\n"
-      : OCTAVO_ACCUMULATOR_OPERANDS(v)
-      : "r"(a.words[0]), "r"(a.words[1]), "r"(a.words[2]), "r"(a.words[3]), "l"(b),
-        "r"(static_cast<int>(add)), "n"(reduces_rows ? 1 : 0));
-}
-
-#undef OCTAVO_ACCUMULATOR_TEXT
-#undef OCTAVO_ACCUMULATOR_OPERANDS
-
 /// Synchronises the warps of the calling thread's warpgroup only.
 __device__ inline void synchronize_warpgroup() {
   const auto barrier = 1 + threadIdx.x / 128;  // 0 is used by __syncthreads
@@ -222,7 +157,7 @@ __device__ inline void synchronize_warpgroup() {
 /// @param target      the tile's first value
 /// @param valid_rows  rows of the tile that exist in memory
 template <int rows, int columns>
-__device__ void store_tile(const Accumulator (&sums)[columns / panel_columns],
+__device__ void store_tile(const Accumulator<> (&sums)[columns / panel_columns],
                            const float (&factors)[2], SharedTile<rows, columns> tile, int row,
                            Bf16* target, Index stride, Index valid_rows, int dim) {
   constexpr int row_chunks = SharedTile<rows, columns>::row_chunks;

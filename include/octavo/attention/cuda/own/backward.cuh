@@ -51,20 +51,23 @@ struct AttentionBackwardArguments {
 /// Shared memory of the two backward kernels, and how warpgroups divide a block's rows: two
 /// resident tiles, two stages of two streamed tiles, and two stages of the log-sum-exps and deltas
 /// of streamed queries.
-template <int columns>
+template <class Cores, int columns>
 struct BackwardTiles {
+  using Sizes = AttentionSizes<Cores, columns>;
   /// Sums of wide tiles do not fit in registers: the warpgroups then compute scores of the same 64
   /// rows, and each sums half of the columns.
-  static constexpr bool divides_columns = columns > narrow_columns;
+  static constexpr bool divides_columns = !Sizes::is_narrow;
   static constexpr int rows = divides_columns ? product_side : attention_rows;
+  static constexpr int step_rows = Sizes::backward_rows;
+  static constexpr int threads = attention_threads(attention_rows);
   static constexpr int sum_columns = divides_columns ? columns / 2 : columns;
   using Own = SharedTile<rows, columns>;
-  using Passing = SharedTile<backward_rows, columns>;
-  using Sums = Accumulator[sum_columns / panel_columns];
+  using Passing = SharedTile<step_rows, columns>;
+  using Sums = Accumulator<>[sum_columns / panel_columns];
   using Place = ThreadPlace<rows>;
   static constexpr int statistics = 2 * Own::bytes + 4 * Passing::bytes;
   static constexpr int bytes =
-      statistics + 4 * backward_rows * static_cast<int>(sizeof(float)) + tile_alignment;
+      statistics + 4 * step_rows * static_cast<int>(sizeof(float)) + tile_alignment;
 
   std::uint32_t base = shared_tiles();
 
@@ -102,8 +105,8 @@ struct BackwardTiles {
   }
   /// Returns the address of a streamed query's statistic.
   [[nodiscard]] __device__ std::uint32_t statistic(int which, int stage, int query) const {
-    return base + static_cast<std::uint32_t>(statistics +
-                                             ((2 * stage + which) * backward_rows + query) * 4);
+    return base +
+           static_cast<std::uint32_t>(statistics + ((2 * stage + which) * step_rows + query) * 4);
   }
 };
 

@@ -4,20 +4,47 @@
 
 #include <octavo/attention/attention.hpp>
 #include <octavo/attention/cuda/workspace.hpp>
-#include <octavo/kernels/cuda/tensor_core.cuh>
+#include <octavo/kernels/cuda/warp_cores.cuh>
+#include <octavo/kernels/cuda/warpgroup_cores.cuh>
 
 #include <cmath>
 
 namespace octavo OCTAVO_ABI::detail {
 
-inline constexpr int attention_threads = attention_rows / product_side * warpgroup_threads;
 /// Columns of the widest tiles whose queries and sums fit in registers together.
 inline constexpr int narrow_columns = 128;
-/// Keys that the forward processes at once.
+
+/// Sizes of the tiles of attention on tensor cores of a kind, for heads of up to `columns`.
+template <class Cores, int columns>
+struct AttentionSizes;
 template <int columns>
-inline constexpr int forward_keys = columns <= narrow_columns ? 128 : 64;
-/// Rows of the other side that the backward processes at once.
-inline constexpr int backward_rows = 64;
+struct AttentionSizes<WarpgroupCores, columns> {
+  static constexpr bool is_narrow = columns <= narrow_columns;
+  /// Queries of a block of the forward, and keys that it processes at once.
+  static constexpr int forward_rows = attention_rows;
+  static constexpr int forward_keys = is_narrow ? 128 : 64;
+  /// Rows of the other side that the backward processes at once.
+  static constexpr int backward_rows = 64;
+  /// Whether the key gradient holds its keys and values in registers, and the queries of a product.
+  static constexpr bool keys_in_registers = false;
+  static constexpr int backward_queries = backward_rows;
+  /// Blocks that share a multiprocessor.
+  static constexpr int blocks = 1;
+};
+/// Tiles that fit in 99 KiB of shared memory, the least of all GPUs from 8.0 on.
+template <int columns>
+struct AttentionSizes<WarpCores, columns> {
+  static constexpr bool is_narrow = columns <= narrow_columns;
+  static constexpr int forward_rows = is_narrow ? attention_rows : attention_rows / 2;
+  static constexpr int forward_keys = is_narrow ? 64 : 32;
+  static constexpr int backward_rows = is_narrow ? 32 : 16;
+  static constexpr bool keys_in_registers = columns > 64 && is_narrow;
+  static constexpr int backward_queries = keys_in_registers ? 16 : backward_rows;
+  static constexpr int blocks = columns <= 64 ? 2 : 1;
+};
+
+/// Threads of a block whose warps process 16 of `rows` rows each.
+constexpr int attention_threads(int rows) { return rows / product_side * warpgroup_threads; }
 
 /// Geometry of the tensors.
 struct AttentionGeometry {
@@ -93,8 +120,8 @@ struct AttentionGeometry {
 };
 
 /// The place of a thread in its block, and the accumulator rows that it holds.
-/// @tparam rows  of the tile: 128, or 64 if both warpgroups process the same rows
-template <int rows = attention_rows>
+/// @tparam rows  of the tile; warps beyond them process the same rows
+template <int rows>
 struct ThreadPlace {
   /// The warp's first row in the tile.
   int warp_row = static_cast<int>(threadIdx.x) / 32 * 16 % rows;
@@ -113,51 +140,51 @@ __device__ inline std::uint32_t shared_tiles() {
          tile_alignment;
 }
 
-/// Starts scores = a · bᵀ over all columns of rows `a_row` to `a_row + 63` of a and `row` to
-/// `row + 63` of b.
-template <int a_rows, int rows, int columns>
-__device__ void start_scores(Accumulator& scores, SharedTile<a_rows, columns> a, int a_row,
+/// Starts scores = a · bᵀ over all columns of rows `a_row` to `a_row + 63` of a, and of b's rows
+/// from `row` on.
+template <class Cores, int n, int a_rows, int rows, int columns>
+__device__ void start_scores(Accumulator<n>& scores, SharedTile<a_rows, columns> a, int a_row,
                              SharedTile<rows, columns> b, int row) {
 #pragma unroll
   for (int k = 0; k < columns; k += product_depth) {
-    multiply(scores, a.descriptor(a_row, k), b.descriptor(row, k), k > 0);
+    Cores::multiply(scores, a, a_row, b, row, k, k > 0);
   }
 }
-/// Starts scores = a · bᵀ over all columns of rows `row` to `row + 63` of b.
-template <int rows, int columns>
-__device__ void start_scores(Accumulator& scores, const Fragment (&a)[columns / product_depth],
+/// Starts scores = a · bᵀ over all columns of b's rows from `row` on.
+template <class Cores, int n, int rows, int columns>
+__device__ void start_scores(Accumulator<n>& scores, const Fragment (&a)[columns / product_depth],
                              SharedTile<rows, columns> b, int row) {
 #pragma unroll
   for (int k = 0; k < columns / product_depth; ++k) {
-    multiply<false>(scores, a[k], b.descriptor(row, k * product_depth), k > 0);
+    Cores::multiply(scores, a[k], b, row, k * product_depth, k > 0);
   }
 }
 
 /// Starts sums += a · b, where a's columns correspond to b's rows from `row` on.
-template <int depth, int rows, int columns>
-__device__ void start_sums(Accumulator (&sums)[columns / panel_columns], const Fragment (&a)[depth],
-                           SharedTile<rows, columns> b, int row) {
+template <class Cores, int depth, int rows, int columns>
+__device__ void start_sums(Accumulator<> (&sums)[columns / panel_columns],
+                           const Fragment (&a)[depth], SharedTile<rows, columns> b, int row) {
 #pragma unroll
   for (int k = 0; k < depth; ++k) {
 #pragma unroll
     for (int panel = 0; panel < columns / panel_columns; ++panel) {
-      multiply<true>(sums[panel], a[k],
-                     b.descriptor(row + k * product_depth, panel * panel_columns), true);
+      Cores::multiply_rows(sums[panel], a[k], b, row + k * product_depth, panel * panel_columns);
     }
   }
 }
 
 template <int count>
-__device__ void set_zero(Accumulator (&sums)[count]) {
+__device__ void set_zero(Accumulator<> (&sums)[count]) {
 #pragma unroll
   for (int i = 0; i < 32 * count; ++i) sums[i / 32].values[i % 32] = 0.0f;
 }
 
 /// Sets scores of keys after their query to −∞. Rows are queries.
 /// @param distance  the thread's first query minus its first key
-__device__ inline void hide_later_keys(Accumulator& scores, int distance) {
+template <int n>
+__device__ void hide_later_keys(Accumulator<n>& scores, int distance) {
 #pragma unroll
-  for (int i = 0; i < 32; ++i) {
+  for (int i = 0; i < n / 2; ++i) {
     const int column = i / 4 * 8 + i % 2;
     const int row = i / 2 % 2 * 8;
     if (column > distance + row) scores.values[i] = -INFINITY;
@@ -166,18 +193,21 @@ __device__ inline void hide_later_keys(Accumulator& scores, int distance) {
 
 /// Sets scores of keys before the documents or windows of the thread's two rows to −∞.
 /// @param before  number of hidden keys at the start of each row, from the thread's first column on
-__device__ inline void hide_earlier_keys(Accumulator& scores, const int (&before)[2]) {
+template <int n>
+__device__ void hide_earlier_keys(Accumulator<n>& scores, const int (&before)[2]) {
 #pragma unroll
-  for (int i = 0; i < 32; ++i) {
+  for (int i = 0; i < n / 2; ++i) {
     if (i / 4 * 8 + i % 2 < before[i / 2 % 2]) scores.values[i] = -INFINITY;
   }
 }
 
 /// Rounds probabilities for use as the first operand of the next product.
-template <int count>
-__device__ void to_fragments(const Accumulator (&sums)[count], Fragment (&fragments)[4 * count]) {
+template <int n, int count>
+__device__ void to_fragments(const Accumulator<n> (&sums)[count],
+                             Fragment (&fragments)[n / product_depth * count]) {
+  constexpr int each = n / product_depth;
 #pragma unroll
-  for (int k = 0; k < 4 * count; ++k) fragments[k] = to_fragment(sums[k / 4], k % 4);
+  for (int k = 0; k < each * count; ++k) fragments[k] = to_fragment(sums[k / each], k % each);
 }
 
 }  // namespace octavo::detail

@@ -16,15 +16,16 @@ struct SoftmaxRows {
 /// @tparam may_hide_all  a row may not have seen a key yet; its exponentials are then 0
 /// @param scale          includes log2(e)
 /// @param factors        written: factors for the sums so far
-template <bool may_hide_all, int count>
-__device__ void softmax_step(Accumulator (&scores)[count], float scale, SoftmaxRows& rows,
+template <bool may_hide_all, int n, int count>
+__device__ void softmax_step(Accumulator<n> (&scores)[count], float scale, SoftmaxRows& rows,
                              float (&factors)[2]) {
+  constexpr int half = n / 2;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     float largest = rows.largest[h];
 #pragma unroll
-    for (int i = 0; i < 32 * count; ++i) {
-      if (i / 2 % 2 == h) largest = fmaxf(largest, scores[i / 32].values[i % 32]);
+    for (int i = 0; i < half * count; ++i) {
+      if (i / 2 % 2 == h) largest = fmaxf(largest, scores[i / half].values[i % half]);
     }
     largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
     largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
@@ -34,9 +35,9 @@ __device__ void softmax_step(Accumulator (&scores)[count], float scale, SoftmaxR
     const float shift = base * scale;
     float sum = 0.0f;
 #pragma unroll
-    for (int i = 0; i < 32 * count; ++i) {
+    for (int i = 0; i < half * count; ++i) {
       if (i / 2 % 2 != h) continue;
-      float& value = scores[i / 32].values[i % 32];
+      float& value = scores[i / half].values[i % half];
       value = fast_exp2(fmaf(value, scale, -shift));
       sum += value;
     }
@@ -45,10 +46,13 @@ __device__ void softmax_step(Accumulator (&scores)[count], float scale, SoftmaxR
 }
 
 /// Shared memory of the forward: the queries, and two stages of keys and values.
-template <int columns>
+template <class Cores, int columns>
 struct ForwardTiles {
-  using Queries = SharedTile<attention_rows, columns>;
-  using Keys = SharedTile<forward_keys<columns>, columns>;
+  using Sizes = AttentionSizes<Cores, columns>;
+  static constexpr int rows = Sizes::forward_rows;
+  static constexpr int threads = attention_threads(rows);
+  using Queries = SharedTile<rows, columns>;
+  using Keys = SharedTile<Sizes::forward_keys, columns>;
   static constexpr int bytes = Queries::bytes + 4 * Keys::bytes + tile_alignment;
 
   std::uint32_t base = shared_tiles();
@@ -60,30 +64,31 @@ struct ForwardTiles {
   [[nodiscard]] __device__ Keys values(int stage) const { return keys(2 + stage); }
 };
 
-/// Computes, in each block of threads, the outputs of 128 queries of one head, longest rows first.
-/// The product for the scores of the next keys overlaps that of the current probabilities with the
-/// values.
+/// Computes the outputs of a block's queries of one head, longest rows first. The product for the
+/// scores of the next keys overlaps that of the current probabilities with the values.
 /// @tparam bounded  whether documents or a window hide keys: those before the first query's are
 ///                  skipped
 /// Source: Shah et al. 2024, arXiv 2407.08608.
-template <int columns, bool bounded>
-OCTAVO_KERNEL __launch_bounds__(attention_threads,
-                                1) void attention_forward_kernel(const Bf16* qkv, Bf16* output,
-                                                                 float* log_sum_exp,
-                                                                 AttentionGeometry geometry) {
-  constexpr int keys_a_step = forward_keys<columns>;
-  constexpr int key_products = keys_a_step / product_side;
-  constexpr bool queries_in_registers = columns <= narrow_columns;
+template <class Cores, int columns, bool bounded>
+__device__ __forceinline__ void attention_forward_block(const Bf16* qkv, Bf16* output,
+                                                        float* log_sum_exp,
+                                                        const AttentionGeometry& geometry) {
+  using Tiles = ForwardTiles<Cores, columns>;
+  constexpr int threads = Tiles::threads;
+  constexpr int keys_a_step = Tiles::Sizes::forward_keys;
+  constexpr int product_keys = keys_a_step < product_side ? keys_a_step : product_side;
+  constexpr int key_products = keys_a_step / product_keys;
+  constexpr bool queries_in_registers = Tiles::Sizes::is_narrow;
   const int tokens = geometry.tokens;
   const int heads = geometry.heads;
   const int dim = geometry.head_dim;
-  const ForwardTiles<columns> tiles;
-  const ThreadPlace<> place;
+  const Tiles tiles;
+  const ThreadPlace<Tiles::rows> place;
   const int head = static_cast<int>(blockIdx.x) % heads;
   const int sequence = static_cast<int>(blockIdx.x) / heads;
   const int kv_head = head / geometry.group();
-  const int first = static_cast<int>(gridDim.y - 1 - blockIdx.y) * attention_rows;
-  const int steps = (min(first + attention_rows, tokens) + keys_a_step - 1) / keys_a_step;
+  const int first = static_cast<int>(gridDim.y - 1 - blockIdx.y) * Tiles::rows;
+  const int steps = (min(first + Tiles::rows, tokens) + keys_a_step - 1) / keys_a_step;
   const Index stride = geometry.stride();
   const auto begin_of = [&](int row) {
     return geometry.begin<bounded>(sequence, min(first + row, tokens - 1));
@@ -96,26 +101,26 @@ OCTAVO_KERNEL __launch_bounds__(attention_threads,
 
   const auto copy_keys = [&](int step) {
     if (step < steps) {
-      copy_tile<attention_threads>(tiles.keys(step % 2),
-                                   qkv + geometry.key(sequence, step * keys_a_step, kv_head),
-                                   stride, tokens - step * keys_a_step, dim);
+      copy_tile<threads>(tiles.keys(step % 2),
+                         qkv + geometry.key(sequence, step * keys_a_step, kv_head), stride,
+                         tokens - step * keys_a_step, dim);
     }
   };
   const auto copy_values = [&](int step) {
     if (step < steps) {
-      copy_tile<attention_threads>(tiles.values(step % 2),
-                                   qkv + geometry.value(sequence, step * keys_a_step, kv_head),
-                                   stride, tokens - step * keys_a_step, dim);
+      copy_tile<threads>(tiles.values(step % 2),
+                         qkv + geometry.value(sequence, step * keys_a_step, kv_head), stride,
+                         tokens - step * keys_a_step, dim);
     }
   };
-  copy_tile<attention_threads>(tiles.queries(), qkv + geometry.query(sequence, first, head), stride,
-                               tokens - first, dim);
+  copy_tile<threads>(tiles.queries(), qkv + geometry.query(sequence, first, head), stride,
+                     tokens - first, dim);
   copy_keys(start);
   commit_copies();
   copy_keys(start + 1);
   copy_values(start);
   commit_copies();
-  wait_for_copies<1>();
+  Cores::template wait_for_copies<1>();
 
   Fragment queries[queries_in_registers ? columns / product_depth : 1] = {};
   if constexpr (queries_in_registers) {
@@ -124,9 +129,9 @@ OCTAVO_KERNEL __launch_bounds__(attention_threads,
       queries[k] = load_fragment(tiles.queries(), place.warp_row, k);
     }
   }
-  Accumulator scores[key_products];
-  Accumulator sums[columns / panel_columns];
-  Fragment probabilities[4 * key_products];
+  Accumulator<product_keys> scores[key_products];
+  Accumulator<> sums[columns / panel_columns];
+  Fragment probabilities[keys_a_step / product_depth];
   SoftmaxRows rows;
   float factors[2];
   const float scale = geometry.scale() * log2_e;
@@ -135,26 +140,26 @@ OCTAVO_KERNEL __launch_bounds__(attention_threads,
     for (int n = 0; n < key_products; ++n) {
       const auto keys = tiles.keys(step % 2);
       if constexpr (queries_in_registers) {
-        start_scores(scores[n], queries, keys, n * product_side);
+        start_scores<Cores>(scores[n], queries, keys, n * product_keys);
       } else {
-        start_scores(scores[n], tiles.queries(), place.group_row, keys, n * product_side);
+        start_scores<Cores>(scores[n], tiles.queries(), place.group_row, keys, n * product_keys);
       }
     }
-    commit_products();
+    Cores::commit_products();
   };
   const auto softmax = [&](int step) {
     const int distance = first + place.row - step * keys_a_step - place.column;
     if ((step + 1) * keys_a_step > first + place.group_row) {
 #pragma unroll
       for (int n = 0; n < key_products; ++n) {
-        hide_later_keys(scores[n], distance - n * product_side);
+        hide_later_keys(scores[n], distance - n * product_keys);
       }
     }
     if constexpr (bounded) {
       if (step * keys_a_step < latest_begin) {
 #pragma unroll
         for (int n = 0; n < key_products; ++n) {
-          const int column = step * keys_a_step + n * product_side + place.column;
+          const int column = step * keys_a_step + n * product_keys + place.column;
           hide_earlier_keys(scores[n], {begins[0] - column, begins[1] - column});
         }
       }
@@ -163,35 +168,35 @@ OCTAVO_KERNEL __launch_bounds__(attention_threads,
   };
 
   set_zero(sums);
-  begin_products(queries, scores);
+  Cores::begin_products(queries, scores);
   start_step(start);
-  wait_for_products<0>(scores);
+  Cores::template wait_for_products<0>(scores);
   softmax(start);
   to_fragments(scores, probabilities);
   for (int step = start; step + 1 < steps; ++step) {
-    wait_for_copies<0>();
+    Cores::template wait_for_copies<0>();
     copy_keys(step + 2);
     copy_values(step + 1);
     commit_copies();
-    begin_products(queries, scores, probabilities, sums);
+    Cores::begin_products(queries, scores, probabilities, sums);
     start_step(step + 1);
-    start_sums(sums, probabilities, tiles.values(step % 2), 0);
-    commit_products();
-    wait_for_products<1>(scores);
+    start_sums<Cores>(sums, probabilities, tiles.values(step % 2), 0);
+    Cores::commit_products();
+    Cores::template wait_for_products<1>(scores);
     softmax(step + 1);
-    wait_for_products<0>(sums, probabilities);
+    Cores::template wait_for_products<0>(sums, probabilities);
 #pragma unroll
-    for (Accumulator& one : sums) {
+    for (Accumulator<>& one : sums) {
 #pragma unroll
       for (int i = 0; i < 32; ++i) one.values[i] *= factors[i / 2 % 2];
     }
     to_fragments(scores, probabilities);
   }
-  wait_for_copies<0>();
-  begin_products(probabilities, sums);
-  start_sums(sums, probabilities, tiles.values((steps - 1) % 2), 0);
-  commit_products();
-  wait_for_products<0>(sums, probabilities);
+  Cores::template wait_for_copies<0>();
+  Cores::begin_products(probabilities, sums);
+  start_sums<Cores>(sums, probabilities, tiles.values((steps - 1) % 2), 0);
+  Cores::commit_products();
+  Cores::template wait_for_products<0>(sums, probabilities);
 
   float inverse[2];
 #pragma unroll
@@ -209,6 +214,22 @@ OCTAVO_KERNEL __launch_bounds__(attention_threads,
   store_tile(sums, inverse, tiles.queries(), place.warp_row,
              output + geometry.output(sequence, first, head), geometry.output_stride(),
              tokens - first, dim);
+}
+
+/// Runs attention_forward_block on GPUs that have the tensor cores.
+template <class Cores, int columns, bool bounded>
+OCTAVO_KERNEL __launch_bounds__(
+    ForwardTiles<Cores, columns>::threads,
+    AttentionSizes<Cores, columns>::blocks) void attention_forward_kernel(const Bf16* qkv,
+                                                                          Bf16* output,
+                                                                          float* log_sum_exp,
+                                                                          AttentionGeometry
+                                                                              geometry) {
+  if constexpr (Cores::exist) {
+    attention_forward_block<Cores, columns, bounded>(qkv, output, log_sum_exp, geometry);
+  } else {
+    __trap();
+  }
 }
 
 }  // namespace octavo::detail

@@ -10,13 +10,17 @@ namespace octavo OCTAVO_ABI::detail {
 /// 64 in wide tiles, over all queries of the group's heads in a fixed order. Products are
 /// transposed: rows are keys.
 /// @tparam bounded  whether documents or a window hide keys: queries that see none are skipped
-template <int columns, bool bounded>
-OCTAVO_KERNEL __launch_bounds__(attention_threads, 1) void attention_key_gradient_kernel(
-    AttentionBackwardArguments arguments, AttentionGeometry geometry) {
+template <class Cores, int columns, bool bounded>
+__device__ __forceinline__ void attention_key_gradient_block(
+    const AttentionBackwardArguments& arguments, const AttentionGeometry& geometry) {
   const int tokens = geometry.tokens;
   const int kv_heads = geometry.kv_heads;
   const int dim = geometry.head_dim;
-  using Tiles = BackwardTiles<columns>;
+  using Tiles = BackwardTiles<Cores, columns>;
+  constexpr int threads = Tiles::threads;
+  constexpr int step_rows = Tiles::step_rows;
+  constexpr int query_count = Tiles::Sizes::backward_queries;  // of a product
+  constexpr bool in_registers = Tiles::Sizes::keys_in_registers;
   const Tiles tiles;
   const typename Tiles::Place place;
   const int kv_head = static_cast<int>(blockIdx.x) % kv_heads;
@@ -28,30 +32,29 @@ OCTAVO_KERNEL __launch_bounds__(attention_threads, 1) void attention_key_gradien
   const int end = end_of(Tiles::rows - 1);  // end of the queries that attend to one of the keys
   const int first_end = end_of(0);
   const int ends[2] = {end_of(place.row), end_of(place.row + 8)};
-  const int steps_a_head = (end - first + backward_rows - 1) / backward_rows;
+  const int steps_a_head = (end - first + step_rows - 1) / step_rows;
   const int steps = steps_a_head * geometry.group();
   const Index stride = geometry.stride();
 
   const auto head_of = [&](int step) { return kv_head * geometry.group() + step / steps_a_head; };
-  const auto query_of = [&](int step) { return first + step % steps_a_head * backward_rows; };
+  const auto query_of = [&](int step) { return first + step % steps_a_head * step_rows; };
   const auto copy_step = [&](int step) {
     if (step < steps) {
       const int head = head_of(step);
       const int query = query_of(step);
-      copy_tile<attention_threads>(tiles.passing(0, step % 2),
-                                   arguments.qkv + geometry.query(sequence, query, head), stride,
-                                   tokens - query, dim);
-      copy_tile<attention_threads>(
-          tiles.passing(1, step % 2),
-          arguments.output_gradient + geometry.output(sequence, query, head),
-          geometry.output_stride(), tokens - query, dim);
+      copy_tile<threads>(tiles.passing(0, step % 2),
+                         arguments.qkv + geometry.query(sequence, query, head), stride,
+                         tokens - query, dim);
+      copy_tile<threads>(tiles.passing(1, step % 2),
+                         arguments.output_gradient + geometry.output(sequence, query, head),
+                         geometry.output_stride(), tokens - query, dim);
     }
     commit_copies();
   };
   // The first 64 threads fetch log-sum-exps, the next 64 deltas. A query beyond the sequence has
   // probability 0 everywhere.
-  const int fetched = static_cast<int>(threadIdx.x) / backward_rows;
-  const int fetched_query = static_cast<int>(threadIdx.x) % backward_rows;
+  const int fetched = static_cast<int>(threadIdx.x) / step_rows;
+  const int fetched_query = static_cast<int>(threadIdx.x) % step_rows;
   const auto fetch_statistic = [&](int step) {
     if (fetched > 1 || step >= steps) return 0.0f;
     const int query = query_of(step) + fetched_query;
@@ -63,14 +66,24 @@ OCTAVO_KERNEL __launch_bounds__(attention_threads, 1) void attention_key_gradien
     if (fetched <= 1) store_shared(tiles.statistic(fetched, step % 2, fetched_query), value);
   };
 
-  copy_tile<attention_threads>(tiles.own(0), arguments.qkv + geometry.key(sequence, first, kv_head),
-                               stride, tokens - first, dim);
-  copy_tile<attention_threads>(tiles.own(1),
-                               arguments.qkv + geometry.value(sequence, first, kv_head), stride,
-                               tokens - first, dim);
+  copy_tile<threads>(tiles.own(0), arguments.qkv + geometry.key(sequence, first, kv_head), stride,
+                     tokens - first, dim);
+  copy_tile<threads>(tiles.own(1), arguments.qkv + geometry.value(sequence, first, kv_head), stride,
+                     tokens - first, dim);
   copy_step(0);
   keep_statistic(0, fetch_statistic(0));
 
+  constexpr int fragments = in_registers ? columns / product_depth : 1;
+  Fragment keys[fragments] = {};
+  Fragment values[fragments] = {};
+  if constexpr (in_registers) {
+    Cores::template wait_for_copies<0>();
+#pragma unroll
+    for (int k = 0; k < fragments; ++k) {
+      keys[k] = load_fragment(tiles.own(0), place.warp_row, k);
+      values[k] = load_fragment(tiles.own(1), place.warp_row, k);
+    }
+  }
   typename Tiles::Sums key_sums;
   typename Tiles::Sums value_sums;
   set_zero(key_sums);
@@ -78,60 +91,70 @@ OCTAVO_KERNEL __launch_bounds__(attention_threads, 1) void attention_key_gradien
   const float scale = geometry.scale() * log2_e;
   for (int step = 0; step < steps; ++step) {
     const int stage = step % 2;
-    wait_for_copies<0>();
+    Cores::template wait_for_copies<0>();
     copy_step(step + 1);
     const float statistic = fetch_statistic(step + 1);
     const auto queries = tiles.passing(0, stage);
     const auto output_gradients = tiles.passing(1, stage);
 
-    Accumulator scores[1];
-    Accumulator probability_gradients[1];
-    begin_products(scores, probability_gradients);
-    start_scores(scores[0], tiles.own(0), place.group_row, queries, 0);
-    commit_products();
-    start_scores(probability_gradients[0], tiles.own(1), place.group_row, output_gradients, 0);
-    commit_products();
-    wait_for_products<1>(scores);
+#pragma unroll 1
+    for (int row = 0; row < step_rows; row += query_count) {
+      const int query = query_of(step) + row;
+      Accumulator<query_count> scores[1];
+      Accumulator<query_count> probability_gradients[1];
+      Cores::begin_products(scores, probability_gradients);
+      if constexpr (in_registers) {
+        start_scores<Cores>(scores[0], keys, queries, row);
+        Cores::commit_products();
+        start_scores<Cores>(probability_gradients[0], values, output_gradients, row);
+      } else {
+        start_scores<Cores>(scores[0], tiles.own(0), place.group_row, queries, row);
+        Cores::commit_products();
+        start_scores<Cores>(probability_gradients[0], tiles.own(1), place.group_row,
+                            output_gradients, row);
+      }
+      Cores::commit_products();
+      Cores::template wait_for_products<1>(scores);
 
-    // Query minus key, as far as it depends on the position in the tile.
-    const int distance = query_of(step) + place.column - first - place.row;
-    const bool hides = query_of(step) < first + place.group_row + product_side;
-    const bool hides_later = bounded && query_of(step) + backward_rows > first_end;
+      // Query minus key, as far as it depends on the position in the tile.
+      const int distance = query + place.column - first - place.row;
+      const bool hides = query < first + place.group_row + product_side;
+      const bool hides_later = bounded && query + query_count > first_end;
 #pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      const float2 sums = load_shared_pair(tiles.statistic(0, stage, 8 * j + place.column));
+      for (int j = 0; j < query_count / 8; ++j) {
+        const float2 sums = load_shared_pair(tiles.statistic(0, stage, row + 8 * j + place.column));
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        float& value = scores[0].values[4 * j + i];
-        value = fast_exp2(fmaf(value, scale, -(i % 2 == 0 ? sums.x : sums.y)));
-        if (hides && distance + 8 * j + i % 2 < i / 2 * 8) value = 0.0f;
-        if (hides_later && query_of(step) + place.column + 8 * j + i % 2 >= ends[i / 2]) {
-          value = 0.0f;
+        for (int i = 0; i < 4; ++i) {
+          float& value = scores[0].values[4 * j + i];
+          value = fast_exp2(fmaf(value, scale, -(i % 2 == 0 ? sums.x : sums.y)));
+          if (hides && distance + 8 * j + i % 2 < i / 2 * 8) value = 0.0f;
+          if (hides_later && query + place.column + 8 * j + i % 2 >= ends[i / 2]) value = 0.0f;
         }
       }
-    }
-    Fragment probabilities[4];
-    to_fragments(scores, probabilities);
-    begin_products(probabilities, value_sums);
-    start_sums(value_sums, probabilities, Tiles::summed(output_gradients, place), 0);
-    commit_products();
-    wait_for_products<1>(probability_gradients);
+      Fragment probabilities[query_count / product_depth];
+      to_fragments(scores, probabilities);
+      Cores::begin_products(probabilities, value_sums);
+      start_sums<Cores>(value_sums, probabilities, Tiles::summed(output_gradients, place), row);
+      Cores::commit_products();
+      Cores::template wait_for_products<1>(probability_gradients);
 #pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      const float2 deltas = load_shared_pair(tiles.statistic(1, stage, 8 * j + place.column));
+      for (int j = 0; j < query_count / 8; ++j) {
+        const float2 deltas =
+            load_shared_pair(tiles.statistic(1, stage, row + 8 * j + place.column));
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        float& value = probability_gradients[0].values[4 * j + i];
-        value = scores[0].values[4 * j + i] * (value - (i % 2 == 0 ? deltas.x : deltas.y));
+        for (int i = 0; i < 4; ++i) {
+          float& value = probability_gradients[0].values[4 * j + i];
+          value = scores[0].values[4 * j + i] * (value - (i % 2 == 0 ? deltas.x : deltas.y));
+        }
       }
+      Fragment score_gradients[query_count / product_depth];
+      to_fragments(probability_gradients, score_gradients);
+      Cores::begin_products(score_gradients, key_sums);
+      start_sums<Cores>(key_sums, score_gradients, Tiles::summed(queries, place), row);
+      Cores::commit_products();
+      if (row + query_count == step_rows) keep_statistic(step + 1, statistic);
+      Cores::template wait_for_products<0>(value_sums, key_sums, probabilities, score_gradients);
     }
-    Fragment score_gradients[4];
-    to_fragments(probability_gradients, score_gradients);
-    begin_products(score_gradients, key_sums);
-    start_sums(key_sums, score_gradients, Tiles::summed(queries, place), 0);
-    commit_products();
-    keep_statistic(step + 1, statistic);
-    wait_for_products<0>(value_sums, key_sums, probabilities, score_gradients);
   }
 
   tiles.store(key_sums, geometry.scale(), 0, place,
@@ -140,6 +163,20 @@ OCTAVO_KERNEL __launch_bounds__(attention_threads, 1) void attention_key_gradien
   tiles.store(value_sums, 1.0f, 1, place,
               arguments.qkv_gradient + geometry.value(sequence, first, kv_head), stride,
               tokens - first, dim);
+}
+
+/// Runs attention_key_gradient_block on GPUs that have the tensor cores.
+template <class Cores, int columns, bool bounded>
+OCTAVO_KERNEL __launch_bounds__(
+    BackwardTiles<Cores, columns>::threads,
+    AttentionSizes<Cores, columns>::
+        blocks) void attention_key_gradient_kernel(AttentionBackwardArguments arguments,
+                                                   AttentionGeometry geometry) {
+  if constexpr (Cores::exist) {
+    attention_key_gradient_block<Cores, columns, bounded>(arguments, geometry);
+  } else {
+    __trap();
+  }
 }
 
 }  // namespace octavo::detail

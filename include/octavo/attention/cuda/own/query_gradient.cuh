@@ -11,13 +11,15 @@ namespace octavo OCTAVO_ABI::detail {
 /// Computes, in each block of threads, the gradients of 128 queries of one head, or of 64 in wide
 /// tiles, longest rows first.
 /// @tparam bounded  see attention_forward_kernel
-template <int columns, bool bounded>
-OCTAVO_KERNEL __launch_bounds__(attention_threads, 1) void attention_query_gradient_kernel(
-    AttentionBackwardArguments arguments, AttentionGeometry geometry) {
+template <class Cores, int columns, bool bounded>
+__device__ __forceinline__ void attention_query_gradient_block(
+    const AttentionBackwardArguments& arguments, const AttentionGeometry& geometry) {
   const int tokens = geometry.tokens;
   const int heads = geometry.heads;
   const int dim = geometry.head_dim;
-  using Tiles = BackwardTiles<columns>;
+  using Tiles = BackwardTiles<Cores, columns>;
+  constexpr int threads = Tiles::threads;
+  constexpr int step_rows = Tiles::step_rows;
   constexpr bool in_registers = !Tiles::divides_columns;
   const Tiles tiles;
   const typename Tiles::Place place;
@@ -25,34 +27,34 @@ OCTAVO_KERNEL __launch_bounds__(attention_threads, 1) void attention_query_gradi
   const int sequence = static_cast<int>(blockIdx.x) / heads;
   const int kv_head = head / geometry.group();
   const int first = static_cast<int>(gridDim.y - 1 - blockIdx.y) * Tiles::rows;
-  const int steps = (min(first + Tiles::rows, tokens) + backward_rows - 1) / backward_rows;
+  const int steps = (min(first + Tiles::rows, tokens) + step_rows - 1) / step_rows;
   const Index stride = geometry.stride();
   const auto begin_of = [&](int row) {
     return geometry.begin<bounded>(sequence, min(first + row, tokens - 1));
   };
-  const int start = begin_of(0) / backward_rows;  // the first step
+  const int start = begin_of(0) / step_rows;  // the first step
   const int begins[2] = {begin_of(place.row), begin_of(place.row + 8)};
 
   const auto copy_step = [&](int step) {
     if (step < steps) {
-      const int key = step * backward_rows;
-      copy_tile<attention_threads>(tiles.passing(0, step % 2),
-                                   arguments.qkv + geometry.key(sequence, key, kv_head), stride,
-                                   tokens - key, dim);
-      copy_tile<attention_threads>(tiles.passing(1, step % 2),
-                                   arguments.qkv + geometry.value(sequence, key, kv_head), stride,
-                                   tokens - key, dim);
+      const int key = step * step_rows;
+      copy_tile<threads>(tiles.passing(0, step % 2),
+                         arguments.qkv + geometry.key(sequence, key, kv_head), stride, tokens - key,
+                         dim);
+      copy_tile<threads>(tiles.passing(1, step % 2),
+                         arguments.qkv + geometry.value(sequence, key, kv_head), stride,
+                         tokens - key, dim);
     }
     commit_copies();
   };
-  copy_tile<attention_threads>(tiles.own(0), arguments.qkv + geometry.query(sequence, first, head),
-                               stride, tokens - first, dim);
-  copy_tile<attention_threads>(tiles.own(1),
-                               arguments.output_gradient + geometry.output(sequence, first, head),
-                               geometry.output_stride(), tokens - first, dim);
+  copy_tile<threads>(tiles.own(0), arguments.qkv + geometry.query(sequence, first, head), stride,
+                     tokens - first, dim);
+  copy_tile<threads>(tiles.own(1),
+                     arguments.output_gradient + geometry.output(sequence, first, head),
+                     geometry.output_stride(), tokens - first, dim);
   copy_step(start);
   copy_step(start + 1);
-  wait_for_copies<1>();
+  Cores::template wait_for_copies<1>();
 
   constexpr int fragments = in_registers ? columns / product_depth : 1;
   Fragment queries[fragments] = {};
@@ -81,50 +83,50 @@ OCTAVO_KERNEL __launch_bounds__(attention_threads, 1) void attention_query_gradi
   const auto advance = [&](int step, auto hides) {
     const auto keys = tiles.passing(0, step % 2);
     const auto values = tiles.passing(1, step % 2);
-    Accumulator scores[1];
-    Accumulator probability_gradients[1];
-    begin_products(scores, probability_gradients, queries, output_gradients);
+    Accumulator<step_rows> scores[1];
+    Accumulator<step_rows> probability_gradients[1];
+    Cores::begin_products(scores, probability_gradients, queries, output_gradients);
     if constexpr (in_registers) {
-      start_scores(scores[0], queries, keys, 0);
-      commit_products();
-      start_scores(probability_gradients[0], output_gradients, values, 0);
+      start_scores<Cores>(scores[0], queries, keys, 0);
+      Cores::commit_products();
+      start_scores<Cores>(probability_gradients[0], output_gradients, values, 0);
     } else {
-      start_scores(scores[0], tiles.own(0), place.group_row, keys, 0);
-      commit_products();
-      start_scores(probability_gradients[0], tiles.own(1), place.group_row, values, 0);
+      start_scores<Cores>(scores[0], tiles.own(0), place.group_row, keys, 0);
+      Cores::commit_products();
+      start_scores<Cores>(probability_gradients[0], tiles.own(1), place.group_row, values, 0);
     }
-    commit_products();
-    wait_for_products<1>(scores);
+    Cores::commit_products();
+    Cores::template wait_for_products<1>(scores);
     if constexpr (decltype(hides)::value) {
-      hide_later_keys(scores[0], first + place.row - step * backward_rows - place.column);
+      hide_later_keys(scores[0], first + place.row - step * step_rows - place.column);
       if constexpr (bounded) {
-        const int column = step * backward_rows + place.column;
+        const int column = step * step_rows + place.column;
         hide_earlier_keys(scores[0], {begins[0] - column, begins[1] - column});
       }
     }
 #pragma unroll
-    for (int i = 0; i < 32; ++i) {
+    for (int i = 0; i < step_rows / 2; ++i) {
       float& value = scores[0].values[i];
       value = fast_exp2(fmaf(value, scale, -shift[i / 2 % 2]));
     }
-    wait_for_products<0>(probability_gradients);
+    Cores::template wait_for_products<0>(probability_gradients);
 #pragma unroll
-    for (int i = 0; i < 32; ++i) {
+    for (int i = 0; i < step_rows / 2; ++i) {
       float& value = probability_gradients[0].values[i];
       value = scores[0].values[i] * (value - delta[i / 2 % 2]);
     }
-    Fragment score_gradients[4];
+    Fragment score_gradients[step_rows / product_depth];
     to_fragments(probability_gradients, score_gradients);
-    begin_products(score_gradients, query_sums);
-    start_sums(query_sums, score_gradients, Tiles::summed(keys, place), 0);
-    commit_products();
-    wait_for_products<0>(query_sums, score_gradients);
+    Cores::begin_products(score_gradients, query_sums);
+    start_sums<Cores>(query_sums, score_gradients, Tiles::summed(keys, place), 0);
+    Cores::commit_products();
+    Cores::template wait_for_products<0>(query_sums, score_gradients);
     __syncthreads();
     copy_step(step + 2);
-    wait_for_copies<1>();
+    Cores::template wait_for_copies<1>();
   };
-  const int last_hiding = (begin_of(Tiles::rows - 1) + backward_rows - 1) / backward_rows;
-  const int first_hiding = max(start, first / backward_rows);
+  const int last_hiding = (begin_of(Tiles::rows - 1) + step_rows - 1) / step_rows;
+  const int first_hiding = max(start, first / step_rows);
   for (int step = start; step < first_hiding; ++step) {
     if (bounded && step < last_hiding) {
       advance(step, std::true_type());
@@ -136,6 +138,20 @@ OCTAVO_KERNEL __launch_bounds__(attention_threads, 1) void attention_query_gradi
   tiles.store(query_sums, geometry.scale(), 0, place,
               arguments.qkv_gradient + geometry.query(sequence, first, head), stride,
               tokens - first, dim);
+}
+
+/// Runs attention_query_gradient_block on GPUs that have the tensor cores.
+template <class Cores, int columns, bool bounded>
+OCTAVO_KERNEL __launch_bounds__(
+    BackwardTiles<Cores, columns>::threads,
+    AttentionSizes<Cores, columns>::
+        blocks) void attention_query_gradient_kernel(AttentionBackwardArguments arguments,
+                                                     AttentionGeometry geometry) {
+  if constexpr (Cores::exist) {
+    attention_query_gradient_block<Cores, columns, bounded>(arguments, geometry);
+  } else {
+    __trap();
+  }
 }
 
 }  // namespace octavo::detail
