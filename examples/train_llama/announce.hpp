@@ -8,6 +8,7 @@
 #include <train_llama/kept.hpp>
 #include <train_llama/manifest_summary.hpp>
 #include <train_llama/options.hpp>
+#include <train_llama/pace.hpp>
 #include <train_llama/program.hpp>
 
 #include <fmt/format.h>
@@ -121,14 +122,21 @@ inline void announce(const octavo::TrainingSession& session, const Options& opti
   programs::flush_output();
 }
 
-/// Prints if there is nothing to train, or if the trained weights are not kept.
+/// Prints the length of the run, or that there is nothing to train, and if the trained weights are
+/// not kept.
 /// @param done  steps that the run has taken before
 inline void announce_steps(const Options& options, octavo::Index done) {
   if (done >= options.steps) {
     fmt::print("run | nothing to train: the run is at step {}, {} is {}\n", done,
                options.chats.epochs == 0 ? "--steps" : "the last one of --epochs", options.steps);
-  } else if (const std::string note = note_of_no_weights(options); !note.empty()) {
-    fmt::print("run | {}\n", note);
+  } else {
+    const double tokens = tokens_of_step(options);
+    fmt::print(
+        "run | steps {} to {} of {:.0f} tokens, {} tokens in all{}\n", done + 1, options.steps,
+        tokens, programs::tokens_text(tokens * static_cast<double>(options.steps)),
+        options.max_time == 0 ? "" : ", for at most " + programs::duration_text(options.max_time));
+    const std::string note = note_of_no_weights(options);
+    if (!note.empty()) fmt::print("run | {}\n", note);
   }
   programs::flush_output();
 }

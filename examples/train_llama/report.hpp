@@ -1,7 +1,6 @@
 // Output and files of a run.
 #pragma once
 
-#include <common/progress.hpp>
 #include <common/text.hpp>
 #include <octavo/core/timeline_figures.hpp>
 #include <octavo/io/metrics_file.hpp>
@@ -11,13 +10,14 @@
 #include <octavo/session/operand_health.hpp>
 #include <train_llama/checkpoints.hpp>
 #include <train_llama/events.hpp>
+#include <train_llama/gpu_log.hpp>
+#include <train_llama/pace.hpp>
 #include <train_llama/program.hpp>
 #include <train_llama/summary_text.hpp>
 #include <train_llama/timeline.hpp>
 
 #include <fmt/format.h>
 
-#include <chrono>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
@@ -46,6 +46,7 @@ class Report final : public octavo::RunObserver {
          octavo::MetricsFile::Lines before, const std::string& configuration, std::string recipe,
          TimelineFile& timeline, bool is_first_rank)
       : options_(options),
+        pace_(options),
         name_(name_of_run(folder)),
         recipe_(std::move(recipe)),
         timeline_(timeline),
@@ -66,6 +67,7 @@ class Report final : public octavo::RunObserver {
 
   void begin(const octavo::TrainingSession& session, const Instance& instance,
              const RunData& data) {
+    if (is_first_rank_) gpu_.open(session.facts().bus_id);
     const octavo::GemmCount gemms =
         session.manifest().planned(static_cast<std::uint64_t>(session.facts().head_chunks));
     octavo::JsonLine line;
@@ -173,6 +175,8 @@ class Report final : public octavo::RunObserver {
   void step(const octavo::StepRecord& record,
             const std::vector<octavo::OperandReport>& operands) override {
     timeline_.after_step(record.step, record.last);
+    pace_.after_step();
+    gpu_.after_step();
     const bool shown =
         record.step == first_step_ || record.last || record.step % options_.log_every == 0;
     if (shown || record.result.skipped) {
@@ -180,10 +184,11 @@ class Report final : public octavo::RunObserver {
       print(
           "step {} | epoch {:.2f} | loss {} | lr {:.2e} | norm {:.3f} | {:.1f} ms | {:.0f} "
           "tok/s "
-          "| {}{}\n",
+          "| {}{}{}{}\n",
           record.step, record.epoch, loss_text(record.result.loss, !record.result.skipped),
           record.learning_rate, record.result.gradient_norm, record.milliseconds,
-          record.tokens_per_second, recipe_,
+          record.tokens_per_second, recipe_, gpu_.text(),
+          options_.log_every > 1 ? " | " + pace_.text(record.step) : "",
           record.result.is_above_limits ? " | SKIPPED: a spike, nothing changed"
           : record.result.skipped       ? " | SKIPPED: not finite, nothing changed"
                                         : "");
@@ -202,6 +207,7 @@ class Report final : public octavo::RunObserver {
     if (record.weights_hash.has_value()) {
       line.add("weights_hash", programs::hash_text(*record.weights_hash));
     }
+    gpu_.add_to(line);
     if (!operands.empty()) line.add("operands", operand_lines(operands));
     write(line);
     write_events(record, operands);
@@ -378,6 +384,7 @@ class Report final : public octavo::RunObserver {
         .add_scalar("train/skipped", record.result.skipped ? 1 : 0)
         .add_scalar("speed/milliseconds", record.milliseconds)
         .add_scalar("speed/tokens_per_second", record.tokens_per_second);
+    gpu_.add_to(summary);
     std::vector<double> amaxes;
     for (const octavo::OperandReport& operand : operands) {
       summary.add_scalar("amax/" + operand.name, operand.amax)
@@ -444,18 +451,12 @@ class Report final : public octavo::RunObserver {
   }
 
   /// Updates the progress line, on a terminal only.
-  void progress(const octavo::StepRecord& record) {
-    const auto now = std::chrono::steady_clock::now();
-    // From step to step, including evaluations and records between them.
-    step_time_.add(std::chrono::duration<double>(now - last_step_).count());
-    last_step_ = now;
+  void progress(const octavo::StepRecord& record) const {
     if (!terminal_) return;
     const auto done = static_cast<std::size_t>(30 * record.step / options_.steps);
-    programs::tell("\r\033[K[{}{}] {}/{} | loss {} | {} left", std::string(done, '='),
+    programs::tell("\r\033[K[{}{}] {}/{} | loss {} | {}", std::string(done, '='),
                    std::string(30 - done, ' '), record.step, options_.steps,
-                   loss_text(record.result.loss, !record.result.skipped),
-                   programs::duration_text(
-                       step_time_.left(static_cast<double>(options_.steps - record.step))));
+                   loss_text(record.result.loss, !record.result.skipped), pace_.text(record.step));
     std::fflush(stderr);
   }
   void clear_progress() const {
@@ -465,6 +466,8 @@ class Report final : public octavo::RunObserver {
   }
 
   const Options& options_;
+  Pace pace_;
+  GpuLog gpu_;
   std::string name_;  ///< of the run
   std::string recipe_;
   TimelineFile& timeline_;
@@ -484,8 +487,6 @@ class Report final : public octavo::RunObserver {
   bool is_first_rank_;
   bool terminal_;
   octavo::Index first_step_ = 1;  ///< of this process
-  programs::StepTime step_time_;
-  std::chrono::steady_clock::time_point last_step_ = std::chrono::steady_clock::now();
 };
 
 }  // namespace trainer

@@ -25,7 +25,7 @@ OUTSIDE = {
     "data": POSIX + r"|glob\.h|pcre2\.h|utf8proc\.h|zlib\.h|zstd\.h",
     "io": POSIX,
     "checkpoint": POSIX,
-    "run": POSIX,
+    "run": POSIX + r"|dlfcn\.h",
 }
 
 

@@ -10,6 +10,8 @@ namespace progress_test {
 
 using programs::duration_text;
 using programs::StepTime;
+using programs::time_left_text;
+using programs::tokens_text;
 
 TEST(DurationText, HasTwoUnitsAtMost) {
   EXPECT_EQ(duration_text(0), "0 s");
@@ -18,6 +20,30 @@ TEST(DurationText, HasTwoUnitsAtMost) {
   EXPECT_EQ(duration_text(754), "12 min 34 s");
   EXPECT_EQ(duration_text(3600), "1 h 00 min");
   EXPECT_EQ(duration_text(3600 * 27.5), "27 h 30 min");
+  EXPECT_EQ(duration_text(3600 * 48), "2 d 00 h");
+  EXPECT_EQ(duration_text(3600 * 51.4), "2 d 03 h");
+  EXPECT_EQ(duration_text(3600 * 71.6), "3 d 00 h");
+}
+
+TEST(TokensText, HasThreeDigits) {
+  EXPECT_EQ(tokens_text(0), "0");
+  EXPECT_EQ(tokens_text(999), "999");
+  EXPECT_EQ(tokens_text(1000), "1.00 k");
+  EXPECT_EQ(tokens_text(8192), "8.19 k");
+  EXPECT_EQ(tokens_text(524288), "524 k");
+  EXPECT_EQ(tokens_text(999499), "999 k");
+  EXPECT_EQ(tokens_text(999500), "1.00 M");
+  EXPECT_EQ(tokens_text(9.996e6), "10.0 M");
+  EXPECT_EQ(tokens_text(1.2e9), "1.20 B");
+  EXPECT_EQ(tokens_text(15.4e12), "15.4 T");
+  EXPECT_EQ(tokens_text(2e15), "2000 T");
+}
+
+TEST(TimeLeftText, EndsAtTheLastStepOrAtTheTimeLimit) {
+  EXPECT_EQ(time_left_text(90, 1e9), "1 min 30 s left");
+  EXPECT_EQ(time_left_text(90, 30), "30 s left until --max-time");
+  EXPECT_EQ(time_left_text(90, -1), "0 s left until --max-time");
+  EXPECT_EQ(time_left_text(0, -1), "0 s left");
 }
 
 TEST(PreparationProgress, HasRatesAndTheTimeLeft) {

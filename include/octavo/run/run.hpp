@@ -7,6 +7,7 @@
 #include <octavo/run/chat_batches.hpp>
 #include <octavo/run/evaluation_batches.hpp>
 #include <octavo/run/gemm_plan_file.hpp>
+#include <octavo/run/gpu_telemetry.hpp>
 #include <octavo/run/interrupt.hpp>
 #include <octavo/run/run_totals.hpp>
 #include <octavo/run/spikes.hpp>

@@ -181,7 +181,10 @@ class SessionCore : public TrainingSession {
     facts_.sharding = options_.sharding;
     facts_.transport = communicator_.transport();
     facts_.libraries = libraries_text(context_);
-    if constexpr (std::is_same_v<D, Cuda>) facts_.card = context_.card();
+    if constexpr (std::is_same_v<D, Cuda>) {
+      facts_.card = context_.card();
+      facts_.bus_id = context_.bus_id();
+    }
     facts_.memory = arena_.plan();
     facts_.allocated_bytes = arena_.allocated();
     facts_.allocated_host_bytes = arena_.allocated_on_host();

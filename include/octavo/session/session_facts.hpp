@@ -17,6 +17,7 @@ struct SessionFacts : ModelFacts {
   std::string precision{};
   std::string optimizer{};  ///< its name and the formats of its state
   std::string card{};       ///< name of the GPU, such as "NVIDIA H200"; "" on `Cpu`
+  std::string bus_id{};     ///< PCI bus id of the GPU, such as "0000:3b:00.0"; "" on `Cpu`
   /// The GPU and the libraries that run the computation; "" on `Cpu`. See `libraries_text`.
   std::string libraries{};
   Sharding sharding{};      ///< how ranks share the work, and which of them this is

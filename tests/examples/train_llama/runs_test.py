@@ -39,6 +39,13 @@ class ARun(TrainerTest):
         self.assertRegex(self.done.out, r"(?m)^flags \| .*batch = 2, .*steps = 4")
         self.assertNotIn("learning-rate = ", self.done.out, "a flag that nobody chose is printed")
 
+    def test_prints_tokens_and_the_time_left(self):
+        done = self.train(BASE + "--batch 2 --steps 4 --warmup 4 --sample 0 --no-out --log-every 2 --max-time 7200")
+        self.assertPrints(done, "run | steps 1 to 4 of 64 tokens, 256 tokens in all, for at most 2 h 00 min")
+        self.assertRegex(done.out, r"(?m)^step 2 .* \| fp8 delayed \| 128 of 256 tokens \| [0-9]+ s left$")
+        self.assertRegex(done.out, r"(?m)^step 4 .* \| 256 of 256 tokens \| 0 s left$")
+        self.assertPrints(self.done, "run | steps 1 to 4 of 64 tokens, 256 tokens in all")
+
     def test_manifest_has_every_gemm(self):
         manifest = Path("run/manifest.txt").read_text()
         self.assertEqual(len(re.findall(r"(?m)^gemm \| ", manifest)), 15)

@@ -8,6 +8,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <array>
 #include <cstddef>
 #include <memory>
 #include <span>
@@ -81,6 +82,13 @@ class Context<Cuda> : detail::FindsBodies {
   [[nodiscard]] int gpu() const { return gpu_; }
   /// The GPU's name, such as "NVIDIA H200".
   [[nodiscard]] const std::string& card() const { return card_; }
+  /// Returns the GPU's PCI bus id, such as "0000:3b:00.0", by which other libraries know it.
+  [[nodiscard]] std::string bus_id() const {
+    std::array<char, 32> text{};
+    check(cudaDeviceGetPCIBusId(text.data(), static_cast<int>(text.size()), gpu_),
+          "cudaDeviceGetPCIBusId");
+    return text.data();
+  }
   /// The GPU's compute capability, times ten.
   [[nodiscard]] int capability() const { return capability_; }
 
