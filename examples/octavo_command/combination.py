@@ -19,7 +19,7 @@ class Program:
 
     target: str
     has_model: bool = False
-    default_precision: str = ""
+    default_precision: str = ""   # empty if the program has no --precision
     trains: bool = False          # has --lora and --reduce
     has_ranks: bool = False
     has_tokenizers: bool = False  # of files, which need PCRE2
@@ -66,20 +66,28 @@ def _checkpoint_flags(flags):
     return flags_module.Flags(["--config", config])
 
 
+def _precision(flags, otherwise, names):
+    """Returns the chosen precision, which --precision then names."""
+    chosen = precisions.take_words(flags, otherwise, names)
+    if chosen is None:
+        chosen = precisions.resolve(flags.get("precision", otherwise), names)
+    if flags.get("precision", otherwise) != chosen:
+        flags.set("precision", chosen)
+    return chosen
+
+
 def _of_model(program, flags, root, cache_models, options, environment):
     names = precisions.named(root)
     run = _checkpoint_flags(flags)
     base = program.default_precision
     if run is not None:
         base = run.get("precision", base)
-    chosen = precisions.take_words(flags, base, names)
-    if chosen is None:
-        chosen = precisions.resolve(flags.get("precision", base), names)
+    chosen = _precision(flags, base, names)
     model = models.resolve((run or flags).get("model", "llama_tiny"), root, cache_models)
     device = flags.get("device", "cpu")
     if device not in ("cpu", "cuda"):
         raise CommandError(f"--device must be cpu or cuda, but is '{device}'")
-    if flags.get("precision", base) != chosen or (run is not None and not precisions.is_name(chosen)):
+    if run is not None and not precisions.is_name(chosen):
         flags.set("precision", chosen)
     if run is None and flags.get("model", "llama_tiny") != model.flag:
         flags.set("model", model.flag)
@@ -122,4 +130,9 @@ def combine(program, flags, root, cache_models, environment, has_gpu=lambda: Fal
     if program.has_model:
         return _of_model(program, flags, root, cache_models, options, environment)
     device = "cuda" if has_gpu() else "cpu"
-    return Combination(program.target, device, options, device)
+    text = device
+    if program.default_precision:
+        chosen = _precision(flags, program.default_precision, precisions.named(root))
+        if not precisions.is_name(chosen):  # it has all names
+            options["OCTAVO_PRECISIONS"] = text = chosen
+    return Combination(program.target, device, options, text)

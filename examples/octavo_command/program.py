@@ -27,7 +27,7 @@ def run(program, words, gpu=lambda: False):
     flags = Flags(words)
     models = os.path.join(cache.folder(os.environ), "models")
     wanted = combination.combine(program, flags, ROOT, models, os.environ, gpu)
-    if program.has_model and (flags.has("help") or "-h" in flags.words):
+    if program.default_precision and (flags.has("help") or "-h" in flags.words):
         print(precision.HELP + "\n", flush=True)
     before = signal.signal(signal.SIGTERM, _stop)
     path = build.program(ROOT, wanted, os.environ)

@@ -96,21 +96,27 @@ std::vector<octavo::GemmEntry> gemms(const Shape& shape, const Request& request)
 
 }  // namespace detail
 
-/// Returns the plans of every precision that the device supports.
+/// Appends the plans of a precision, and of adapters with it, if the device supports it.
+template <class P, octavo::Device D>
+void append_plans(std::vector<PrecisionPlans>& all, const char* name) {
+  const auto append = [&]<class Q>() {
+    all.push_back({name, octavo::is_lora<Q>, detail::memory<Q, D>, detail::gemms<Q, D>,
+                   detail::run_shape<Q, D>});
+  };
+  if constexpr (octavo::runs_on<P, D>) {
+    append.template operator()<P>();
+    append.template operator()<octavo::Lora<P>>();
+  }
+}
+
+/// Returns the plans of every named precision that the device supports.
 template <octavo::Device D>
 std::vector<PrecisionPlans> plans_on() {
   std::vector<PrecisionPlans> all;
-  const auto add = [&]<class P>(const char* name) {
-    all.push_back({name, octavo::is_lora<P>, detail::memory<P, D>, detail::gemms<P, D>,
-                   detail::run_shape<P, D>});
+  const auto append = [&]<class P>(octavo::NamedPrecision<P> named) {
+    append_plans<P, D>(all, named.name);
   };
-  const auto add_both = [&]<class P>(octavo::NamedPrecision<P> named) {
-    if constexpr (octavo::runs_on<P, D>) {
-      add.template operator()<P>(named.name);
-      add.template operator()<octavo::Lora<P>>(named.name);
-    }
-  };
-  std::apply([&](auto... named) { (add_both(named), ...); }, octavo::named_precisions);
+  std::apply([&](auto... named) { (append(named), ...); }, octavo::named_precisions);
   return all;
 }
 

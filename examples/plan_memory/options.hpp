@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <limits>
 #include <string>
 #include <string_view>
@@ -60,6 +61,16 @@ struct Options {
 /// Returns the shapes that --model can name.
 std::vector<programs::NamedShape> known_shapes();
 
+/// Returns the types in OCTAVO_PRECISIONS and OCTAVO_CUDA_PRECISIONS, which --precision also
+/// accepts.
+std::vector<std::string> added_precisions();
+
+/// Whether a precision has a name; the others are types.
+inline bool is_named(std::string_view precision) {
+  return std::apply([&](auto... named) { return ((named.name == precision) || ...); },
+                    octavo::named_precisions);
+}
+
 /// Returns the shape that --model names: a preset, a model of OCTAVO_MODELS, hf:FOLDER, or the path
 /// of a config.json.
 /// @throws ConfigError, IoError  if it does not exist
@@ -98,6 +109,7 @@ inline void declare(CLI::App& app, Options& options) {
   std::vector<std::string> precisions;
   std::apply([&](auto... named) { (precisions.emplace_back(named.name), ...); },
              octavo::named_precisions);
+  std::ranges::copy(added_precisions(), std::back_inserter(precisions));
   add("--model", options.model,
       "preset: " + joined(models) +
           "; hf:FOLDER: the shape of that Hugging Face model; or the path of a config.json");

@@ -37,6 +37,15 @@ struct PrecisionPlans {
 
 std::vector<PrecisionPlans> plans_on_cpu();
 std::vector<PrecisionPlans> plans_on_cuda();
+/// Appends the plans of the types in OCTAVO_PRECISIONS and OCTAVO_CUDA_PRECISIONS.
+void append_added_plans(std::vector<PrecisionPlans>& on_cpu, std::vector<PrecisionPlans>& on_cuda);
+
+/// The plans of all precisions.
+struct KnownPlans {
+  KnownPlans() { append_added_plans(on_cpu, on_cuda); }
+  std::vector<PrecisionPlans> on_cpu = plans_on_cpu();
+  std::vector<PrecisionPlans> on_cuda = plans_on_cuda();
+};
 
 /// Plans of one model in one precision.
 class Plan {
@@ -61,9 +70,9 @@ class Plan {
 
  private:
   [[nodiscard]] const PrecisionPlans& plans(const Request& request) const {
-    static const std::vector<PrecisionPlans> on_cpu = plans_on_cpu();
-    static const std::vector<PrecisionPlans> on_cuda = plans_on_cuda();
-    for (const PrecisionPlans& plans : request.device == octavo::Cpu::name ? on_cpu : on_cuda) {
+    static const KnownPlans known;
+    const bool is_on_cpu = request.device == octavo::Cpu::name;
+    for (const PrecisionPlans& plans : is_on_cpu ? known.on_cpu : known.on_cuda) {
       if (plans.precision == precision_ && plans.has_adapters == request.has_adapters) return plans;
     }
     throw octavo::ConfigError(

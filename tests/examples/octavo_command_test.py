@@ -17,7 +17,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(ROOT / "examples"))
 
 from octavo_command import build, cache, combination, dispatch, model, precision  # noqa: E402
-from octavo_command.commands import compare, evaluate, finetune, generate, prepare, train  # noqa: E402
+from octavo_command.commands import compare, evaluate, finetune, generate, plan, prepare, train  # noqa: E402
 from octavo_command.errors import CommandError  # noqa: E402
 from octavo_command.flags import Flags  # noqa: E402
 
@@ -64,6 +64,8 @@ class Precisions(Temporary):
         self.assertEqual(self.precision_of(), "fp8-delayed")
         self.assertIn('std::string precision = "fp8-delayed";',
                       (ROOT / "examples/train_llama/model_choice.hpp").read_text())
+        self.assertIn('std::string precision = "fp8-delayed";',
+                      (ROOT / "examples/plan_memory/options.hpp").read_text())
         for module, source in ((generate, "generate.cpp"), (evaluate, "evaluate/options.hpp")):
             self.assertEqual(self.precision_of(module=module), "bf16")
             self.assertIn('options.precision = "bf16";', (ROOT / "examples" / source).read_text())
@@ -76,6 +78,16 @@ class Precisions(Temporary):
     def test_a_type_with_a_name_becomes_the_name(self):
         for name, text in NAMES.items():
             self.assertEqual(self.precision_of("--precision", text), name)
+
+    def test_plans_are_built_for_types_only(self):
+        for words in ((), ("--precision", "bf16"), ("--precision", NAMES["fp8-tensorwise"])):
+            wanted, _ = self.combine(plan, *words)
+            self.assertEqual((wanted.options["OCTAVO_PRECISIONS"], wanted.text), ("", "cpu"))
+        self.assertEqual(self.combine(plan, "--all")[1], ["--all"])
+        self.assertEqual(self.precision_of("--precision", CUSTOM, module=plan), CUSTOM)
+        wanted, left = self.combine(plan, "--world", "4", "--fp8-format", "e4m3")
+        self.assertEqual(wanted.text, "Fp8Recipe<Delayed, E4M3Only>")
+        self.assertEqual(left, ["--precision", "Fp8Recipe<Delayed, E4M3Only>", "--world", "4"])
 
     def test_the_words_of_other_trainers_select_a_type(self):
         for words, expected in (

@@ -3,7 +3,7 @@ from octavo_command import program
 from octavo_command.combination import Program
 
 SUMMARY = "compute which GPUs fit a training"
-PROGRAM = Program("plan_memory")
+PROGRAM = Program("plan_memory", default_precision="fp8-delayed")
 
 
 def run(words):
