@@ -50,12 +50,12 @@ class ExpertsLinear : private detail::StackedLinear<Precision, In, Out, Experts,
   using OutputGradient = typename Base::OutputGradient;
   using OutputGradientMemory = typename Base::OutputGradientMemory;
   static constexpr bool quantized = Base::quantized;
+  /// Whether the weight is frozen.
+  static constexpr bool frozen = Base::frozen;
   /// Whether it is a layer of an InferenceModel.
   static constexpr bool is_inference = is_inference_precision<P>;
 
   static_assert(sizeof(detail::LayerCheck<P, In, Out, D>) > 0);  // reports the rule that is broken
-  static_assert(!Base::frozen,
-                "ExpertsLinear: experts are trained; choose a precision without Lora");
 
   /// Declares its weight, and registers the layer in the manifest and the scaling table.
   void declare(const std::string& name, LayerRegistry<D> registry, Initial initial, LinearUse use) {
@@ -75,7 +75,10 @@ class ExpertsLinear : private detail::StackedLinear<Precision, In, Out, Experts,
   /// Returns the operand that receives the gradient of the layers' output.
   [[nodiscard]] OutputGradient output_gradient(const OutputGradientMemory& memory,
                                                Index rows) const {
-    return memory.operand(rows, Out, Base::slot(OperandKind::output_gradient), true, {true, true});
+    OutputGradient result =
+        memory.operand(rows, Out, Base::slot(OperandKind::output_gradient), true, {true, true});
+    if constexpr (frozen) result.record = true;
+    return result;
   }
 
   /// Computes y = x · Wᵀ.
@@ -86,9 +89,10 @@ class ExpertsLinear : private detail::StackedLinear<Precision, In, Out, Experts,
       (void)experts_forward(x.values, Base::experts_weight(rows, context), rows, y, context);
     } else {
       const auto weight = Base::ready_weight({.row_major = true, .transposed = false}, context);
-      if constexpr (quantized) {
+      if constexpr (Base::multiplies_quantized) {
+        const auto& cast = Base::ready(x, context);
         Base::count(GemmPass::forward,
-                    experts_forward(x.row_major, weight.row_major, rows, y, context));
+                    experts_forward(cast.row_major, weight.row_major, rows, y, context));
       } else {
         Base::count(GemmPass::forward, experts_forward(x.values, weight.values, rows, y, context));
       }
@@ -96,10 +100,11 @@ class ExpertsLinear : private detail::StackedLinear<Precision, In, Out, Experts,
   }
 
   /// Computes the gradient of the weight, which is added to if `accumulate` and overwritten
-  /// otherwise, and x_gradient = dy · W.
-  /// @param x_gradient  [rows, In]
-  void backward(const OutputGradient& dy, const Input& x, const ExpertRows<D>& rows,
-                TensorView<T, 2, D> x_gradient, bool accumulate, const Context<D>& context) {
+  /// otherwise.
+  void backward_weight(const OutputGradient& dy, const Input& x, const ExpertRows<D>& rows,
+                       bool accumulate, const Context<D>& context)
+    requires(!frozen)
+  {
     const auto gradient = weight_.gradient;
     if constexpr (quantized) {
       Base::count(GemmPass::weight_gradient,
@@ -110,10 +115,18 @@ class ExpertsLinear : private detail::StackedLinear<Precision, In, Out, Experts,
           GemmPass::weight_gradient,
           experts_weight_gradient(dy.values, x.values, rows, gradient, accumulate, context));
     }
+  }
+
+  /// Computes x_gradient = dy · W.
+  /// @param x_gradient  [rows, In]
+  void backward_input(const OutputGradient& dy, const ExpertRows<D>& rows,
+                      TensorView<T, 2, D> x_gradient, const Context<D>& context) {
     const auto weight = Base::ready_weight({.row_major = false, .transposed = true}, context);
-    if constexpr (quantized) {
-      Base::count(GemmPass::input_gradient, experts_input_gradient(dy.row_major, weight.transposed,
-                                                                   rows, x_gradient, context));
+    if constexpr (Base::multiplies_quantized) {
+      const auto& cast = Base::ready(dy, context);
+      Base::count(
+          GemmPass::input_gradient,
+          experts_input_gradient(cast.row_major, weight.transposed, rows, x_gradient, context));
     } else {
       Base::count(GemmPass::input_gradient,
                   experts_input_gradient(dy.values, weight.values, rows, x_gradient, context));

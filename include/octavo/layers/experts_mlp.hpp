@@ -34,6 +34,10 @@ class ExpertsMLP {
   /// The router reads the values, and the experts' copies are cast.
   using Input = Operand<T, OperandKind::input, D>;
 
+  /// Whether the router and the experts are frozen, for the adapters of attention.
+  static constexpr bool frozen = UpProjection::frozen;
+
+  static_assert(UpProjection::frozen == DownProjection::frozen);
   static_assert(Experts.choices >= 1 && Experts.choices <= Experts.experts,
                 "ExpertsMLP: a token must choose at least 1 and at most all experts; change "
                 "ExpertShape::choices");
@@ -76,6 +80,7 @@ class ExpertsMLP {
   void declare(const std::string& name, LayerRegistry<D> registry, BlockInitial initial,
                Recomputation recomputation) {
     recomputation_ = recomputation;
+    if constexpr (frozen) check_targets(name, registry.lora);
     loss_ = registry.expert_loss;
     if (loss_ != nullptr) loss_->add_router(Experts.experts, Experts.balance_coefficient);
     router_.declare(name + ".router.weight", Experts.experts, Shape.hidden, initial.inner);
@@ -203,16 +208,21 @@ class ExpertsMLP {
     const bool projects = recomputation_.in_backward(Recompute::ffn);
     const auto copies = up_.template input<Mode::recompute>(
         saved.copies, count, {.row_major = projects, .transposed = true});
-    copy_to_experts(values_of(x), rows, copies, context);
+    if (projects || !frozen) copy_to_experts(values_of(x), rows, copies, context);
     if (projects) up_.forward(copies, rows, wide(saved, count), context);
-    const auto activated = down_.template input<Mode::recompute>(
-        saved.activated, count, {.row_major = false, .transposed = true});
-    if (recomputation_.in_backward(Recompute::swiglu)) activate(saved, tokens, activated, context);
 
     const auto dy = down_.output_gradient(scratch.y_gradient, count);
     copy_to_experts(TensorView<const T, 2, D>(y_gradient), rows, dy, context);
     const TensorView<T, 2, D> activated_gradient{scratch.activated_gradient, {count, Shape.ffn}};
-    down_.backward(dy, activated, rows, activated_gradient, accumulate, context);
+    if constexpr (!frozen) {
+      const auto activated = down_.template input<Mode::recompute>(
+          saved.activated, count, {.row_major = false, .transposed = true});
+      if (recomputation_.in_backward(Recompute::swiglu)) {
+        activate(saved, tokens, activated, context);
+      }
+      down_.backward_weight(dy, activated, rows, accumulate, context);
+    }
+    down_.backward_input(dy, rows, activated_gradient, context);
 
     const auto wide_gradient = up_.output_gradient(scratch.wide_gradient, count);
     const TensorView<float, 2, D> weight_gradient{scratch.weight_gradient,
@@ -221,7 +231,8 @@ class ExpertsMLP {
                             TensorView<const T, 2, D>(wide(saved, count)), weights(saved, tokens),
                             rows, wide_gradient, weight_gradient, context);
     const TensorView<T, 2, D> of_rows{scratch.x_gradient, {count, Shape.hidden}};
-    up_.backward(wide_gradient, copies, rows, of_rows, accumulate, context);
+    if constexpr (!frozen) up_.backward_weight(wide_gradient, copies, rows, accumulate, context);
+    up_.backward_input(wide_gradient, rows, of_rows, context);
     sum_of_experts(TensorView<const T, 2, D>(of_rows), rows, {}, x_gradient, context);
     backward_of_router(x, weight_gradient, x_gradient, saved, scratch, accumulate, context);
   }
@@ -254,7 +265,21 @@ class ExpertsMLP {
                            weights(saved, tokens), rows_of(saved, tokens), activated, context);
   }
 
-  /// Computes the gradient of the router's weight, and adds to that of its input.
+  /// Throws unless the options leave the experts without adapters.
+  static void check_targets(const std::string& name, const LoraOptions& lora) {
+    const bool is_all = lora.targets == LoraOptions().targets;
+    for (const LoraTarget target :
+         {LoraTarget::gate_proj, LoraTarget::up_proj, LoraTarget::down_proj}) {
+      require<ConfigError>(is_all || !lora.has(target), "LoRA: the experts of ", name,
+                           " cannot have adapters, but ",
+                           lora_target_names[static_cast<std::size_t>(target)],
+                           " is selected; choose from q_proj, k_proj, v_proj and o_proj, or "
+                           "all-linear for these four");
+    }
+  }
+
+  /// Computes the gradient of the router's weight unless it is frozen, and adds to that of its
+  /// input.
   void backward_of_router(const Input& x, TensorView<const float, 2, D> weight_gradient,
                           TensorView<T, 2, D> x_gradient, const Saved& saved,
                           const Scratch& scratch, bool accumulate, const Context<D>& context) {
@@ -263,7 +288,9 @@ class ExpertsMLP {
     const BalanceTerm<D> term = loss_ == nullptr ? BalanceTerm<D>{} : loss_->term;
     choose_experts_backward(choices_of(saved, tokens), weight_gradient, term, gradient, context);
     const TensorView<const float, 2, D> of_logits = gradient;
-    router_weight_gradient(of_logits, values_of(x), router_.gradient, accumulate, context);
+    if constexpr (!frozen) {
+      router_weight_gradient(of_logits, values_of(x), router_.gradient, accumulate, context);
+    }
     add_router_input_gradient(of_logits, TensorView<const T, 2, D>(router_.weight), x_gradient,
                               context);
   }

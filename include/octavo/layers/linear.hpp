@@ -32,6 +32,12 @@ struct LinearUse {
   int choices = 0;          ///< number of experts that process each token
   std::array<LinearPart, 3> parts{};  ///< of the rows, in order
 
+  /// Returns the number of rows of the layer's operands.
+  /// @param of_batch  tokens of a micro-batch
+  [[nodiscard]] Index rows(Index of_batch) const {
+    const Index count = tokens == 0 ? of_batch : tokens;
+    return experts == 0 ? count : expert_row_count(count * choices, experts);
+  }
   /// Returns the matrices that the weight stacks.
   /// @param out  output features of the layer, or of one expert
   [[nodiscard]] StackedMatrices matrices(Index out) const {
@@ -151,9 +157,10 @@ class Linear {
                 registry.scaling->template add<Base, OperandKind::output_gradient>(name)};
     }
     if constexpr (frozen && multiplies_quantized) {
-      const Index tokens = use.tokens == 0 ? registry.batch.rows() : use.tokens;
-      registry.scratch->reserve(cast_bytes<OperandKind::input>(tokens, In));
-      registry.scratch->reserve(cast_bytes<OperandKind::output_gradient>(tokens, Out));
+      const Index rows = use.rows(registry.batch.rows());
+      const Index out = use.experts == 0 ? Out : Out / use.experts;
+      registry.scratch->reserve(cast_bytes<OperandKind::input>(rows, In));
+      registry.scratch->reserve(cast_bytes<OperandKind::output_gradient>(rows, out));
     }
     entries_ = detail::add_gemms(
         *registry.manifest, name,
@@ -305,6 +312,7 @@ class Linear {
   }
 
  protected:
+  static constexpr bool multiplies_quantized = QuantizedPrecision<Base>;
   using WeightOperand = Operand<WeightPrecision, OperandKind::weight, D>;
   /// Returns the operand's place in the scaling table.
   [[nodiscard]] ScalingSlot slot(OperandKind kind) const {
@@ -333,6 +341,29 @@ class Linear {
     }
     return weight_operand(false, copies);
   }
+  /// Returns an operand as a GEMM reads it: unchanged, or a frozen layer's cast in the scratch
+  /// memory.
+  template <LinearPrecision Given, OperandKind Kind>
+  [[nodiscard]] decltype(auto) ready(const Operand<Given, Kind, D>& operand,
+                                     const Context<D>& context) const {
+    if constexpr (frozen) {
+      const Index rows = operand.values.extent(0);
+      const Index columns = operand.values.extent(1);
+      using Memory = OperandMemory<Base, Kind, D>;
+      Memory memory;
+      memory.values = operand.values.data();
+      std::byte* elements = registry_.scratch->data();
+      memory.place(elements, elements + round_up(Memory::element_bytes(rows, columns),
+                                                 Index{allocation_alignment}));
+      auto cast = memory.operand(rows, columns, slot(Kind), operand.record,
+                                 {.row_major = true, .transposed = false});
+      cast.scale_is_found = operand.scale_is_found;
+      quantize(cast, context);
+      return cast;
+    } else {
+      return (operand);
+    }
+  }
   /// Counts an executed GEMM in the manifest.
   void count(GemmPass pass, const GemmRun& run) {
     registry_.manifest->entry(entries_[static_cast<std::size_t>(pass)]).count(run);
@@ -340,7 +371,6 @@ class Linear {
 
  private:
   static constexpr auto weight_place = static_cast<std::size_t>(OperandKind::weight);
-  static constexpr bool multiplies_quantized = QuantizedPrecision<Base>;
   /// Whether the weight is cast from BF16 with one scale.
   static constexpr bool by_one_scale = [] {
     if constexpr (quantized && std::is_same_v<T, Bf16>) {  // ranks do not cast frozen weights
@@ -381,29 +411,6 @@ class Linear {
     using Memory = OperandMemory<Base, Kind, D>;
     return round_up(Memory::element_bytes(tokens, columns), Index{allocation_alignment}) +
            Memory::scale_bytes(tokens, columns);
-  }
-  /// Returns an operand as a GEMM reads it: unchanged, or a frozen layer's cast in the scratch
-  /// memory.
-  template <LinearPrecision Given, OperandKind Kind>
-  [[nodiscard]] decltype(auto) ready(const Operand<Given, Kind, D>& operand,
-                                     const Context<D>& context) const {
-    if constexpr (frozen) {
-      const Index rows = operand.values.extent(0);
-      const Index columns = operand.values.extent(1);
-      using Memory = OperandMemory<Base, Kind, D>;
-      Memory memory;
-      memory.values = operand.values.data();
-      std::byte* elements = registry_.scratch->data();
-      memory.place(elements, elements + round_up(Memory::element_bytes(rows, columns),
-                                                 Index{allocation_alignment}));
-      auto cast = memory.operand(rows, columns, slot(Kind), operand.record,
-                                 {.row_major = true, .transposed = false});
-      cast.scale_is_found = operand.scale_is_found;
-      quantize(cast, context);
-      return cast;
-    } else {
-      return (operand);
-    }
   }
   /// Computes the transposed copy of values that ranks cast.
   static void transpose(const WeightOperand& weight, const Context<D>& context) {

@@ -38,7 +38,8 @@ struct AdaptedTensor {
     const auto is_of_layer = [&](const std::string& target) {
       return layer.ends_with("." + target);
     };
-    if (std::none_of(targets.begin(), targets.end(), is_of_layer)) continue;
+    const bool is_of_expert = weight.parameter.find(".experts.") != std::string::npos;
+    if (is_of_expert || std::none_of(targets.begin(), targets.end(), is_of_layer)) continue;
     const std::string parameter =
         weight.parameter.substr(0, weight.parameter.size() - ending.size());
     const std::string name = "base_model.model." + layer;

@@ -258,15 +258,13 @@ inline constexpr HuggingFaceFamily mixtral_in_hugging_face{.name = "mixtral",
                                                            .read = detail::read_mixtral,
                                                            .write = detail::write_mixtral,
                                                            .tensors = detail::llama_tensors,
-                                                           .constants = detail::llama_constants,
-                                                           .supports_adapters = false};
+                                                           .constants = detail::llama_constants};
 inline constexpr HuggingFaceFamily qwen3_moe_in_hugging_face{.name = "qwen3_moe",
                                                              .architecture = "Qwen3MoeForCausalLM",
                                                              .read = detail::read_qwen3_moe,
                                                              .write = detail::write_qwen3_moe,
                                                              .tensors = detail::llama_tensors,
-                                                             .constants = detail::llama_constants,
-                                                             .supports_adapters = false};
+                                                             .constants = detail::llama_constants};
 
 /// Returns the description of a preset. Its family is the first that has all of its parts.
 [[nodiscard]] inline ModelDescription description_of(const LlamaConfig& config) {
