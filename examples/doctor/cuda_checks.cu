@@ -32,7 +32,7 @@ void describe_gpus(int count) {
   for (int gpu = 0; gpu < count; ++gpu) {
     cudaDeviceProp properties{};
     octavo::check(cudaGetDeviceProperties(&properties, gpu), "cudaGetDeviceProperties");
-    const std::string reason = octavo::why_not_served(10 * properties.major + properties.minor);
+    const std::string reason = octavo::capability_refusal(10 * properties.major + properties.minor);
     Report::line("machine", octavo::message("GPU ", gpu),
                  octavo::message(properties.name, ", compute capability ", properties.major, ".",
                                  properties.minor, ", ", properties.multiProcessorCount,

@@ -8,40 +8,58 @@ namespace capability_test {
 
 using namespace octavo;
 
-TEST(Capability, OnlyHopperIsServed) {
-  EXPECT_TRUE(capability_served(90));
-  for (const int other : {0, 50, 75, 80, 86, 89, 91, 100, 103, 110, 120, 121}) {
-    EXPECT_FALSE(capability_served(other)) << other;
+TEST(Capability, OldGpusAreRefusedInOneLine) {
+  EXPECT_EQ(capability_refusal(75),
+            "Octavo needs compute capability 8.0 (A100) or later, but this GPU has 7.5");
+  for (const int capability : {80, 86, 87, 89, 90, 100, 103, 110, 120, 121}) {
+    EXPECT_EQ(capability_refusal(capability), "") << capability;
   }
 }
 
-/// What is said of a GPU that is refused.
-std::string refusal(int gpu, const char* name, int capability) {
-  try {
-    require_served(gpu, name, capability);
-  } catch (const ConfigError& error) {
-    return error.what();
+TEST(Capability, EachGpuHasAnArchitecture) {
+  EXPECT_EQ(architecture_for(80), "80");
+  EXPECT_EQ(architecture_for(89), "89");
+  EXPECT_EQ(architecture_for(90), "90a");
+  EXPECT_EQ(architecture_for(103), "103");
+  EXPECT_EQ(architecture_for(120), "120");
+}
+
+// Source: CUDA Programming Guide 13.0, "Technical Specifications per Compute Capability".
+TEST(Capability, SharedMemoryIsThatOfTheGuide) {
+  for (const int capability : {86, 89, 120, 121}) {
+    EXPECT_EQ(features_of(capability).shared_bytes, 99 * 1024) << capability;
   }
-  return "served";
+  for (const int capability : {80, 87}) {
+    EXPECT_EQ(features_of(capability).shared_bytes, 163 * 1024) << capability;
+  }
+  for (const int capability : {90, 100, 103}) {
+    EXPECT_EQ(features_of(capability).shared_bytes, 227 * 1024) << capability;
+  }
 }
 
-TEST(Capability, GpusThatAreTooOldOrTooNewAreRefusedInOneLine) {
-  EXPECT_EQ(refusal(0, "NVIDIA H200", 90), "served");
-  EXPECT_EQ(refusal(3, "NVIDIA L40S", 89),
-            "GPU 3 (NVIDIA L40S) has compute capability 8.9, but Octavo's kernels support only 9.0 "
-            "(H100, H200): this GPU is too old; choose another GPU, or the Cpu device");
-  EXPECT_EQ(refusal(0, "NVIDIA B200", 100),
-            "GPU 0 (NVIDIA B200) has compute capability 10.0, but Octavo's kernels support only "
-            "9.0 (H100, H200): this GPU is too new; choose another GPU, or the Cpu device");
-  EXPECT_NE(refusal(0, "NVIDIA GeForce RTX 5090", 120).find("capability 12.0"), std::string::npos);
+TEST(Capability, KernelsForOlderGpusUseNoNewInstructions) {
+  const GpuFeatures own = compiled_features(features_of(90), {90, true});
+  EXPECT_TRUE(own.warpgroup_products && own.clusters && own.early_launches);
+  const GpuFeatures plain = compiled_features(features_of(90), {90, false});
+  EXPECT_TRUE(!plain.warpgroup_products && plain.clusters && plain.early_launches);
+  const GpuFeatures older = compiled_features(features_of(90), {80, false});
+  EXPECT_FALSE(older.warpgroup_products || older.clusters || older.early_launches);
+  // cuBLASLt's GEMMs are not compiled with the program.
+  EXPECT_TRUE(older.fp8_products && older.block_scales);
+  EXPECT_EQ(older.shared_bytes, 227 * 1024);
 }
 
-TEST(Capability, WhatIsNotServedHasAReason) {
-  EXPECT_EQ(why_not_served(90), "");
-  EXPECT_EQ(why_not_served(89),
-            "Octavo's kernels support only 9.0 (H100, H200): this GPU is too old");
-  EXPECT_EQ(why_not_served(100),
-            "Octavo's kernels support only 9.0 (H100, H200): this GPU is too new");
+TEST(Capability, CommonFeaturesAreThoseOfBoth) {
+  const GpuFeatures ampere = common_features(features_of(90), features_of(80));
+  EXPECT_EQ(ampere.capability, 80);
+  EXPECT_EQ(ampere.shared_bytes, 163 * 1024);
+  EXPECT_FALSE(ampere.fp8_products || ampere.row_scales || ampere.block_scales ||
+               ampere.warpgroup_products || ampere.clusters || ampere.early_launches);
+  const GpuFeatures blackwell = common_features(features_of(120), features_of(90));
+  EXPECT_EQ(blackwell.capability, 90);
+  EXPECT_EQ(blackwell.shared_bytes, 99 * 1024);
+  EXPECT_TRUE(blackwell.fp8_products && blackwell.clusters && blackwell.early_launches);
+  EXPECT_FALSE(blackwell.mx_products || blackwell.row_scales || blackwell.warpgroup_products);
 }
 
 }  // namespace capability_test

@@ -18,16 +18,19 @@ inline std::string why_no_gpu() {
   }
   cudaDeviceProp card{};
   check(cudaGetDeviceProperties(&card, 0), "cudaGetDeviceProperties");
-  const std::string reason = why_not_served(10 * card.major + card.minor);
+  const std::string reason = capability_refusal(10 * card.major + card.minor);
   return reason.empty() ? reason : message("GPU 0 is a ", card.name, ", but ", reason);
 }
 
 /// A context of GPU 0; without cuDNN where OCTAVO_TEST_WITHOUT_CUDNN is in the environment, because
-/// some tools that watch kernels stop in its backward.
+/// some tools that watch kernels stop in its backward; with the features of another GPU where its
+/// compute capability, such as 80, is in OCTAVO_TEST_CAPABILITY.
 class GpuContext : public Context<Cuda> {
  public:
   GpuContext() {
     if (std::getenv("OCTAVO_TEST_WITHOUT_CUDNN") != nullptr) set_cudnn(false);
+    const char* capability = std::getenv("OCTAVO_TEST_CAPABILITY");
+    if (capability != nullptr) set_gpu(features_of(std::stoi(capability)));
   }
 };
 

@@ -5,6 +5,7 @@
 #include <octavo/core/device.hpp>
 #include <octavo/core/error.hpp>
 
+#include <algorithm>
 #include <string>
 
 namespace octavo OCTAVO_ABI {
@@ -42,31 +43,50 @@ constexpr GpuFeatures features_of(int capability) {
   return features;
 }
 
-/// Compute capability, times ten, of the GPUs that the kernels are written for (Hopper). No older
-/// or newer GPU has Hopper's tensor-core instructions and FP8 block scales.
-inline constexpr int served_cuda_capability = 90;
-
-/// Whether the kernels run on GPUs of this compute capability.
-/// @param capability  ten times the major number, plus the minor one
-constexpr bool capability_served(int capability) { return capability == served_cuda_capability; }
-
-/// Returns why the kernels do not run on GPUs of this compute capability, such as "Octavo's kernels
-/// support only 9.0 (H100, H200): this GPU is too old"; empty if they do.
-inline std::string why_not_served(int capability) {
-  if (capability_served(capability)) return {};
-  return message("Octavo's kernels support only ", served_cuda_capability / 10, ".",
-                 served_cuda_capability % 10, " (H100, H200): this GPU is too ",
-                 capability < served_cuda_capability ? "old" : "new");
+/// Returns the features that two sets have in common.
+constexpr GpuFeatures common_features(const GpuFeatures& a, const GpuFeatures& b) {
+  return {.capability = std::min(a.capability, b.capability),
+          .fp8_products = a.fp8_products && b.fp8_products,
+          .row_scales = a.row_scales && b.row_scales,
+          .block_scales = a.block_scales && b.block_scales,
+          .mx_products = a.mx_products && b.mx_products,
+          .warpgroup_products = a.warpgroup_products && b.warpgroup_products,
+          .clusters = a.clusters && b.clusters,
+          .early_launches = a.early_launches && b.early_launches,
+          .shared_bytes = std::min(a.shared_bytes, b.shared_bytes)};
 }
 
-/// Throws a ConfigError with a message of one line unless the kernels run on the GPU.
-/// @param gpu         its index, as CUDA counts
-/// @param name        such as "NVIDIA H100 80GB HBM3"
-/// @param capability  see capability_served
-inline void require_served(int gpu, const char* name, int capability) {
-  require<ConfigError>(capability_served(capability), "GPU ", gpu, " (", name,
-                       ") has compute capability ", capability / 10, ".", capability % 10, ", but ",
-                       why_not_served(capability), "; choose another GPU, or the Cpu device");
+/// The architecture of the kernels that a GPU runs: a program may contain several.
+struct KernelArchitecture {
+  int capability = 90;      ///< times ten, of the machine code or the PTX
+  bool is_for_sm90 = true;  ///< compiled for sm_90a, with all instructions of Hopper
+};
+
+/// Returns the features that kernels of an architecture can use on a GPU.
+constexpr GpuFeatures compiled_features(GpuFeatures gpu, KernelArchitecture kernels) {
+  const bool has_newer = kernels.capability >= 90;
+  gpu.warpgroup_products = gpu.warpgroup_products && kernels.is_for_sm90;
+  gpu.clusters = gpu.clusters && has_newer;
+  gpu.early_launches = gpu.early_launches && has_newer;
+  return gpu;
+}
+
+/// Returns the value of CMAKE_CUDA_ARCHITECTURES for GPUs of a compute capability, such as "90a":
+/// the architecture with all of their instructions that the kernels use.
+inline std::string architecture_for(int capability) {
+  return std::to_string(capability) + (capability == 90 ? "a" : "");
+}
+
+/// The oldest compute capability, times ten, that the kernels run on: of an A100. Older GPUs have
+/// no BF16 tensor cores.
+inline constexpr int least_capability = 80;
+
+/// Returns why the kernels do not run on GPUs of a compute capability; empty if they do.
+inline std::string capability_refusal(int capability) {
+  if (capability >= least_capability) return {};
+  return message("Octavo needs compute capability ", least_capability / 10, ".",
+                 least_capability % 10, " (A100) or later, but this GPU has ", capability / 10, ".",
+                 capability % 10);
 }
 
 }  // namespace octavo

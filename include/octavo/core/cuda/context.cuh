@@ -21,6 +21,13 @@
 
 namespace octavo OCTAVO_ABI {
 
+namespace detail {
+/// Returns the architecture of this program's kernels that a GPU runs, which is the current one.
+/// Null in a program without kernels; headers with kernels set it.
+inline KernelArchitecture (*kernel_architecture)(int gpu,
+                                                 const DeviceLimits<Cuda>& limits) = nullptr;
+}  // namespace detail
+
 /// Throws CudaError unless a call of the CUDA runtime succeeded; MemoryError if the GPU has too
 /// little memory.
 /// @param call    the call's name, such as "cudaStreamCreate"
@@ -57,7 +64,7 @@ class Context<Cuda> : detail::FindsBodies {
   /// @param gpu       index of the GPU, as CUDA counts them
   /// @param priority  of the context's work
   /// @throws CudaError    if there is no such GPU
-  /// @throws ConfigError  if Octavo's kernels do not run on it
+  /// @throws ConfigError  if it is too old for Octavo's kernels, or they are compiled for others
   explicit Context(int gpu = 0, Priority priority = Priority::normal) : gpu_(gpu) {
     check(cudaSetDevice(gpu), "cudaSetDevice", " for GPU ", gpu,
           "; see nvidia-smi for the GPUs of this machine and CUDA_VISIBLE_DEVICES for those that "
@@ -117,6 +124,10 @@ class Context<Cuda> : detail::FindsBodies {
   [[nodiscard]] const DeviceLimits<Cuda>& limits() const { return limits_; }
   /// See DeviceLimits. Must be called before a model is laid out and before the first operation.
   void set_deterministic(bool deterministic) { limits_.deterministic = deterministic; }
+  /// Limits the features that kernels are chosen by to those of another GPU, such as
+  /// features_of(80), to run its kernels on this one. Must be called before a model is laid out and
+  /// before the first operation.
+  void set_gpu(const GpuFeatures& gpu) { limits_.gpu = common_features(gpu, limits_.gpu); }
   /// See DeviceLimits. Must be called before a model is laid out and before the first operation.
   /// @throws ConfigError  for true in a program that is compiled without cuDNN
   void set_cudnn(bool cudnn) {
@@ -126,11 +137,6 @@ class Context<Cuda> : detail::FindsBodies {
         "its frontend, and configure the build again");
     limits_.cudnn = cudnn;
   }
-
-  /// Sets the features of the GPU that kernels are chosen by, such as features_of(80), to run on a
-  /// GPU the kernels of another. Must be called before a model is laid out and before the first
-  /// operation.
-  void set_gpu(const GpuFeatures& gpu) { limits_.gpu = gpu; }
 
   /// Waits until all enqueued work has run.
   /// @throws CudaError  if any of it failed
@@ -153,9 +159,14 @@ class Context<Cuda> : detail::FindsBodies {
     check(cudaGetDeviceProperties(&card, gpu_), "cudaGetDeviceProperties");
     card_ = card.name;
     capability_ = 10 * card.major + card.minor;
-    require_served(gpu_, card.name, capability_);
-    limits_.gpu = features_of(capability_);
     limits_.card = message("GPU ", gpu_, " (", card_, ")");
+    const std::string refusal = capability_refusal(capability_);
+    require<ConfigError>(refusal.empty(), limits_.card, ": ", refusal,
+                         "; choose another GPU, or the Cpu device");
+    limits_.gpu = features_of(capability_);
+    limits_.gpu.shared_bytes = static_cast<Index>(card.sharedMemPerBlockOptin);
+    if (detail::kernel_architecture == nullptr) return;
+    limits_.gpu = compiled_features(limits_.gpu, detail::kernel_architecture(gpu_, limits_));
   }
 
   int gpu_;

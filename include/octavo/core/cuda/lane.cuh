@@ -25,6 +25,7 @@ class Lane<Cuda> {
         joined_(new_event()) {
     context_.set_deterministic(main.limits().deterministic);
     context_.set_cudnn(main.limits().cudnn);
+    context_.set_gpu(main.limits().gpu);
   }
 
   [[nodiscard]] const Context<Cuda>& context() const { return context_; }

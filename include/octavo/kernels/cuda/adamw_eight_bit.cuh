@@ -17,9 +17,14 @@ inline constexpr int eight_bit_threads = 128;
 
 /// Returns the larger magnitude, with either sign; NaN if one of them is NaN.
 __device__ inline float larger_magnitude(float a, float b) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 860
   float result;
   asm("max.NaN.xorsign.abs.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
   return result;
+#else
+  // Without a sign, magnitudes compare as integers, and NaN is above all others.
+  return __uint_as_float(max(__float_as_uint(fabsf(a)), __float_as_uint(fabsf(b))));
+#endif
 }
 
 /// Returns the largest magnitude over the threads of a group; NaN if there is one.

@@ -6,11 +6,13 @@
 
 #include <octavo/kernels/cross_entropy.hpp>
 #include <octavo/kernels/cuda/exponential.cuh>
+#include <octavo/kernels/cuda/limits.hpp>
 #include <octavo/kernels/cuda/run.cuh>
 
 #include <cooperative_groups.h>
 #include <cuda_pipeline.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace octavo OCTAVO_ABI::detail {
@@ -177,6 +179,7 @@ struct RowSlice {
 /// writes its sum to the memory of each block. The blocks must have arrived at the cluster's
 /// barrier at their start, because a block's memory can be written only once it runs.
 __device__ inline ExponentialSum cluster_exponential_sum(ExponentialSum sum) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   constexpr int warps = slice_threads / 32;
   constexpr unsigned parts = row_slices * warps;
   __shared__ ExponentialSum shared[parts];
@@ -191,18 +194,29 @@ __device__ inline ExponentialSum cluster_exponential_sum(ExponentialSum sum) {
 #pragma unroll
   for (unsigned i = lane; i < parts; i += 32) total = total + shared[i];
   return warp_exponential_sum(total);
+#else
+  return sum;  // never launched: see cross_entropy_body
+#endif
 }
 
-/// Processes one row per cluster.
+// Compilers for GPUs without clusters reject the attribute; the kernel is not launched on those.
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+#define OCTAVO_ROW_CLUSTER __cluster_dims__(row_slices, 1, 1)
+#else
+#define OCTAVO_ROW_CLUSTER
+#endif
+
+/// Processes one row per cluster. Needs a GPU with clusters.
 /// @param slice           elements of a row in one block, a multiple of `run_size`
 /// @param gradient_scale  null: the logits are not modified
 template <class T>
-OCTAVO_KERNEL void __cluster_dims__(row_slices, 1, 1) __launch_bounds__(slice_threads,
-                                                                        slices_at_once<T>)
+OCTAVO_KERNEL void OCTAVO_ROW_CLUSTER __launch_bounds__(slice_threads, slices_at_once<T>)
     cross_entropy_kernel(T* logits, const std::int32_t* targets, float* losses, Index vocabulary,
                          Index padded, Index slice, const float* gradient_scale) {
   extern __shared__ uint4 slice_memory[];
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   __cluster_barrier_arrive_relaxed();
+#endif
   const Index row = blockIdx.x / row_slices;
   const Index begin = blockIdx.x % row_slices * slice;
   const std::int32_t target = targets[row];
@@ -230,9 +244,10 @@ OCTAVO_KERNEL void __cluster_dims__(row_slices, 1, 1) __launch_bounds__(slice_th
     logits[row * padded + column] = T(0.0f);
   }
 }
+#undef OCTAVO_ROW_CLUSTER
 
-/// Processes one row per block, for rows that are not vectors or do not fit in a cluster: reads
-/// them for the sum, and again to overwrite them.
+/// Processes one row per block, for rows that are not vectors or do not fit in a cluster, and on
+/// GPUs without clusters: reads them for the sum, and again to overwrite them.
 template <class T>
 OCTAVO_KERNEL void __launch_bounds__(long_row_threads)
     cross_entropy_long_row_kernel(T* logits, const std::int32_t* targets, float* losses,
@@ -280,7 +295,9 @@ void cross_entropy_body(TensorView<T, 2, Cuda> logits,
   const Index padded = logits.extent(1);
   const Index slice = round_up(ceil_divide(vocabulary, row_slices), Index{run_size});
   const Index slice_bytes = slice * static_cast<Index>(sizeof(T));
-  if (!rows_are_vectors(padded, logits.data()) || slice_bytes > largest_slice_bytes) {
+  const GpuFeatures& gpu = context.limits().gpu;
+  if (!gpu.clusters || !rows_are_vectors(padded, logits.data()) ||
+      slice_bytes > std::min(largest_slice_bytes, most_shared_bytes(context.limits()))) {
     launch(name, cross_entropy_long_row_kernel<T>, rows, long_row_threads, 0, context,
            logits.data(), targets.data(), losses.data(), vocabulary, padded, gradient_scale.data());
     return;

@@ -23,12 +23,20 @@ inline constexpr std::size_t kernel_workspace_bytes = std::size_t{16} << 20;
 __device__ inline Index global_thread() { return Index{blockIdx.x} * blockDim.x + threadIdx.x; }
 
 /// Allows the kernel that `launch_ahead` enqueues next to begin once all blocks of this one have
-/// called this function or ended.
-__device__ inline void let_next_begin() { cudaTriggerProgrammaticLaunchCompletion(); }
+/// called this function or ended. Without early launches, it does nothing.
+__device__ inline void let_next_begin() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  cudaTriggerProgrammaticLaunchCompletion();
+#endif
+}
 
 /// Waits for all work enqueued before this kernel, whose writes are then visible. Returns at once
 /// unless `launch_ahead` enqueued the kernel.
-__device__ inline void wait_for_previous() { cudaGridDependencySynchronize(); }
+__device__ inline void wait_for_previous() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  cudaGridDependencySynchronize();
+#endif
+}
 
 /// Allows blocks of a kernel to have this much dynamic shared memory.
 template <class Kernel>
@@ -46,6 +54,10 @@ template <class... Parameters, class... Arguments>
 void launch_with(std::span<cudaLaunchAttribute> attributes, const char* name,
                  void (*kernel)(Parameters...), dim3 blocks, int threads, std::size_t shared_bytes,
                  const Context<Cuda>& context, const Arguments&... arguments) {
+  const auto most_bytes = static_cast<std::size_t>(context.limits().gpu.shared_bytes);
+  require<ShapeError>(shared_bytes <= most_bytes, name, ": ", shared_bytes,
+                      " bytes of shared memory are needed, but a thread block of ",
+                      context.limits().card, " has at most ", most_bytes);
   allow_shared_bytes(name, kernel, shared_bytes);
   cudaLaunchConfig_t config{};
   config.gridDim = blocks;
@@ -79,12 +91,17 @@ void launch(const char* name, void (*kernel)(Parameters...), Index blocks, int t
 
 /// Enqueues a kernel that may begin before preceding work ends, so that its launch and its first
 /// reads overlap. It must call `wait_for_previous` before it accesses data that others write, or
-/// writes data that others read. See programmatic dependent launch in CUDA's programming guide.
+/// writes data that others read. See programmatic dependent launch in CUDA's programming guide. On
+/// a GPU without early launches, it begins when preceding work has ended.
 /// @param shared_bytes  dynamic shared memory per block
 template <class... Parameters, class... Arguments>
 void launch_ahead(const char* name, void (*kernel)(Parameters...), dim3 blocks, int threads,
                   std::size_t shared_bytes, const Context<Cuda>& context,
                   const Arguments&... arguments) {
+  if (!context.limits().gpu.early_launches) {
+    launch(name, kernel, blocks, threads, shared_bytes, context, arguments...);
+    return;
+  }
   cudaLaunchAttribute ahead{};
   ahead.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   ahead.val.programmaticStreamSerializationAllowed = 1;

@@ -15,16 +15,25 @@ inline constexpr Index most_columns = Index{1} << 24;
 /// Maximum rows of a cast: a grid has at most 65535 tiles from the first row to the last.
 inline constexpr Index most_cast_rows = Index{65535} * tile_side;
 
-/// Shared memory of a block that remains, of 227 KiB, after kernels' fixed-size arrays.
-inline constexpr Index most_shared_bytes = Index{226} << 10;
+/// Returns the shared memory of a block that remains after kernels' fixed-size arrays.
+inline Index most_shared_bytes(const DeviceLimits<Cuda>& limits) {
+  constexpr Index fixed = 1024;
+  return limits.gpu.shared_bytes - fixed;
+}
 /// Maximum columns that RMSNorm's forward sums in one step, with 128 bytes of shared memory for
 /// each.
 inline constexpr int segment_columns = 512;
-inline constexpr Index most_norm_columns = most_shared_bytes / 128 * segment_columns;
+inline Index most_norm_columns(const DeviceLimits<Cuda>& limits) {
+  return most_shared_bytes(limits) / 128 * segment_columns;
+}
 /// RMSNorm's backward keeps one FP32 sum for each column.
-inline constexpr Index most_norm_backward_columns = most_shared_bytes / 4;
+inline Index most_norm_backward_columns(const DeviceLimits<Cuda>& limits) {
+  return most_shared_bytes(limits) / 4;
+}
 /// LayerNorm's backward keeps two.
-inline constexpr Index most_layer_norm_columns = most_shared_bytes / 8;
+inline Index most_layer_norm_columns(const DeviceLimits<Cuda>& limits) {
+  return most_shared_bytes(limits) / 8;
+}
 
 /// Throws ShapeError for rows that are too long for a kernel.
 inline void require_columns(const char* operation, Index columns, Index most = most_columns) {

@@ -17,7 +17,7 @@ void rms_norm_forward_body(TensorView<const T, 2, Cuda> x, const NormWeight<T, C
                            float epsilon, const Operand<P, Kind, Cuda>& y,
                            TensorView<float, 1, Cuda> inverse_rms, const Context<Cuda>& context) {
   constexpr const char* name = "rms_norm_forward";
-  require_columns(name, x.extent(1), most_norm_columns);
+  require_columns(name, x.extent(1), most_norm_columns(context.limits()));
   const auto write_values = [&](std::uint32_t* amax_bits) {
     T* values = y.values.data();
     const bool vectors = rows_are_vectors(x.extent(1), x.data(), weight.values.data(), values);
@@ -46,7 +46,7 @@ void rms_norm_backward_body(TensorView<const T, 2, Cuda> y_gradient, TensorView<
   constexpr const char* name = "rms_norm_backward";
   const Index rows = x.extent(0);
   const Index columns = x.extent(1);
-  require_columns(name, columns, most_norm_backward_columns);
+  require_columns(name, columns, most_norm_backward_columns(context.limits()));
   const Index fitting =
       static_cast<Index>(kernel_workspace_bytes / sizeof(float)) / std::max(Index{1}, columns);
   const Index most = std::clamp(fitting, Index{1}, rms_norm_pieces);

@@ -1,3 +1,0 @@
-// nvcc: -arch=sm_90
-// expect: Octavo's kernels are for sm_90a alone: pass nvcc -gencode=arch=compute_90a,code=sm_90a
-#include <octavo/core/cuda/architecture.cuh>
