@@ -16,14 +16,18 @@ function(octavo_add_requirements target)
 endfunction()
 
 # octavo_check_architectures(REASON): sets REASON to why an entry of CMAKE_CUDA_ARCHITECTURES is not
-# supported, or to nothing if all are. CMake's 90, native and all lack the instructions of 90a.
+# supported, or to nothing if all are. CMake's native compiles 90, without the instructions of 90a.
 function(octavo_check_architectures reason)
   set(${reason} "" PARENT_SCOPE)
   foreach(architecture IN LISTS CMAKE_CUDA_ARCHITECTURES)
-    if(NOT architecture MATCHES "^90a(-real|-virtual)?$")
-      set(${reason} "CMAKE_CUDA_ARCHITECTURES has '${architecture}', and the kernels are made for 90a \
-alone (H100, H200); pass -DCMAKE_CUDA_ARCHITECTURES=90a" PARENT_SCOPE)
+    if(NOT architecture MATCHES "^(8[06789]|(90|100|103|110|120|121)[af]?)(-real|-virtual)?$")
+      set(${reason} "CMAKE_CUDA_ARCHITECTURES must list architectures from 80, 86, 87, 89, 90a, 100 and 120, \
+but has '${architecture}'; pass that of your GPU, such as -DCMAKE_CUDA_ARCHITECTURES=90a for H100 and \
+H200" PARENT_SCOPE)
       return()
+    elseif(architecture MATCHES "^90(-real|-virtual)?$")
+      message(STATUS "Octavo: architecture 90 lacks instructions that H100 and H200 have, so they run slower \
+kernels; pass 90a for them")
     endif()
   endforeach()
 endfunction()

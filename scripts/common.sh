@@ -16,9 +16,11 @@ choose_tools() {
   fi
 }
 
-# Sets $no_cuda to why this machine cannot use the Cuda device, or to nothing if it can.
+# Sets $no_cuda to why this machine cannot use the Cuda device, or to nothing if it can; then $cuda_architecture
+# is that of GPU 0, as CMAKE_CUDA_ARCHITECTURES has it.
 find_cuda() {
   no_cuda=
+  cuda_architecture=
   if ! command -v nvcc >/dev/null; then
     no_cuda="no nvcc here"
   elif ! nvidia-smi -L >/dev/null 2>&1; then
@@ -26,9 +28,12 @@ find_cuda() {
   else
     local capability
     capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1)
-    if [[ $capability != 9.0 ]]; then
-      no_cuda="the GPU here has compute capability $capability, and the kernels are for 9.0, Hopper"
+    if [[ ! $capability =~ ^([89]|[1-9][0-9]+)\.[0-9]$ ]]; then
+      no_cuda="the GPU has compute capability $capability, but Octavo needs 8.0 or later"
+      return
     fi
+    cuda_architecture=${capability/./}
+    [[ $cuda_architecture != 90 ]] || cuda_architecture=90a
   fi
 }
 
@@ -44,14 +49,15 @@ forget_lists() {
     { comment = "" }' "$cache") && printf '%s\n' "$kept" >"$cache"
 }
 
-# Configures and builds a preset of CMakePresets.json in build/PRESET, with the preset's lists. Prints the
-# compiler's progress.
+# Configures and builds a preset of CMakePresets.json in build/PRESET, with the preset's lists, for GPU 0 if
+# find_cuda found it. Prints the compiler's progress.
 build_preset() {
   local preset=$1
+  local gpu=${cuda_architecture:+-DCMAKE_CUDA_ARCHITECTURES=$cuda_architecture}
   local log=build/$preset.configure.log
   mkdir -p build
   forget_lists "build/$preset"
-  cmake --preset "$preset" >"$log" 2>&1 || {
+  cmake --preset "$preset" ${gpu:+"$gpu"} >"$log" 2>&1 || {
     cat "$log" >&2
     fail "the configuration of $preset failed; $log has its output"
   }

@@ -166,8 +166,10 @@ def _build(root, combination, folder, models, environment, progress):
     if combination.model is not None and combination.model.config is not None:
         shape = _keep_shape(combination.model, models)
     with open(folder + ".log", "w", encoding="utf-8") as log:
+        gpu = cache.architecture(environment) if combination.device == "cuda" else None
         code, output = _run(
             ["cmake", "--preset", preset, "-S", root, "-B", folder]
+            + ([f"-DCMAKE_CUDA_ARCHITECTURES={gpu}"] if gpu else [])
             + [f"-D{name}={value}" for name, value in combination.options.items()],
             log, progress, environment, root)
         if code:

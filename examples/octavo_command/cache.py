@@ -8,7 +8,9 @@
 import hashlib
 import json
 import os
+import re
 import shutil
+import subprocess
 
 from octavo_command.errors import CommandError
 
@@ -91,6 +93,20 @@ def tools(environment, device):
     return found
 
 
+def architecture(environment):
+    """Returns GPU 0's architecture for CMAKE_CUDA_ARCHITECTURES, such as "90a"; None without a GPU."""
+    tool = shutil.which("nvidia-smi", path=environment.get("PATH"))
+    if tool is None:
+        return None
+    answer = subprocess.run([tool, "--query-gpu=compute_cap", "--format=csv,noheader"], capture_output=True,
+                            text=True, check=False)
+    capability = re.match(r"(\d+)\.(\d)\b", answer.stdout)
+    if answer.returncode != 0 or capability is None:
+        return None
+    number = capability[1] + capability[2]
+    return "90a" if number == "90" else number
+
+
 def _processor():
     """Returns the processor's instructions, because programs are compiled for this processor."""
     try:
@@ -108,6 +124,7 @@ def basis(environment, device):
     return {
         "device": device,
         "processor": _processor(),
+        "architecture": architecture(environment) if device == "cuda" else None,
         "tools": {name: _file_identity(path) for name, path in tools(environment, device).items()},
         "variables": {name: environment.get(name, "") for name in VARIABLES},
     }

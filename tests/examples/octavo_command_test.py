@@ -261,6 +261,15 @@ class Keys(Temporary):
         basis = {"device": "cpu", "tools": {"CXX": compiler}}
         return cache.program_key(content, basis, self.combine(module, *words)[0])
 
+    def test_a_program_is_compiled_for_the_gpu(self):
+        tool = self.folder / "nvidia-smi"
+        for capability, architecture in {"9.0": "90a", "8.0": "80", "12.0": "120", "": None}.items():
+            tool.write_text(f"#!/bin/sh\necho {capability}\n")
+            tool.chmod(0o755)
+            self.assertEqual(cache.architecture({"PATH": str(self.folder)}), architecture)
+        tool.unlink()
+        self.assertIsNone(cache.architecture({"PATH": str(self.folder)}))
+
     def test_a_key_covers_everything_that_is_compiled(self):
         keys = [self.key(), self.key(content="b"), self.key(compiler="clang++"),
                 self.key("--precision", "bf16"), self.key("--precision", CUSTOM),

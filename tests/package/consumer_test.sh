@@ -119,8 +119,8 @@ else
     fi
   fi
   if [[ $device == cuda && $way != nccl ]]; then
-    refused "$components" "CMAKE_CUDA_ARCHITECTURES has '90', and the kernels are made for 90a alone" 90
-    refused "$components" "CMAKE_CUDA_ARCHITECTURES has 'native', and" native
+    refused "$components" "100 and 120, but has '75'; pass that of your GPU" 75
+    refused "$components" "100 and 120, but has 'native'; pass that of your GPU" native
   fi
   if [[ $way == installed && $device == octavo ]]; then
     # The command compiles the installed sources, and answers a type that does not compile in one sentence.

@@ -25,10 +25,13 @@ gpus() {
   esac"
 }
 failures=0
-# finds TEXT: what find_cuda says of the tools that there are
+# finds TEXT [ARCHITECTURE]: what find_cuda says of the tools that there are
 finds() {
   PATH=$stand_ins find_cuda
-  [[ $no_cuda == "$1" ]] || { echo "FAILED: '$no_cuda' in place of '$1'" >&2; failures=$((failures + 1)); }
+  [[ $no_cuda == "$1" && $cuda_architecture == "${2-}" ]] || {
+    echo "FAILED: '$no_cuda' and '$cuda_architecture' in place of '$1' and '${2-}'" >&2
+    failures=$((failures + 1))
+  }
 }
 
 finds "no nvcc here"
@@ -37,13 +40,21 @@ finds "nvcc is here, but no GPU"
 tool nvidia-smi "exit 6"
 finds "nvcc is here, but no GPU"
 gpus 9.0
-finds ""
+finds "" 90a
 # Programs train on GPU 0.
-gpus 9.0 8.0
-finds ""
-for other in 8.9 10.0 12.0; do
+gpus 9.0 7.5
+finds "" 90a
+gpus 8.0
+finds "" 80
+gpus 8.9 9.0
+finds "" 89
+gpus 10.0
+finds "" 100
+gpus 12.1
+finds "" 121
+for other in 7.5 6.1; do
   gpus $other 9.0
-  finds "the GPU here has compute capability $other, and the kernels are for 9.0, Hopper"
+  finds "the GPU has compute capability $other, but Octavo needs 8.0 or later"
 done
 [[ $failures -eq 0 ]] || exit 1
 echo "find_cuda: OK"
