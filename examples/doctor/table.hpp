@@ -1,0 +1,86 @@
+// The recipes and kernels of a GPU, which need no GPU to be listed.
+#pragma once
+
+#include <common/gpu_cards.hpp>
+#include <octavo/gemm/manifest.hpp>
+#include <octavo/precision/gpu_precisions.hpp>
+
+#include <fmt/format.h>
+
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+namespace doctor {
+
+using octavo::Index;
+
+/// A GPU in the table.
+struct TableCard {
+  std::string name;
+  octavo::GpuFeatures gpu;
+};
+
+/// Returns the GPU of a name such as "RTX 4090", or of a compute capability such as "8.9".
+/// @throws ConfigError  if there is none, or Octavo does not support it
+inline TableCard table_card(const std::string& name) {
+  const std::size_t dot = name.find('.');
+  const bool is_capability = dot != std::string::npos && dot > 0 && dot + 2 == name.size() &&
+                             name.size() <= 4 &&
+                             name.find_first_not_of("0123456789.") == std::string::npos &&
+                             name.find('.', dot + 1) == std::string::npos;
+  if (!is_capability) {
+    const std::vector<programs::GpuCard> cards = programs::cards_named(name);
+    for (const programs::GpuCard& card : cards) {
+      octavo::require<octavo::ConfigError>(card.capability == cards.front().capability, "'", name,
+                                           "' names several cards, such as ", cards.front().name,
+                                           " and ", card.name, "; pass the name of one");
+    }
+    return {cards.size() == 1 ? cards.front().name : name,
+            octavo::features_of(cards.front().capability)};
+  }
+  const int capability = 10 * std::stoi(name) + (name.back() - '0');
+  const std::string refusal = octavo::capability_refusal(capability);
+  octavo::require<octavo::ConfigError>(refusal.empty(), refusal);
+  return {"a GPU", octavo::features_of(capability)};
+}
+
+/// Prints a line for each recipe: its formats, what one scale covers, and whether the GPU runs it.
+inline void print_recipes(const octavo::GpuFeatures& gpu) {
+  const auto line = [](std::string_view recipe, std::string_view forward, std::string_view backward,
+                       std::string_view scale, std::string_view runs) {
+    fmt::print("{:<26} | {:<7} | {:<8} | {:<8} | {}\n", recipe, forward, backward, scale, runs);
+  };
+  line("recipe", "forward", "backward", "scale of", "trains");
+  const auto add = [&]<class P>(octavo::NamedPrecision<P> named) {
+    if constexpr (octavo::QuantizedPrecision<P>) {
+      using Traits = octavo::PrecisionTraits<P>;
+      using Granularity = typename Traits::ScalingType::InputGranularity;
+      line(named.name, octavo::FormatTraits<typename Traits::ForwardFormat>::name,
+           octavo::FormatTraits<typename Traits::BackwardFormat>::name,
+           octavo::name_of(octavo::gemm_scales<Granularity>),
+           octavo::gpu_runs<P>(gpu) ? "yes" : "no: this GPU does not multiply such operands");
+    } else if constexpr (octavo::LinearPrecision<P>) {
+      const char* format = octavo::FormatTraits<typename octavo::PrecisionTraits<P>::Storage>::name;
+      line(named.name, format, format, "none", "yes");
+    }
+  };
+  std::apply([&](auto... named) { (add(named), ...); }, octavo::named_precisions);
+}
+
+/// Prints the recipes and kernels of a GPU.
+inline void print_table(const TableCard& card) {
+  const octavo::GpuFeatures& gpu = card.gpu;
+  fmt::print("{}, compute capability {}.{}, CMAKE_CUDA_ARCHITECTURES={}: {}\n\n", card.name,
+             gpu.capability / 10, gpu.capability % 10, octavo::architecture_for(gpu.capability),
+             programs::tested_on(gpu.capability));
+  print_recipes(gpu);
+  fmt::print(
+      "\nFP8 weights in generation: yes\nattention: {}\ncross-entropy: {}\nlaunches: {}\nshared "
+      "memory of a block: {} KiB\n",
+      gpu.warpgroup_products ? "wgmma" : "mma.sync", gpu.clusters ? "clusters" : "single blocks",
+      gpu.early_launches ? "overlap" : "one after another", gpu.shared_bytes >> 10);
+}
+
+}  // namespace doctor
