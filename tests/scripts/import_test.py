@@ -172,6 +172,22 @@ class WholeRuns(Case):
             "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "max-gradient-norm": 1.0, "out": "./outputs",
             "log-every": 10, "evaluate-every": 0, "checkpoint-every": 500, "keep-last": 10, "resume": "auto"})
 
+    def test_llm_c(self):
+        run = Imported(os.path.join(SCRIPTS, "gpt2_124m.sh"))
+        self.answered(run, set("-i -j -o -e -b -t -d -x -l -q -u -c -sl -sg -v -s -g -h -r -z -n -nk -nm -y -ge -pi "
+                               "-np --bind-to NCCL_NET_GDR_LEVEL".split()))
+        self.assertEqual((run.code, run.warnings), (0, []))
+        self.assertEqual(run.toml, {
+            "model": "gpt2_124m", "precision": "bf16", "device": "cuda", "recompute": "none", "zero": 1,
+            "data": ["dev/data/fineweb10B/fineweb_train_*.bin"],
+            "validation-data": ["dev/data/fineweb10B/fineweb_val_*.bin"], "batch": 64, "seq-len": 1024,
+            "micro-batches": 1, "validation-batches": 20, "steps": 19560, "learning-rate": 6e-4, "schedule": "cosine",
+            "warmup": 700, "final-fraction": 0.0, "weight-decay": 0.1, "on-spike": "skip", "spike-threshold": 6.0,
+            "spike-window": 128, "out": "log_gpt2_124M", "evaluate-every": 250,
+            "hellaswag": "dev/data/hellaswag/hellaswag_val.bin", "hellaswag-questions": 10042, "sample": 144,
+            "checkpoint-every": 5000, "keep-last": 3, "keep-every": 10000, "resume": "auto"})
+        self.assertIn("mpirun -n 8 octavo train", run.output)
+
     @unittest.skipUnless(TRAINERS and yaml, "no trainers, or no python3-yaml")
     def test_configurations_train(self):
         """Everything but the size of the run comes from the configuration."""
@@ -182,7 +198,8 @@ class WholeRuns(Case):
                                             "assistant": {"before": "A: ", "end": "\n"}})
         size = ["--device", "cpu", "--model", "llama_tiny", "--seq-len", "64", "--batch", "1", "--micro-batches", "1",
                 "--steps", "2", "--warmup", "1", "--sample", "0", "--validation-batches", "1", "--comm-timeout", "9"]
-        for name, more in (("llama3_8b_fp8.sh", ["--data", text]), ("llama3_8b.toml", ["--data", text]),
+        for name, more in (("gpt2_124m.sh", ["--data", text, "--validation-data", text, "--hellaswag", ""]),
+                           ("llama3_8b_fp8.sh", ["--data", text]), ("llama3_8b.toml", ["--data", text]),
                            ("llama3_full_sft.yaml", ["--chats", chats, "--chat-template", template, "--tokenizer",
                                                      "bytes", "--precision", "fp8-delayed"])):
             with self.subTest(name):
@@ -444,6 +461,47 @@ class Keys(Case):
         self.assertEqual((run.toml["precision"], run.toml["zero"], run.code), ("fp8-delayed", 2, 0))
 
 
+    def test_defaults_of_llm_c(self):
+        run = Imported("--", "./train_gpt2cu", "-y", "0")
+        self.assertEqual(run.toml, {
+            "precision": "bf16", "device": "cuda", "recompute": "swiglu", "validation-batches": 20, "batch": 4,
+            "data": ["dev/data/tinyshakespeare/tiny_shakespeare_train.bin"], "seq-len": 1024, "schedule": "cosine",
+            "validation-data": ["dev/data/tinyshakespeare/tiny_shakespeare_val.bin"], "learning-rate": 3e-4, "warmup": 0,
+            "final-fraction": 1.0, "weight-decay": 0.0, "evaluate-every": 20, "sample": 64, "sample-each": True})
+        self.assertEqual([key for key in run.answers if run.kind(key) == "refused"], ["-e", "-x"])
+        self.assertIn("pass --model hf:FOLDER", run.text("-e"))
+        self.assertIn("pass --steps N", run.text("-x"))
+        self.assertEqual(run.kind("-y"), "no effect")
+        self.assertEqual(Imported("--steps", "9", "--", "train_gpt2cu", "-x", "-1").toml["steps"], 9)
+
+    def test_values_of_llm_c(self):
+        def run_of(flags):
+            return Imported("--", "train_gpt2cu", "-x", "9", "-e", "d48", *flags.split())
+        self.assertEqual(run_of("").toml["model"], "gpt2_1558m")
+        self.assertEqual(run_of("-b 8 -t 512 -d 65536 -pn 4").toml["micro-batches"], 4)
+        self.assertEqual(run_of("-d 1000").kind("-d"), "refused")
+        self.assertEqual(run_of("-d -1").kind("-d"), "no effect")
+        constant = run_of("-k constant -u 5 -q 0.5")
+        self.assertEqual((constant.toml["warmup"], constant.kind("-u"), constant.kind("-q")), (0, "no effect", "no effect"))
+        self.assertNotIn("final-fraction", constant.toml)
+        self.assertEqual(run_of("-k wsd").kind("-k"), "refused")
+        self.assertEqual(run_of("-sl 3").kind("-sl"), "refused")
+        self.assertEqual(run_of("-sl 0 -sg 0").kind("-sl"), "no effect")
+        self.assertEqual(run_of("-n 7 -nm 21").toml["keep-every"], 7)
+        self.assertEqual(run_of("-n 7 -nk 1").toml["keep-last"], 2)
+        self.assertEqual(run_of("-nk 4").kind("-nk"), "no effect")
+        self.assertEqual(run_of("-m -1").kind("-m"), "refused")
+        self.assertEqual(run_of("-s 0").toml["sample"], 0)
+        self.assertNotIn("sample-each", run_of("-s 5").toml)
+        self.assertEqual(run_of("-w 0 -a 1").toml["master-weights"], "bf16")
+        self.assertEqual(run_of("-a 1").kind("-a"), "refused")
+        self.assertEqual(run_of("-e gpt3:c768").kind("-e"), "no effect")  # the last one decides
+        self.assertEqual(Imported("--", "train_gpt2cu", "-e", "d36").kind("-e"), "refused")
+        self.refuses("llm.c's flags must be pairs such as -b 64, but '-b' is the last word", "--", "train_gpt2cu", "-b")
+        self.refuses("but 'b' is not a flag", "--", "train_gpt2cu", "b", "64")
+        self.assertIn("mpirun -n 4 octavo train", Imported("--", "srun", "-n", "4", "--label", "train_gpt2cu", "-x", "9",
+                                                            "-e", "d12").output)
+
     def test_the_command(self):
         result = octavo_process("--ranks", "2", "--", "torchrun", "pretrain_gpt.py", "--lr", "1e-3", "--no-such-flag")
         self.assertEqual(result.returncode, 1)
@@ -504,6 +562,11 @@ class Scripts(Case):
         path = self.file("run.sh", "torchrun pretrain_gpt.py --lr 1\ntorchrun pretrain_gpt.py --lr 2\n")
         self.refuses("starts it in these lines: 1, 2", path)
         self.refuses("lines: none", self.file("run.sh", "echo hello\n"))
+        self.refuses("lines: none", self.file("run.sh", "make train_gpt2cu\n"))
+        path = self.file("run.sh", "while test -f x; do\n ./train_gpt2cu -x 9\ndone\n")
+        self.refuses("whether the trainer starts depends on a while in line 1", path)
+        path = self.file("run.sh", "while :; do ./train_gpt2cu -x 9; sleep 1; done\n")
+        self.assertEqual(Imported(path).toml["steps"], 9)
 
 
 class Messages(Case):

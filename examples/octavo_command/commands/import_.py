@@ -4,19 +4,19 @@ import os
 import sys
 
 from octavo_command.errors import CommandError
-from octavo_command.importing import (accelerate, deepspeed, derive, environment, hugging_face, llama_factory, megatron,
+from octavo_command.importing import (accelerate, deepspeed, derive, environment, hugging_face, llama_factory, llm_c, megatron,
                                       mistakes, report, rows, shell, sources, torchtitan)
 from octavo_command.importing.run import MAPPED, NO_EFFECT, REFUSED, UNKNOWN, Run, Setting
 
 SUMMARY = "write Octavo's configuration from that of another trainer"
 
 TRAINERS = {"megatron": megatron, "torchtitan": torchtitan, "deepspeed": deepspeed, "accelerate": accelerate,
-            "llama_factory": llama_factory, "hugging_face": hugging_face}
+            "llama_factory": llama_factory, "hugging_face": hugging_face, "llm_c": llm_c}
 HELP = """octavo import FILE... [--out FILE.toml]
 octavo import -- torchrun ... pretrain_gpt.py ...
 
-Reads a Megatron-LM script, a torchtitan TOML, a DeepSpeed JSON, an Accelerate YAML, a LLaMA-Factory YAML, or Hugging
-Face's TrainingArguments (JSON, a Python file or a command line), and every file that these name. Several files form one
+Reads a script of Megatron-LM or llm.c, a torchtitan TOML, a DeepSpeed JSON, an Accelerate YAML, a LLaMA-Factory YAML,
+or Hugging Face's TrainingArguments (JSON, a Python file or a command line), and every file that these name. Several files form one
 run. Nothing is executed. Prints a table with an answer for every key, and the configuration for train_llama or
 finetune_llama.
 
@@ -147,10 +147,10 @@ def import_run(options, command):
     defaults(run)
     for setting in run.settings:
         answer(setting, run)
-    order = ["deepspeed", "accelerate", "torchtitan", "megatron", "llama_factory", "hugging_face"]
+    order = ["deepspeed", "accelerate", "torchtitan", "megatron", "llama_factory", "hugging_face", "llm_c"]
     for name in sorted(run.trainers, key=order.index):
         TRAINERS[name].derive(run)
-    if not {"torchtitan", "megatron", "llama_factory", "hugging_face"} & set(run.trainers):
+    if not {"torchtitan", "megatron", "llama_factory", "hugging_face", "llm_c"} & set(run.trainers):
         derive.common(run)
     for setting in run.settings:
         if not setting.answer:

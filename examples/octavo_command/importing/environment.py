@@ -6,7 +6,7 @@ ENVIRONMENT = table(
     ("NVTE_FP8_ALLREDUCE",
      nothing("Transformer Engine does not read it either; pass --reduce e4m3 for FP8 gradients")),
     ("NVTE_*", nothing("Transformer Engine reads it, and Octavo does not use Transformer Engine")),
-    ("NCCL_* CUDA_VISIBLE_DEVICES UCX_* GLOO_SOCKET_IFNAME", exported()),
+    ("NCCL_* CUDA_VISIBLE_DEVICES UCX_* OMPI_* GLOO_SOCKET_IFNAME", exported()),
     ("OMP_NUM_THREADS", exported()),
     ("MASTER_ADDR MASTER_PORT", exported()),
     ("RANK LOCAL_RANK NODE_RANK NNODES NPROC_PER_NODE GPUS_PER_NODE WORLD_SIZE NUM_GPUS",
@@ -29,6 +29,11 @@ ENVIRONMENT = table(
 LAUNCHER = table(
     ("--nproc_per_node --nproc-per-node --num_gpus --gpus_per_node", fact("ranks_per_node", whole)),
     ("--nnodes --num_nodes", fact("nodes", whole)),
+    ("-np -n --np --ntasks", fact("ranks", whole)),
+    ("--ntasks-per-node", fact("ranks_per_node", whole)), ("-N --nodes", fact("nodes", whole)),
+    ("--host -H --mca -x --bind-to --map-by --oversubscribe --allow-run-as-root --mpi -l -u --label --unbuffered "
+     "--gpus-per-task --cpus-per-task --partition -p",
+     nothing("pass it to the mpirun or srun that starts Octavo")),
     ("--master_addr --master_port --master-addr --master-port --node_rank --node-rank --rdzv_backend "
      "--rdzv-backend --rdzv_endpoint --rdzv-endpoint --rdzv_id --rdzv-id --rdzv_conf --rdzv-conf --standalone "
      "--hostfile --include --exclude --no_ssh --launcher",

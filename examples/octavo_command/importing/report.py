@@ -11,7 +11,8 @@ ORDER = ("model precision device recompute weight-copies deterministic lora lora
          "max-time epochs learning-rate schedule warmup final-fraction decay-fraction optimizer weight-decay "
          "beta1 beta2 epsilon "
          "muon-momentum muon-nesterov muon-iterations muon-rate max-gradient-norm master-weights moments offload seed "
-         "out save-hf log-every evaluate-every checkpoint-every keep-last keep-every keep-best resume").split()
+         "on-spike spike-threshold spike-window out save-hf log-every evaluate-every hellaswag hellaswag-questions "
+         "sample sample-each checkpoint-every keep-last keep-every keep-best resume").split()
 
 
 def cut(text, width):

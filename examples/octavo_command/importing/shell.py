@@ -119,6 +119,16 @@ def word_end(script, at):
     return at
 
 
+def endless_body(stream, at):
+    """Returns where the body of a loop `while true` begins, or None if it is another loop."""
+    if [text for _, text, _ in stream[at:at + 2]] not in (["while", "true"], ["while", ":"]):
+        return None
+    at += 2
+    while at < len(stream) and stream[at][0] == "op":
+        at += 1
+    return at + 1 if at < len(stream) and stream[at][1] == "do" else None
+
+
 class Shell:
     """Evaluates a script. `commands` are those that it would run, `exported` its environment variables."""
 
@@ -279,6 +289,10 @@ class Shell:
             return self._if(stream, at)
         if kind == "word" and text in ("for", "while", "until", "case"):
             end = self._block_end(stream, at)
+            body = endless_body(stream, at)
+            if body is not None:  # starts a run again that stopped
+                self._run(stream[body:end - 1])
+                return end
             self._forget(stream[at:end], f"a {text} in line {line}")
             return end
         if re.fullmatch(r"\w+", text) and [one[1] for one in stream[at + 1:at + 3]] == ["(", ")"]:
@@ -383,7 +397,7 @@ class Shell:
             name = re.match(r"([A-Za-z_]\w*)\+?=", text)
             if name and name.group(1) not in self.given:
                 self.variables[name.group(1)] = mark(why)
-            elif kind == "word" and re.search(r"(torchrun|accelerate|deepspeed|llamafactory-cli)$|\.py$", text):
+            elif kind == "word" and re.search(r"(torchrun|accelerate|deepspeed|llamafactory-cli|train_gpt2cu)$|\.py$", text):
                 self.commands.append(Command([mark(why)], line, {}))
                 return
 

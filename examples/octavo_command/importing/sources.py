@@ -5,7 +5,7 @@ import os
 import re
 
 from octavo_command.errors import CommandError
-from octavo_command.importing import shell
+from octavo_command.importing import llm_c, shell
 from octavo_command.importing.run import Setting
 
 MEGATRON = {"--micro-batch-size", "--hidden-size", "--tensor-model-parallel-size", "--train-iters"}  # only its flags
@@ -160,8 +160,10 @@ def read_script(run, path, text, given):
 
 def is_trainer(words):
     """Whether a command starts a trainer: a launcher and a program, or a command that a condition has hidden."""
-    if len(words) == 1:
-        return bool(shell.unresolved(words[0]))
+    if len(words) == 1 and shell.unresolved(words[0]):
+        return True
+    if llm_c.position(words) is not None:
+        return True
     program = re.compile(r"\.py$|^(torchtitan|megatron|llamafactory)\b|^train$")
     return any(os.path.basename(word) in LAUNCHERS for word in words[:12]) and any(map(program.search, words))
 
@@ -176,6 +178,9 @@ def read_command(run, words, place, environment, folder, given):
     for name, value in environment.items():
         run.environment[name] = value
         run.settings.append(Setting(name, value, place, "environment"))
+    if llm_c.position(words) is not None:
+        read_llm_c(run, words, place, folder, given)
+        return
     begin = next((at for at, word in enumerate(words) if os.path.basename(word) in LAUNCHERS), 0)
     if begin > 0:
         run.settings.append(Setting(" ".join(words[:begin]), True, place, "wrapper"))
@@ -196,6 +201,19 @@ def read_command(run, words, place, environment, folder, given):
         launcher_flags(run, words[:at - 1 if module else at], launcher, place, folder, given)
         program, rest = words[at], words[at + 1:]
     read_flags(run, program, rest, place, folder, given)
+
+
+def read_llm_c(run, words, place, folder, given):
+    """Reads a command line of llm.c: an MPI launcher, the program, and pairs of a flag and its value."""
+    at = llm_c.position(words)
+    if at > 0:
+        launcher_flags(run, words[1:at], words[0], place, folder, given)
+    flags = words[at + 1:]
+    for number, flag in enumerate(flags[::2]):
+        if not re.fullmatch(r"-[a-z]{1,2}", flag) or 2 * number + 1 == len(flags):
+            raise CommandError(f"{place}: llm.c's flags must be pairs such as -b 64, but '{flag}' is "
+                               f"{'the last word' if flag.startswith('-') else 'not a flag'}")
+    add(run, "llm_c", zip(flags[::2], flags[1::2]), place)
 
 
 def is_program(words, at):
