@@ -28,14 +28,13 @@ inline LoraOptions require_adapters(TrainingSession& session, const ModelDescrip
 }  // namespace detail
 
 /// Sets all adapters of a session, and their masters, to those of a folder that PEFT or
-/// `save_adapters` wrote. Nothing is set before the folder has been checked. All ranks must call
-/// it.
+/// `save_adapters` wrote. The folder is checked before any adapter is set. All ranks must call it.
 /// @param session  of a model that is `model`, such as `description_of(llama3_8b)`
 /// @throws UsageError   if the session has no adapters, or has a different model
 /// @throws StateMismatchError  if the rank, alpha or layers of the adapters differ from the
 ///                             session's
-/// @throws ConfigError  for adapters that Octavo does not support: see PeftAdapters; or for a value
-///                      that is not finite: then parameters before it are set
+/// @throws ConfigError  for adapters that Octavo does not support (see PeftAdapters), or for a
+/// value that is not finite; in the latter case, preceding parameters are already set
 /// @throws IoError      if files are missing, damaged or unreadable
 inline void load_adapters(TrainingSession& session, const ModelDescription& model,
                           const std::filesystem::path& folder) {
@@ -57,9 +56,9 @@ inline void load_adapters(TrainingSession& session, const ModelDescription& mode
 }
 
 /// Writes the adapters of a session as a folder that PEFT can open: adapter_config.json and
-/// adapter_model.safetensors, in the format in which the session stores them. The folder appears
-/// whole or not at all. All ranks must call it, and one of them writes. To write a plain Hugging
-/// Face folder with merged adapters, see save_hugging_face.
+/// adapter_model.safetensors, in the format in which the session stores them. The folder is created
+/// completely or not at all. All ranks must call it, and one of them writes. To write a plain
+/// Hugging Face folder with merged adapters, see save_hugging_face.
 /// @param base_model  the folder or name of the base model, for PEFT; may be empty
 /// @param writes      whether this rank writes the folder
 /// @throws UsageError  if the session has no adapters, or has a different model
@@ -75,7 +74,7 @@ inline void save_adapters(TrainingSession& session, const ModelDescription& mode
     if (writes) writer.emplace(folder, model, PeftConfig{lora, base_model}, dtype);
     return std::string();
   });
-  // A rank whose disk fails helps the others until all have finished.
+  // A rank whose disk fails still takes part in the exchanges until all ranks have finished.
   std::exception_ptr failure;
   const auto write = [&](const WeightInfo& weight, Index begin, std::span<const float> values) {
     if (failure != nullptr || !weight.is_adapter) return;

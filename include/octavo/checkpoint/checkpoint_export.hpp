@@ -92,8 +92,8 @@ class ExportedWeights {
 
 }  // namespace detail
 
-/// Writes the weights of a checkpoint as a Hugging Face folder, whatever its number of ranks: the
-/// same files as `save_hugging_face` writes for a session that resumes from it. It needs neither a
+/// Writes the weights of a checkpoint, from any number of ranks, as a Hugging Face folder: the same
+/// files as `save_hugging_face` writes for a session that resumes from it. It needs neither a
 /// session nor a GPU. The checkpoint is verified first.
 /// @param model   of the checkpoint, with the vocabulary and positions for config.json
 /// @throws IoError      if the checkpoint is incomplete or damaged, or the folder is not empty or

@@ -112,8 +112,8 @@ inline constexpr const char* entry_key = "octavo.entry.";
 /// The bytes of entries that are being saved: copies of all, or entries read one at a time.
 class StateCopy {
  public:
-  /// Provides memory of `TrainingSession::allocate_for_reading` for entries that can be read during
-  /// steps. Without it, they are read when they are written.
+  /// Sets the memory, from `TrainingSession::allocate_for_reading`, for entries that can be read
+  /// during steps. Without it, each entry is read when it is written.
   void give_memory(OwnedBytes memory, std::size_t size) {
     memory_ = std::move(memory);
     size_ = size;

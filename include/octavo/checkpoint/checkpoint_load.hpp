@@ -21,7 +21,7 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// How a checkpoint with another recipe, or other formats of the optimizer's state, is treated.
+/// Whether a checkpoint may have another recipe, or other formats of the optimizer's state.
 enum class OtherRecipes {
   refused,
   converted  ///< weights, masters and moments are converted; scales are calibrated again
@@ -107,13 +107,13 @@ inline std::vector<std::string> counted(const std::vector<std::string>& texts) {
 
 }  // namespace detail
 
-/// Resumes a session from a checkpoint, with the bits of the saved state, whatever the numbers of
-/// ranks, stages of ZeRO and tensor-parallel degrees of the two. With the same number of ranks,
-/// micro-batches and stage of ZeRO, steps on `Cpu` also have the same bits. On `Cuda` this requires
-/// a deterministic context, the same kind of card with the same CUDA, cuBLASLt and cuDNN (the
-/// manifest's `libraries`), and that the context receives the algorithms of the manifest, and no
-/// others, before the next step (`take_gemm_plans`). Every file is read and its checksum verified
-/// before the session is changed. All ranks call it together.
+/// Resumes a session from a checkpoint, with bitwise the saved state. The session may have another
+/// number of ranks, ZeRO stage and tensor-parallel degree. With the same number of ranks,
+/// micro-batches and ZeRO stage, later steps on `Cpu` are also bitwise identical. On `Cuda` this
+/// requires a deterministic context, the same kind of card with the same CUDA, cuBLASLt and cuDNN
+/// (the manifest's `libraries`), and that the context receives the algorithms of the manifest, and
+/// no others, before the next step (`take_gemm_plans`). Every file is read and its checksum
+/// verified before the session is changed. All ranks call it together.
 ///
 /// A checkpoint of another recipe or optimizer can be converted: each weight is kept or, if the
 /// formats differ and an FP32 master exists, rounded from the master; masters are kept or, if there

@@ -37,9 +37,8 @@ inline Array<Index, 2> matrix_of(const StateEntry& entry) {
   return {columns == 0 ? 0 : elements_of(entry.shape) / columns, columns};
 }
 
-/// The pieces of each entry in the files of a checkpoint. The ranks that saved it wrote a shard
-/// each, and those of a session may need other shards: each is assembled from the pieces that it
-/// overlaps.
+/// The pieces of each entry in the files of a checkpoint. Each rank that saved it wrote a shard.
+/// The ranks of a session may need other shards, which are assembled from the overlapping pieces.
 class CheckpointPieces {
  public:
   /// Reads the headers of the files.

@@ -45,7 +45,7 @@ class CheckpointWeights {
   }
 
   /// Reads FP32 masters if the run had them, else the weights. Several threads may call it at the
-  /// same time, for weights that `require_has` was called for.
+  /// same time, for weights that were passed to `require_has`.
   /// @param begin  of the whole weight's elements
   /// @throws IoError  naming the file, if it cannot be read
   void read(const std::string& name, Index begin, std::span<float> values) const {
@@ -98,9 +98,9 @@ class CheckpointWeights {
 
 /// Loads the weights of a checkpoint into a session, for evaluation. The session may have another
 /// recipe or optimizer, and any number of ranks: weights are rounded from the run's FP32 masters,
-/// if it had them. Delayed scales are kept if the recipe is the same, else they must be calibrated.
-/// Every file is read and its checksum verified before the session is changed. All ranks call it
-/// together.
+/// if it had them. Delayed scales are loaded if the recipe is the same; otherwise they must be
+/// calibrated. Every file is read and its checksum verified before the session is changed. All
+/// ranks call it together.
 /// @param path  of the checkpoint; taken from rank 0
 /// @throws ConfigError  for a checkpoint of another model
 /// @throws IoError      naming the file, for an incomplete or damaged checkpoint
@@ -130,7 +130,7 @@ inline CheckpointManifest load_checkpoint_weights(const std::filesystem::path& p
     }
     return std::string();
   });
-  // These are not sharded, but listing them is collective.
+  // These entries are not sharded, but listing them is a collective call.
   const std::vector<StateEntry> state = session.state().entries();
   detail::all_or_none(session, "load of scales", [&] {
     if (manifest.recipe != session.facts().precision) return std::string();

@@ -59,7 +59,7 @@ class CheckpointWriter {
   }
 
   /// Starts to write the current values of entries to a file. `digest` reports failures. All ranks
-  /// call it, including those that have nothing to write.
+  /// call it, even if they have nothing to write.
   void begin(const std::filesystem::path& file, std::vector<StateEntry> entries) {
     file_ = file;
     error_.clear();
@@ -68,7 +68,7 @@ class CheckpointWriter {
       attempt([&] { copy_.take_sync(std::move(entries)); });
       return write();
     }
-    // First, and on all ranks, also if the rest fails: it changes how their next steps run.
+    // Called first, and on all ranks even if the rest fails: it changes how their next steps run.
     session_.state().begin_reading();
     attempt([&] {
       copy_.take_sync(std::move(entries));

@@ -47,13 +47,13 @@ struct CheckpointRecord {
   std::string warning{};  ///< such as an older checkpoint that could not be removed
 };
 
-/// The checkpoints of a run. During the next steps a thread of each rank copies the state to the
-/// host, writes it with a few other threads, and reads it back: the next step waits for the copy
+/// The checkpoints of a run. During the next steps, a thread of each rank copies the state to the
+/// host, writes it with a few other threads, and reads it back. The next step waits for the copy
 /// before it changes the state. After the first step at which all ranks have written and verified
-/// their files, one rename makes it a checkpoint, and older ones may be removed. If one rank fails,
-/// or reads back other bytes than it wrote, the save fails for all: the run continues, and earlier
-/// checkpoints stay. All ranks make the same calls in the same order. If the host lacks the memory
-/// for the copy, the run waits until the state is written.
+/// their files, a rename commits the checkpoint, and older checkpoints may be removed. If one rank
+/// fails, or reads back different bytes than it wrote, the save fails on all ranks: the run
+/// continues, and earlier checkpoints remain. All ranks make the same calls in the same order. If
+/// the host lacks the memory for the copy, the run waits until the state is written.
 class Checkpoints {
  public:
   using Tell = std::function<void(const CheckpointRecord&)>;
@@ -62,7 +62,8 @@ class Checkpoints {
   /// allocates host memory for copies of the state.
   /// @param session  must outlive this
   /// @param tell     called with the result of each save
-  /// @throws ConfigError  on all ranks, for invalid options, or if another run holds the folder
+  /// @throws ConfigError  on all ranks, for invalid options, or if another run has locked the
+  /// folder
   /// @throws IoError      on rank 0, if the folder is not writable; ConfigError on the others
   Checkpoints(CheckpointOptions options, TrainingSession& session, Tell tell)
       : options_(std::move(options)), session_(session), tell_(std::move(tell)), writer_(session) {
@@ -119,8 +120,8 @@ class Checkpoints {
   }
 
   /// Starts to save the current state asynchronously, after the previous save has ended. Entries of
-  /// `more` that cannot be read during steps are read at once. A step that was just saved is not
-  /// saved again.
+  /// `more` that cannot be read during steps are read immediately. A step that was just saved is
+  /// not saved again.
   /// @param step             the last step of the session
   /// @param more             entries to save in addition to the session's state
   /// @param validation_loss  of the current weights, if it is known
@@ -241,8 +242,8 @@ class Checkpoints {
     return written_.string();
   }
 
-  /// Runs this rank's part of a stage of the save. Returns whether it succeeded on all ranks; if
-  /// not, the save has failed.
+  /// Runs this rank's part of a stage of the save. Returns whether the stage succeeded on all
+  /// ranks; if not, the save has failed.
   bool in_step(const char* what, const std::function<std::string()>& part) {
     try {
       texts_ = detail::all_or_none(session_, what, part);

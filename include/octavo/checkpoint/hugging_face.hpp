@@ -66,13 +66,13 @@ inline HuggingFaceWeights open_weights(const std::string& name,
 }  // namespace detail
 
 /// Sets all weights of a session except adapters, and their masters, to those of a Hugging Face
-/// folder. Files are read piece by piece, and each rank reads only its part. Nothing is set before
-/// config.json and the headers of all files have been checked. All ranks must call it.
+/// folder. Files are read in pieces, and each rank reads only its shards. config.json and the
+/// headers of all files are checked before any weight is set. All ranks must call it.
 /// @param session  of a model that is `model`, such as `description_of(llama3_8b)`
 /// @throws UsageError   if the session has a different model
 /// @throws ConfigError  if config.json describes a different model, naming each difference; if
-///                      tensors are missing, unknown or of the wrong shape; or if a weight is not
-///                      finite: then those before it are set
+/// tensors are missing, unknown or of the wrong shape; or if a weight is not finite: then the
+/// weights before it are already set
 /// @throws IoError      if files are missing, damaged or unreadable
 inline void load_hugging_face(TrainingSession& session, const ModelDescription& model,
                               const std::filesystem::path& folder) {
@@ -89,11 +89,12 @@ inline void load_hugging_face(TrainingSession& session, const ModelDescription& 
 /// Writes the weights of a session as a Hugging Face folder that transformers can open: config.json
 /// and model.safetensors, or several files and their index. Weights keep the format in which the
 /// session stores them. Weights that have adapters are written as W + alpha / rank · B · A, rounded
-/// once. The folder appears whole or not at all. All ranks must call it, and one of them writes.
+/// once. The folder is created completely or not at all. All ranks must call it, and one of them
+/// writes.
 /// @param model   the session's model, with the tokens and positions for config.json
 /// @param writes  whether this rank writes the folder
-/// @throws IoError      if the folder has files already, or cannot be written; on ranks that do not
-///                      write ConfigError
+/// @throws IoError      if the folder already has files, or cannot be written; ConfigError on ranks
+/// that do not write
 /// @throws UsageError   if the session has a different model
 inline void save_hugging_face(TrainingSession& session, const ModelDescription& model,
                               const std::filesystem::path& folder,
@@ -116,7 +117,7 @@ inline void save_hugging_face(TrainingSession& session, const ModelDescription& 
     adapters->merge(weight.name, begin, merged);
     writer->write(weight.name, begin, merged);
   };
-  // A rank whose disk fails helps the others until all have finished.
+  // A rank whose disk fails still takes part in the exchanges until all ranks have finished.
   std::exception_ptr failure;
   const auto try_to_write = [&](const WeightInfo& weight, Index begin,
                                 std::span<const float> values) {

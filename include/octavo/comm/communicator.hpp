@@ -15,10 +15,12 @@
 namespace octavo OCTAVO_ABI {
 
 /// The ranks that train one model, seen from one of them. All ranks make the same calls in the same
-/// order. No operation adds numbers: the caller decides the order of a sum, and so its bits.
+/// order. No operation adds numbers: the caller determines the order of a sum, and therefore its
+/// bits.
 ///
-/// This is a run-time interface because the number of ranks is known only at run time. It carries
-/// bytes; the types of models, recipes and sharding decide what is sent and in which format.
+/// This is a run-time interface because the number of ranks is known only at run time. It
+/// transports bytes; the types of models, recipes and sharding determine which data are sent and in
+/// which format.
 ///
 /// Functions with a context are asynchronous; on the `Cpu` device they complete at once. `what`
 /// names the operation in errors, such as "weights of blocks.3"; it must live until the call
@@ -38,16 +40,16 @@ class Communicator {
 
   /// Allocates device memory that operations may access faster than other memory, if the data are
   /// at the same offset on all ranks. All ranks (of all groups) call it together, with the same
-  /// number of bytes. They free it together, before the communicator and after all enqueued work
-  /// that uses it. A rank that frees it during an exception ends the communicator: others may be
-  /// writing there.
+  /// number of bytes. They free it together, after all enqueued work that uses it, and before the
+  /// communicator is destroyed. A rank that frees it during an exception ends the communicator,
+  /// because others may still write to this memory.
   /// @throws MemoryError  see Buffer
   [[nodiscard]] virtual Buffer<D> allocate(std::size_t bytes, const Context<D>& context) {
     return Buffer<D>(bytes, context);
   }
 
   /// Describes how data in that memory are transferred, such as "copy engines". Empty if there is
-  /// only one way.
+  /// only one method.
   [[nodiscard]] virtual std::string transport() const { return {}; }
 
   /// Gathers the parts of all ranks, in rank order.

@@ -43,9 +43,9 @@ struct Launch {
   std::optional<int> local_rank{};  ///< among the ranks of its host; none: unknown
   std::optional<int> local_size{};  ///< ranks of its host; none: unknown
   std::string master_address{};     ///< host of rank 0; empty: unknown
-  /// Port at which rank 0 waits for the others (`Rendezvous`): `--port`, else 1000 above
-  /// MASTER_PORT, at which torchrun's agent may listen (1000 below it, if there is no such port
-  /// above), else 30500.
+  /// Port on which rank 0 waits for the others (`Rendezvous`): `--port`, else MASTER_PORT + 1000,
+  /// because torchrun's agent may listen on MASTER_PORT itself (MASTER_PORT - 1000 if that exceeds
+  /// the largest port), else 30500.
   int port = 30500;
   /// The secret that the ranks of a run share: OCTAVO_RENDEZVOUS_SECRET, else Open MPI's key of the
   /// job, else torchrun's run id (`--rdzv-id`); empty if none is set.
@@ -56,8 +56,8 @@ struct Launch {
 inline constexpr const char* secret_variable = "OCTAVO_RENDEZVOUS_SECRET";
 inline constexpr std::size_t longest_secret = 256;
 
-/// Returns the default GPU of a rank: the one with its local rank as number, or the only visible
-/// one, as when a launcher shows each rank one GPU.
+/// Returns the default GPU of a rank: the GPU whose index is its local rank, or the only visible
+/// GPU, as when a launcher makes one GPU visible to each rank.
 /// @param local_rank  among the ranks of its host
 /// @param visible     GPUs that this process sees
 /// @throws ConfigError  if it sees too few
@@ -164,7 +164,7 @@ class LaunchReader {
   }
 
   /// Reads the variables of the innermost launcher. If two launchers contradict each other, and
-  /// neither is known to run inside the other, the variables of one are left over.
+  /// neither is known to run inside the other, the variables of one remain unread.
   [[nodiscard]] Launch of_environment() const {
     std::optional<Launch> first;
     const LaunchVariables* from = nullptr;

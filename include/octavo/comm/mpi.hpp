@@ -54,8 +54,8 @@ class MpiAlarm {
 }  // namespace detail
 
 /// Owns MPI from initialisation to finalisation. A program creates one, in the thread of `main`; it
-/// must outlive all communicators that use it. If a rank fails, the others must not wait for it, so
-/// all are ended:
+/// must outlive all communicators that use it. If a rank fails, it must end all ranks, because the
+/// others would wait for it:
 ///
 ///     Mpi mpi(read_launch(), 600s);
 ///     try {
@@ -66,8 +66,8 @@ class MpiAlarm {
 ///     }
 ///
 /// If an exception leaves the block of the `Mpi`, its destructor calls `abort`, without the
-/// exception's text. If a program ends otherwise, such as by std::exit, mpirun notices it, and the
-/// other ranks do after the time-out.
+/// exception's text. If a program ends in another way, such as by std::exit, mpirun detects it
+/// immediately, and the other ranks after the time-out.
 class Mpi {
  public:
   /// @param launch    from read_launch(); must agree with MPI
@@ -149,7 +149,7 @@ class Mpi {
             : "; start with mpirun, or with srun --mpi=pmix if Slurm and MPI both support PMIx"));
   }
 
-  /// Waits until all ranks do.
+  /// Waits until all ranks have arrived.
   void meet(detail::MpiExchange& exchange) const {
     for (int peer = 0; peer < world_.size; ++peer) {
       if (peer != world_.rank) exchange.receive(peer, nullptr, 0);

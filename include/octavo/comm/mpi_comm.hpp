@@ -27,7 +27,7 @@ namespace octavo OCTAVO_ABI {
 /// missing. Use it only from the thread that created the `Mpi`.
 /// @throws CommError  from every operation, naming it and the ranks that did not take part within
 ///                    the time-out of the `Mpi`, or with another number of bytes. The program must
-///                    end then; leaving the block of the `Mpi` suffices
+///                    then end; it is sufficient to leave the block of the `Mpi`
 class MpiComm final : public Communicator<Cpu> {
  public:
   /// Called by all ranks together. A program may have several communicators.

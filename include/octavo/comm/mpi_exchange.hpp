@@ -177,7 +177,7 @@ class MpiExchange {
                           operation_));
   }
 
-  /// Checks for unexpected messages, which only a rank that makes other calls sends.
+  /// Checks for unexpected messages; only a rank that makes different calls sends them.
   [[noreturn]] void give_up() const {
     const std::vector<int> silent = silent_ranks();
     std::vector<int> elsewhere;

@@ -25,7 +25,7 @@ namespace octavo OCTAVO_ABI::detail {
 }
 
 /// Returns the message of a rank that has waited for others.
-/// @param absent  rank 0's report on them; empty: all take part; none: rank 0 does not respond
+/// @param absent  rank 0's report about them; empty: all participate; none: rank 0 does not respond
 [[nodiscard]] inline std::string absent_text(const std::optional<std::string>& absent) {
   if (!absent.has_value())
     return "rank 0, which monitors all ranks, does not respond; check that it still runs";

@@ -33,19 +33,19 @@
 namespace octavo OCTAVO_ABI {
 
 /// Connects each rank with rank 0, for small exchanges and to detect lost ranks. Rank 0 listens at
-/// `Launch::port`. A separate thread of each rank sends a heartbeat with its last operation, ten
-/// times per time-out, or once a second. A rank is lost if its connection closes or if it is silent
-/// for a time-out, like a stopped process. All others are informed, and all their later calls
-/// throw.
+/// `Launch::port`. A separate thread of each rank sends heartbeats with the rank's last operation,
+/// ten times per time-out, or once per second if that is more often. A rank is lost if its
+/// connection closes or if it is silent for a time-out, like a stopped process. All others are
+/// notified, and all their later calls throw.
 ///
-/// A rank sends rank 0 the run's secret (`Launch::secret`), and is refused without it. The secret
-/// is sent in clear: it keeps out processes that can reach the port, but not those that can read
-/// the network traffic. Without a secret, any process that can reach the port can take a rank's
-/// place.
+/// A rank sends the run's secret (`Launch::secret`) to rank 0, which rejects it otherwise. The
+/// secret is sent unencrypted: it keeps out processes that can reach the port, but not those that
+/// can read the network traffic. Without a secret, any process that can reach the port can take a
+/// rank's place.
 class Rendezvous {
  public:
   /// Waits until all ranks are connected.
-  /// @param time_out  for that, for each operation, and for the silence of a rank
+  /// @param time_out  for connecting, for each operation, and for the silence of a rank
   /// @throws ConfigError  if the launch does not name the host of rank 0
   /// @throws CommError    naming the missing ranks; also if rank 0 does not respond, or another
   ///                      process has this rank
@@ -70,8 +70,8 @@ class Rendezvous {
   Rendezvous(const Rendezvous&) = delete;
   Rendezvous& operator=(const Rendezvous&) = delete;
   /// Notifies the others that this rank ends or, during an exception, that it gives up. Rank 0
-  /// waits until all others end, at most a time-out. If there is still a `User`, which would wait
-  /// for ranks that it cannot hear of, the process aborts with a message.
+  /// waits until all others end, at most a time-out. If a `User` still exists, it would wait for
+  /// ranks that can no longer be monitored, so the process aborts with a message.
   ~Rendezvous() {
     if (users_ != 0) leave("its rendezvous ended before a communicator that uses it");
     leave(std::uncaught_exceptions() == 0 ? "" : "an exception ends the program");
@@ -109,8 +109,9 @@ class Rendezvous {
 
   /// Asks rank 0 which ranks are silent or not in this rank's operation, according to their
   /// heartbeats: such as "rank 2 has not reached it, and was last in the all-gather 'weights'".
-  /// Useful after waiting for longer than a heartbeat. If there are none, asks again for three
-  /// heartbeats: a rank that was stopped before the call is silent by then. A `fault` ends it.
+  /// Useful after waiting for longer than a heartbeat. If there are none, asks again for the
+  /// duration of three heartbeats, after which a rank that was stopped before the call counts as
+  /// silent. A `fault` ends the call.
   /// @return  the last answer; empty if all ranks are in the operation and not silent; none if rank
   ///          0 does not respond
   [[nodiscard]] std::optional<std::string> absent_sync() {

@@ -61,7 +61,7 @@ struct Hello {
   std::int32_t size;
 };
 
-/// Compares two secrets in a time that does not depend on where they differ.
+/// Compares two secrets in a time that does not depend on the position of the first difference.
 inline bool is_same_secret(std::string_view given, std::string_view own) {
   unsigned difference = given.size() == own.size() ? 0 : 1;
   for (std::size_t i = 0; i < given.size() && !own.empty(); ++i) {
@@ -71,7 +71,7 @@ inline bool is_same_secret(std::string_view given, std::string_view own) {
   return difference == 0;
 }
 
-/// Serves all ranks, including rank 0, from a separate thread in rank 0's process.
+/// Accepts and monitors all ranks, including rank 0, in a separate thread of rank 0's process.
 class RendezvousServer {
  public:
   /// @param launch  of rank 0
@@ -139,7 +139,7 @@ class RendezvousServer {
   }
 
   void wait_for_input() {
-    // Otherwise pending connections, which cannot be accepted yet, would end each wait at once.
+    // Otherwise pending connections that cannot be accepted yet would end each wait immediately.
     const short arrivals = visitors_.size() < most_visitors ? POLLIN : 0;
     std::vector<pollfd> watched{{listener_.get(), arrivals, 0}};
     const auto watch = [&](const FrameStream& stream) {
@@ -168,10 +168,11 @@ class RendezvousServer {
     }
   }
 
-  /// Returns whether a visitor can be dropped: it has become a rank, or cannot be one. A stranger
-  /// may send anything or nothing; it gets no answer and delays no rank.
+  /// Returns whether a visitor can be dropped: it has become a rank, or cannot be one. An unknown
+  /// process may send anything or nothing; it gets no response and does not delay ranks.
   bool has_been_seen_to(Visitor& visitor) {
-    // A rank sends its hello at once. If there are too many visitors, silent ones go soon.
+    // A rank sends its hello immediately, so if there are too many visitors, silent ones are
+    // dropped soon.
     const std::chrono::milliseconds patience(visitors_.size() < most_visitors ? 5000 : 200);
     constexpr std::size_t most = sizeof(Hello) + longest_secret;
     const bool is_late = RankClock::now() - visitor.since > patience;

@@ -9,7 +9,7 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// The communicator of a single rank, which has all parts already.
+/// The communicator of a single rank, which already has all parts.
 template <Device D>
 class SelfComm final : public Communicator<D> {
  public:

@@ -10,17 +10,17 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// Which state is sharded among ranks; each rank holds the rest completely. Losses, weights and
-/// moments do not depend on it, see `reduces_each_micro_batch`.
-/// Source: Rajbhandari et al. 2019, arXiv 1910.02054.
+/// Which state is sharded among ranks; each rank stores the rest completely. Losses, weights and
+/// moments do not depend on it, see `reduces_each_micro_batch`. Source: Rajbhandari et al. 2019,
+/// arXiv 1910.02054.
 enum class Zero {
   optimizer = 1,  ///< the optimizer's state
   gradients = 2,  ///< also the gradients
   weights = 3,    ///< also the weights, which are gathered for each stage that reads them
 };
 
-/// The ranks, and the place of this one. With tensor parallelism (`TensorParallel`), `rank` and
-/// `ranks` count the ranks that hold the same part of the layers.
+/// The number of ranks, and the index of this one. With tensor parallelism (`TensorParallel`),
+/// `rank` and `ranks` count the ranks that have the same shard of the layers.
 struct Sharding {
   int rank = 0;
   int ranks = 1;
@@ -77,10 +77,9 @@ struct ReduceIn {
 /// The format in which ranks send weights. Losses, weights and moments do not depend on it.
 /// - `GatherIn<>`: the stored format, BF16 (FP32 for an FP32 model).
 /// - `GatherIn<E4M3>`: weights of blocks that linear layers use in FP8 with one scale per tensor
-/// are
-///   sent in FP8: each rank casts its shard with the scale of the whole tensor, and the others make
-///   transposed copies of the result. All other weights are sent as stored: those of the embedding,
-///   the head and norms, biases, and those with scales of rows or blocks.
+/// are sent in FP8: each rank casts its shard with the scale of the whole tensor, and the receivers
+/// compute transposed copies. All other weights are sent as stored: the embedding, the head, norms,
+/// biases, and weights with scales per row or block.
 template <class Format = void>
 struct GatherIn {
   static_assert(std::is_void_v<Format> || std::is_same_v<Format, E4M3>,

@@ -93,8 +93,9 @@ inline bool is_loopback(const addrinfo& address) {
 }
 
 /// Returns the loopback address at which rank 0 listens, preferably an IPv4 one; null if it must
-/// listen at all interfaces. A host may resolve its own name to 127.0.1.1 where other hosts resolve
-/// it to another address: such a name counts as loopback only if all ranks are on this host.
+/// listen at all interfaces. A host may resolve its own name to 127.0.1.1 although other hosts
+/// resolve it to another address: such a name counts as loopback only if all ranks are on this
+/// host.
 inline const addrinfo* loopback_of(const std::string& host, const addrinfo* addresses,
                                    bool all_ranks_are_here) {
   const addrinfo* found = nullptr;
@@ -112,7 +113,8 @@ inline const addrinfo* loopback_of(const std::string& host, const addrinfo* addr
   return is_number || host == "localhost" || all_ranks_are_here ? found : nullptr;
 }
 
-/// Listens at a port: at a loopback address only, if ranks connect to one, else at all interfaces.
+/// Listens on a port: only on a loopback address if ranks connect to one, otherwise on all
+/// interfaces.
 /// @throws CommError  if it cannot, or the host has no address
 inline Descriptor listen_at(const std::string& host, int port, bool all_ranks_are_here = false) {
   const Addresses addresses = addresses_of(host, port);
@@ -140,7 +142,7 @@ inline Descriptor listen_at(const std::string& host, int port, bool all_ranks_ar
     length = sizeof four;
   }
   ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  // Before the message: arguments of a call are evaluated in any order.
+  // Called before the message is built, because the arguments of a call are evaluated in any order.
   const bool listens =
       ::bind(socket.get(), address, length) == 0 && ::listen(socket.get(), SOMAXCONN) == 0;
   require<CommError>(listens,
@@ -204,8 +206,8 @@ class FrameStream {
     return stands;
   }
 
-  /// Receives what has arrived, and stores at most a frame of `most` bytes, whatever a stranger
-  /// sends. @return whether the connection is open
+  /// Receives the data that has arrived, and stores at most a frame of `most` bytes, even if an
+  /// unknown process sends more. @return whether the connection is open
   [[nodiscard]] bool fill(std::size_t most) {
     std::array<char, 1 << 16> arrived;
     while (input_.size() < sizeof(Header) + most) {
@@ -222,7 +224,7 @@ class FrameStream {
 
   /// Returns the next complete frame.
   /// @param most  maximum bytes of its content
-  /// @throws CommError  if what arrived is not a frame, or is longer
+  /// @throws CommError  if the received data is not a frame, or is longer
   [[nodiscard]] std::optional<Frame> take(std::size_t most) {
     Header header{};
     if (!input_.empty()) {

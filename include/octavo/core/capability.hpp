@@ -10,8 +10,8 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// Features of a GPU that kernels and GEMMs depend on. A context asks its GPU for them; a memory
-/// plan takes those of the GPU that it is made for.
+/// Features of a GPU that kernels and GEMMs depend on. A context queries its GPU for them; a memory
+/// plan uses those of the GPU for which it is computed.
 struct GpuFeatures {
   int capability = 90;             ///< compute capability, times ten: 90 is an H100
   bool fp8_products = true;        ///< FP8 GEMMs with one scale per tensor
@@ -20,7 +20,8 @@ struct GpuFeatures {
   bool mx_products = false;        ///< MXFP8 and NVFP4 GEMMs
   bool warpgroup_products = true;  ///< the instructions wgmma of Hopper
   bool clusters = true;            ///< clusters of thread blocks
-  bool early_launches = true;      ///< a kernel may begin before the previous one ends
+  bool early_launches = true;      ///< supports kernels that begin before the previous one ends
+                                   ///< (programmatic dependent launch)
   Index shared_bytes = Index{227} << 10;  ///< maximum shared memory of a thread block
 };
 

@@ -11,8 +11,8 @@
 namespace octavo OCTAVO_ABI {
 
 /// A name that can be part of a template argument: at most 31 characters, in words of eight. The
-/// words are separate members, because nvcc writes template arguments back as source and cannot
-/// write arrays.
+/// words are separate members, because nvcc converts template arguments back to source code and
+/// does not support arrays there.
 struct ConfigName {
   std::uint64_t word0 = 0;
   std::uint64_t word1 = 0;

@@ -38,7 +38,7 @@ struct CudnnAnswer {
 };
 
 /// Plans of the `Cuda` device depend only on these features of a GPU, so that any machine can
-/// compute them. If the GPU is available, its libraries can report figures that are otherwise
+/// compute them. If the GPU is available, its libraries can report values that are otherwise
 /// computed.
 template <>
 struct DeviceLimits<Cuda> {
@@ -141,10 +141,10 @@ OCTAVO_HOST_DEVICE constexpr Index round_up(Index count, Index size) {
   return ceil_divide(count, size) * size;
 }
 
-/// Loops over fewer elements run on the calling thread: they are a few microseconds of work. Waking
-/// other threads does not pay off for them, and costs milliseconds on a busy machine.
+/// Loops over fewer elements run on the calling thread: they take a few microseconds, whereas
+/// waking other threads takes longer than it saves, and milliseconds on a busy machine.
 inline constexpr Index least_parallel_elements = 8192;
-/// For loops whose calls take long: such a loop is always shared.
+/// For loops with long calls, which always use several threads.
 inline constexpr Index many_elements = least_parallel_elements;
 
 /// Calls `body(i)` for 0 ≤ i < count, spread over the context's threads. Results must depend

@@ -29,7 +29,7 @@ inline std::string without_nul(std::string text) {
 
 }  // namespace detail
 
-/// Base of every exception that the library throws on purpose.
+/// Base of all exceptions that the library defines.
 class Error : public std::runtime_error {
  public:
   explicit Error(const std::string& what) : std::runtime_error(detail::without_nul(what)) {}
@@ -41,14 +41,14 @@ class ShapeError : public Error {
   using Error::Error;
 };
 
-/// The program calls the library in a way that can never work, whatever its user sets: a bug in the
+/// The program calls the library incorrectly, regardless of the user's settings: a bug in the
 /// program.
 class UsageError : public Error {
  public:
   using Error::Error;
 };
 
-/// A setting has a value that cannot work.
+/// A setting has an invalid value.
 class ConfigError : public Error {
  public:
   using Error::Error;

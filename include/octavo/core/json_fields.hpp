@@ -162,7 +162,7 @@ class JsonFields {
 
   void read_object(JsonReader& json, const std::string& prefix) {
     json.object([&](const std::string& key) {
-      // Keys of inner objects repeat those of outer ones.
+      // Keys of inner objects may repeat those of outer objects.
       if (prefix.size() + key.size() > longest_key)
         json.fail(message("a key has more than ", longest_key, " bytes, including its outer keys"));
       Field field = read(json, prefix + key);

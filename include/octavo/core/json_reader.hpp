@@ -26,10 +26,10 @@ namespace octavo OCTAVO_ABI {
 ///     });
 ///     json.end();
 ///
-/// Every text either yields its values or causes an IoError that names its place and the byte. Keys
-/// of an object are unique, strings are valid UTF-8, and the depth is bounded. An error reports
-/// that the text is not JSON, or that a value is not of the expected kind, under which keys, and
-/// what to do. Source: RFC 8259.
+/// A text that cannot be read causes an IoError that names its place and the byte. Keys of an
+/// object are unique, strings are valid UTF-8, and the depth is bounded. An error reports that the
+/// text is not JSON, or that a value is not of the expected kind, under which keys, and what to do.
+/// Source: RFC 8259.
 class JsonReader {
  public:
   enum class Kind { object, array, string, number, boolean, null };
@@ -179,11 +179,11 @@ class JsonReader {
     if (at_ != text_.size()) fail_syntax(at_, "the text continues after its value");
   }
 
-  /// Refuses the value that was read last.
+  /// Rejects the value that was read last.
   /// @throws IoError  with `what` and the value's place
   [[noreturn]] void fail(const std::string& what) const { fail_content(at_, what); }
 
-  /// Returns as much of a text as fits in a message.
+  /// Returns a text, truncated to a length that fits in a message.
   static std::string excerpt(std::string_view text) {
     constexpr std::size_t most = 60;
     if (text.size() <= most) return std::string(text);

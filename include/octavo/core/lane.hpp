@@ -7,8 +7,8 @@
 namespace octavo OCTAVO_ABI {
 
 /// A second queue of work on a context's device, with a separate context. Work that is enqueued on
-/// it may overlap with the main context's work. Between `fork` and `join` nothing orders the two.
-/// Specialised for each device.
+/// it may overlap with the main context's work. Between `fork` and `join`, the two queues are not
+/// ordered with each other. Specialised for each device.
 template <Device D>
 class Lane;
 

@@ -1,6 +1,5 @@
-/// @file
-/// Counter-based random numbers. A number is a pure function of seed, stream and position, so it
-/// depends neither on the order of the draws nor on the number of threads.
+/// @file Counter-based random numbers. A number is a pure function of seed, stream and position, so
+/// it does not depend on the order of draws or the number of threads.
 #pragma once
 
 #include <octavo/core/array.hpp>
@@ -11,8 +10,8 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// Identifies one sequence of random numbers: a seed, and the purpose that the numbers are drawn
-/// for.
+/// Identifies one sequence of random numbers: a seed, and the purpose for which the numbers are
+/// drawn.
 struct RandomStream {
   std::uint64_t seed = 0;
   std::uint64_t stream = 0;

@@ -75,7 +75,7 @@ class TimelineClock<Cpu> {
 }  // namespace detail
 
 /// Times the steps between `begin` and `end`. Every part of a step that takes time reports to it.
-/// It is off at first; while it is off, each report costs one comparison.
+/// It is disabled initially; while it is disabled, each report costs one comparison.
 ///
 /// On the `Cuda` device spans begin and end with events on the streams that run the work. The host
 /// therefore enqueues a timed step itself: a step that is launched from its recording has no
@@ -160,7 +160,7 @@ class Timeline {
     phase_ = open(SpanKind::phase, "stages", name, &context);
     phase_name_ = name;
   }
-  /// As begin_phase, unless the phase has already begun.
+  /// Same as begin_phase, but does nothing if the phase has already begun.
   void enter_phase(const char* name, const Context<D>& context) {
     if (is_in_step_ && (phase_ == none || phase_name_ != name)) begin_phase(name, context);
   }
@@ -177,7 +177,7 @@ class Timeline {
     end_stage(context);
     stage_ = open(SpanKind::compute, "stages", full_name(name, something), &context);
   }
-  /// Starts the current stage again: work before this call does not belong to it.
+  /// Restarts the current stage: work before this call does not belong to it.
   void restart_stage(const Context<D>& context) {
     if (is_in_step_ && stage_ != none) open_[stage_].begin = mark(&context);
   }

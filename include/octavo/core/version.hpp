@@ -5,10 +5,10 @@
 // The library lives in an inline namespace named after its minor version: octavo::Linear is
 // octavo::v0_1::Linear, and users write octavo::Linear. A program can therefore link files compiled
 // with two minor versions, or with and without cuDNN: each file keeps its own functions. Such files
-// must not exchange the library's types. A function that takes one as a parameter does not link,
-// but the linker cannot detect functions that return one or structs that contain one. Exceptions of
-// the other version can be caught as std::exception only. Do not forward-declare the library's
-// names; include its headers.
+// must not exchange the library's types. A function that has such a parameter does not link, but
+// the linker cannot detect functions that return such a type, or structs that contain one.
+// Exceptions of the other version can only be caught as std::exception. Do not forward-declare the
+// library's names; include its headers.
 //
 // Headers write `namespace octavo OCTAVO_ABI {`, which is `namespace octavo::inline v0_1 {`:
 // editors, Universal Ctags and Doxygen read the name `octavo` without knowing the macro.

@@ -15,8 +15,8 @@ namespace octavo OCTAVO_ABI {
 namespace detail {
 
 /// Converts characters of GPT-2's alphabet to the bytes that they represent. Printable bytes are
-/// represented by their Latin-1 character, the other 68 by U+0100 and the following, in order.
-/// Source: bytes_to_unicode in GPT-2's encoder.py.
+/// represented by their Latin-1 characters, the other 68 bytes, in order, by the characters from
+/// U+0100 on. Source: bytes_to_unicode in GPT-2's encoder.py.
 class ByteAlphabet {
  public:
   ByteAlphabet() {

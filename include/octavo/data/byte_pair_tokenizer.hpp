@@ -26,10 +26,10 @@
 namespace octavo OCTAVO_ABI {
 
 /// A tokenizer that merges pairs of tokens by rank (BPE), beginning with the bytes of a text, or
-/// with its characters. It finds added tokens first, changes the text between them as the tokenizer
-/// demands, such as to a normal form, splits it into words by regular expressions if the tokenizer
-/// has any, and merges within each word. Bytes that are not UTF-8 form separate words.
-/// `load_tokenizer` reads one from a file.
+/// with its characters. It first finds added tokens. It then changes the text between them as the
+/// tokenizer requires, such as to a normal form, splits it into words by the tokenizer's regular
+/// expressions, if any, and merges tokens within each word. Bytes that are not UTF-8 form separate
+/// words. `load_tokenizer` reads one from a file.
 class BytePairTokenizer final : public Tokenizer {
  public:
   explicit BytePairTokenizer(detail::BytePairModel model) : model_(std::move(model)) {
@@ -37,7 +37,8 @@ class BytePairTokenizer final : public Tokenizer {
       if (added.is_special) special_.emplace(added.text, added.token);
   }
 
-  /// Encoding throws `StoppedError` soon after a function returns true, such as after a signal.
+  /// Makes encoding throw `StoppedError` soon after a function returns true, such as after a
+  /// signal.
   /// @param is_stopped  called by several threads, before each word; null: never stops
   void stop_if(bool (*is_stopped)()) { model_.is_stopped = is_stopped; }
 
@@ -70,7 +71,7 @@ class BytePairTokenizer final : public Tokenizer {
     return tokens;
   }
 
-  /// Long texts are divided at arbitrary places. Each part is encoded beyond its end until a word
+  /// Long texts are divided at arbitrary places. Each part is encoded beyond its end, until a word
   /// begins at the same place as a word of the next part.
   [[nodiscard]] std::vector<std::vector<std::int32_t>> encode_all(
       std::span<const std::string_view> texts, const Context<Cpu>& context,

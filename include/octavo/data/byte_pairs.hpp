@@ -88,14 +88,14 @@ struct TextHash {
 using TokenMap = std::unordered_map<std::string, std::int32_t, TextHash, std::equal_to<>>;
 
 /// The tokens of a vocabulary and their merges. Words consist of bytes, or of characters if
-/// `characters` is not empty. A character without a token consists of its bytes.
+/// `characters` is not empty. A character without a token is encoded as its bytes.
 struct BytePairs {
   std::vector<std::string> bytes;               ///< bytes of each token
   std::array<std::int32_t, 256> byte_tokens{};  ///< the token of each byte, or −1
   std::vector<std::int32_t> characters;         ///< the token of each code point, or −1
   PairMerges merges;
   PairMerges adjacent;   ///< pairs of code points between which some merge joins tokens
-  TokenMap whole_words;  ///< words with a single token regardless of merges
+  TokenMap whole_words;  ///< words that are encoded as a single token regardless of merges
 
   [[nodiscard]] bool has_characters() const { return !characters.empty(); }
   [[nodiscard]] std::int32_t token_of(std::uint32_t code) const {
@@ -124,9 +124,9 @@ struct BytePairs {
   return at;
 }
 
-/// Encodes words by merging adjacent tokens until no pair merges. Each step merges the pair of the
-/// lowest rank, and the leftmost of several. Caches short words, which does not change tokens.
-/// Source: Sennrich, Haddow, Birch: Neural Machine Translation of Rare Words with Subword Units.
+/// Encodes words by merging adjacent tokens until no pair merges. Each step merges the pair with
+/// the lowest rank, and the leftmost of equal pairs. Caches the tokens of short words. Source:
+/// Sennrich, Haddow, Birch: Neural Machine Translation of Rare Words with Subword Units.
 class WordEncoder {
  public:
   /// @param pairs  outlives the encoder
@@ -207,7 +207,7 @@ class WordEncoder {
     }
   }
 
-  /// Divides a word into the tokens that no merge has joined yet.
+  /// Divides a word into its initial tokens, before any merge.
   void divide(std::string_view word) {
     parts_.clear();
     parts_.reserve(word.size());
@@ -254,7 +254,7 @@ class WordEncoder {
     }
   }
 
-  /// Keeps the pairs in a heap, including those that no longer exist.
+  /// Keeps the pairs in a heap, including pairs that no longer exist.
   void merge_long() {
     heap_.clear();
     const auto count = static_cast<std::int32_t>(parts_.size());

@@ -20,13 +20,14 @@ namespace octavo OCTAVO_ABI::detail {
 /// Reads a chat from a JSON object. Its keys determine its form:
 /// - `messages` or `conversations`: a list of messages, each with `role` and `content`, or with
 ///   `from` and `value`;
-/// - `prompt` and `completion`: two strings, or two lists of messages, of which only the completion
-///   is learnt;
+/// - `prompt` and `completion`: two strings, or two lists of messages; only the completion is
+///   trained on;
 /// - `instruction`, `output` and perhaps `input`: the user's message is the instruction, and the
 ///   input on the next line. `history` may contain earlier pairs of messages.
 ///
 /// A string `system` is the system message. A message with `"weight": 0` or `"train": false` is not
-/// learnt. Other members are skipped, unless they may change the text or which tokens are learnt.
+/// trained on. Other members are skipped; members that may change the text or the targets are
+/// errors.
 class ChatRecordReader {
  public:
   /// @param json  at the object
@@ -97,8 +98,7 @@ class ChatRecordReader {
                (forms.empty() ? "none" : "several"));
   }
 
-  /// Skips a member that changes neither the text nor which tokens are learnt, or is null or an
-  /// empty list.
+  /// Skips a member that changes neither the text nor the targets, or is null or an empty list.
   void skip(const std::string& key) {
     static constexpr std::array changing{
         "weight",        "train",          "weights",      "loss",          "loss_weight",
@@ -120,7 +120,7 @@ class ChatRecordReader {
                "\"train\" (true or false) of a message are supported");
   }
 
-  /// Chooses whether a message is learnt.
+  /// Sets whether a message is trained on.
   void choose(ChatMessage& message, std::optional<bool>& chosen, bool is_learnt) {
     if (chosen.value_or(is_learnt) != is_learnt) json_.fail("weight and train disagree");
     chosen = is_learnt;

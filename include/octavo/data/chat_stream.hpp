@@ -79,7 +79,7 @@ class PackedChats {
   /// Fills a sequence of a batch.
   /// @param place      index of its first token in the batch
   /// @param inputs     those of the batch
-  /// @param targets    those of the batch; −1 for tokens that are not learnt
+  /// @param targets    those of the batch; −1 for tokens that are not targets
   /// @param documents  receives the indices in the batch at which chats begin, except the first
   void fill(Index sequence, std::size_t place, std::span<std::int32_t> inputs,
             std::span<std::int32_t> targets, std::vector<Index>& documents) const {
@@ -120,10 +120,10 @@ struct ChatPosition {
   friend bool operator==(const ChatPosition&, const ChatPosition&) = default;
 };
 
-/// An endless stream of batches of chats. Each epoch has every chat once, packed in another random
-/// order, which is computed. Sequences that do not fill a batch are not dropped: the next epoch
-/// fills the batch. The stream depends only on the chats, the form of the sequences and the seed,
-/// not on the number of sequences per batch.
+/// An endless stream of batches of chats. Each epoch contains every chat once, packed in a
+/// different random order, which is computed. Sequences that do not fill a batch are not dropped:
+/// the next epoch fills the batch. The stream depends only on the chats, the shape of the sequences
+/// and the seed, not on the number of sequences per batch.
 class ChatStream {
  public:
   /// @param chats      outlive this
@@ -141,9 +141,10 @@ class ChatStream {
     hash_ = hash.value();
   }
 
-  /// Fills `count` sequences of the next batch from `first` on, and skips the others.
+  /// Fills `count` sequences of the next batch, beginning with number `first`, and skips the
+  /// others.
   /// @param inputs     [count, length]
-  /// @param targets    [count, length]; −1 for tokens that are not learnt
+  /// @param targets    [count, length]; −1 for tokens that are not targets
   /// @param documents  written: the indices in `inputs` at which chats begin, ascending, except the
   ///                   first of each sequence
   /// @throws ShapeError  if a span has a wrong size, or a batch lacks these sequences
@@ -195,7 +196,7 @@ class ChatStream {
 
  private:
   [[nodiscard]] PackedChats packed(std::int64_t epoch) const {
-    // "chats" in ASCII separates the order from other random numbers of the same seed.
+    // "chats" in ASCII: makes the order independent of other random numbers of the same seed.
     return {chats_, form_,
             RandomStream{seed_, 0x6368617473000000u + static_cast<std::uint64_t>(epoch)}};
   }

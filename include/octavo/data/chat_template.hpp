@@ -35,7 +35,7 @@ struct ChatMessage {
 struct ChatTurn {
   std::string before;
   std::string end;  ///< for the assistant, the token that ends its turn
-  /// Precedes the content. The assistant says it, so a prompt does not contain it.
+  /// Precedes the content. The assistant generates it, so a prompt does not contain it.
   std::string prefix{};
   bool trims_content = false;  ///< removes white space around the content
 };
@@ -49,13 +49,13 @@ struct ChatTemplate {
   std::string behind{};                                  ///< follows each turn
   /// The system message of a chat that does not begin with one.
   std::optional<std::string> default_system{};
-  /// Between a first system message and the first user message, whose content they begin. If
-  /// missing, a system message has its own turn.
+  /// Text between an initial system message and the first user message, if the system message is
+  /// part of the first user message. If missing, a system message is a separate turn.
   std::optional<std::string> system_separator{};
   bool alternates = false;     ///< user and assistant must alternate, beginning with the user
   bool trims_content = false;  ///< removes white space around all contents
-  /// Names of special tokens of the tokenizer. In the strings above they are encoded as these
-  /// tokens, in contents as text.
+  /// Names of special tokens of the tokenizer. In the strings of the template, these names are
+  /// encoded as special tokens; in contents, as text.
   std::vector<std::string> special_tokens{};
 };
 

@@ -21,16 +21,16 @@ namespace octavo OCTAVO_ABI {
 /// The tokens of a chat.
 struct ChatTokens {
   std::vector<std::int32_t> tokens{};
-  /// For each token, the next token if it belongs to a message of the assistant or ends its turn;
-  /// else −1, which no loss counts.
+  /// For each token, the next token if that belongs to a message of the assistant or ends its turn;
+  /// else −1, which losses ignore.
   std::vector<std::int32_t> targets{};
 };
 
 /// Encodes chats by a template, with the same tokens as `apply_chat_template` of transformers,
 /// except:
 /// - Names of special tokens in a message are encoded as text, so that no message can end a turn.
-/// - A message of the assistant is encoded separately from the text before it, as when a model
-///   answers. This makes a difference only if it begins with white space.
+/// - A message of the assistant is encoded separately from the text before it, as during
+///   generation. This makes a difference only if the message begins with white space.
 class ChatEncoder {
  public:
   /// @param tokenizer  outlives this
@@ -223,7 +223,7 @@ class ChatEncoder {
     return joined(pieces, tokens, next);
   }
 
-  /// @param texts  tokens of texts; those of these pieces begin at `next`, which is moved after
+  /// @param texts  tokens of texts; those of these pieces begin at `next`, which is advanced past
   /// them
   static ChatTokens joined(const Pieces& pieces, std::span<const std::vector<std::int32_t>> texts,
                            std::size_t& next) {

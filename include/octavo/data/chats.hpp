@@ -35,7 +35,7 @@ class Chats {
   [[nodiscard]] Index size() const { return static_cast<Index>(begins_.size()) - 1; }
   /// Returns the number of tokens of all chats.
   [[nodiscard]] Index tokens() const { return begins_.back(); }
-  /// Returns the number of targets of all chats: the tokens that a loss counts.
+  /// Returns the number of targets of all chats.
   [[nodiscard]] Index targets() const {
     return static_cast<Index>(std::count(is_said_.begin(), is_said_.end(), true));
   }
@@ -53,7 +53,7 @@ class Chats {
 
   /// Copies a chat.
   /// @param tokens   [length(chat)]
-  /// @param targets  [length(chat)]: the next token if it is learnt, else −1
+  /// @param targets  [length(chat)]: the next token if it is a target, else −1
   void read(Index chat, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const {
     const auto first = static_cast<std::size_t>(begin(chat));
     const auto count = static_cast<std::size_t>(length(chat));
@@ -102,13 +102,14 @@ enum class LongChats { cut, drop };
 /// The chats that a run will read.
 struct ChatRequest {
   std::vector<std::string> train;  ///< files with one chat per line, or an array of chats
-  /// The same; if empty, the last training chats. Without `train`, only these are read.
+  /// Files for validation; if empty, the last training chats are used. Without `train`, only these
+  /// files are read.
   std::vector<std::string> validation;
   double validation_fraction = 0.1;  ///< fraction of chats for validation then; at least one
   Index longest = 0;                 ///< maximum number of tokens of a chat
   LongChats long_chats = LongChats::cut;
   Index vocabulary = 0;         ///< of the model; tokens must be below it
-  bool last_turn_only = false;  ///< of each chat, only the assistant's last message is learnt
+  bool last_turn_only = false;  ///< only the assistant's last message of each chat is trained on
 };
 
 /// The chats of a run.
@@ -122,7 +123,7 @@ struct ChatData {
   Chats validation;
   std::vector<File> files;
   Index cut = 0;      ///< chats that lost their end
-  Index dropped = 0;  ///< chats that were too long; with `cut`, only those left without a target
+  Index dropped = 0;  ///< dropped chats; with `cut`, only those that have no target left
 };
 
 namespace detail {
@@ -208,7 +209,7 @@ class ChatLoader {
     }
   }
 
-  /// Makes the assistant's last message the only one that is learnt.
+  /// Excludes all messages except the assistant's last one from training.
   static void learn_last_turn(std::vector<ChatMessage>& chat) {
     bool is_last = true;
     for (ChatMessage& turn : std::views::reverse(chat)) {

@@ -36,7 +36,7 @@ struct DataRequest {
   Index vocabulary = 256;     ///< tokens of files must be below it
   Index least_tokens = 2;     ///< minimum number of tokens in a token file
   std::uint8_t between = 10;  ///< the byte between texts
-  /// If not empty, text is refused with this message before it is read.
+  /// If not empty, text is an error with this message, before it is read.
   std::string text_refusal{};
 };
 
@@ -181,8 +181,8 @@ class DataLoader {
     files.emplace_back(file);
   }
 
-  /// Throws if text and token files are mixed: tokens of text are bytes, tokens of files are those
-  /// of a tokenizer.
+  /// Throws if text and token files are mixed: tokens of text are bytes, whereas token files have a
+  /// tokenizer's tokens.
   void require_one_kind(bool has_text, bool has_files, const std::string& title) {
     const bool is_first = !data_.is_text && !is_files_;
     require<ConfigError>(
@@ -202,11 +202,11 @@ class DataLoader {
 
 }  // namespace detail
 
-/// Finds and opens the data of a run. Text is read whole, as by `load_text`. Token files (see
-/// `find_token_layout`) are opened, and read when batches are built.
-/// @throws ConfigError  if nothing is named, if a file is named twice, also across training and
-///                      validation, if text and token files are mixed, or if only some names have
-///                      weights; with `text_refusal`, if text is named and refused
+/// Finds and opens the data of a run. Text is read completely, as by `load_text`. Token files (see
+/// `find_token_layout`) are only opened, and read when batches are built.
+/// @throws ConfigError  if nothing is named; if a file is named twice, also once for training and
+/// once for validation; if text and token files are mixed; if only some names have weights; or if
+/// text is named although `text_refusal` is set
 /// @throws IoError      naming the file, if it cannot be read or violates its format; if a pattern
 ///                      matches no file
 [[nodiscard]] inline Data load_data(const DataRequest& request) {

@@ -14,7 +14,7 @@
 namespace octavo OCTAVO_ABI {
 
 /// Finds the documents of sequences by the token that ends each, such as a tokenizer's end of text.
-/// The target of that token becomes −1, which no loss counts, because the next token belongs to
+/// The target of that token becomes −1, which losses ignore, because the next token belongs to
 /// another document.
 /// @param tokens           consecutive sequences; the last may be shorter
 /// @param targets          target of each token; modified

@@ -30,14 +30,14 @@ struct FileKind {
   std::string_view command;  ///< converts the file FILE to text; empty if there is none
 };
 
-/// Whether a file is safetensors: the length of a JSON object in 8 bytes, and that object.
-/// Source: https://huggingface.co/docs/safetensors
+/// Whether a file is a safetensors file: the length of a JSON object in 8 bytes, followed by that
+/// object. Source: https://huggingface.co/docs/safetensors
 inline bool is_safetensors(std::string_view bytes) {
   return bytes.size() > 8 && bytes[8] == '{' &&
          bytes.substr(4, 4) == std::string_view("\0\0\0\0", 4);
 }
 
-/// Returns the format of a file that begins with `bytes`, or null if no known format begins so.
+/// Returns the format of a file that begins with `bytes`, or null if it is not a known format.
 /// @param bytes  the first `file_kind_bytes` bytes of the file, or all if it has fewer
 /// Source: magic numbers of file(1), https://github.com/file/file/tree/master/magic/Magdir
 inline const FileKind* file_kind(std::string_view bytes) {
@@ -46,7 +46,7 @@ inline const FileKind* file_kind(std::string_view bytes) {
     std::string_view bytes;
     FileKind kind;
   };
-  // Longer ones first: UTF-32 begins as UTF-16 does.
+  // Longer marks are tested first: UTF-32's begins with UTF-16's.
   static constexpr std::array magics{
       Magic{"\xff\xfe\0\0"sv, {"UTF-32", "iconv -f UTF-32 -t UTF-8 FILE"}},
       Magic{"\0\0\xfe\xff"sv, {"UTF-32", "iconv -f UTF-32 -t UTF-8 FILE"}},
@@ -83,7 +83,7 @@ inline const FileKind* file_kind(std::string_view bytes) {
   return is_safetensors(bytes) ? &safetensors : nullptr;
 }
 
-/// Throws if a file that must contain text begins as a file of another known format.
+/// Throws if a file that must contain text begins like a file of another known format.
 /// @param bytes    as `file_kind` needs them
 /// @param package  if not empty, a package with which Octavo could read the file
 /// @throws E  with the command that converts the file

@@ -29,8 +29,9 @@ namespace detail {
   throw IoError(message(path.string(), ": cannot be read: ", reason));
 }
 
-/// Returns the folder at which a relative path starts, as advice about a file that is missing; ""
-/// for an absolute path. A configuration file that is used in another folder names other files.
+/// Returns advice about a missing file: the folder to which its path is relative; "" for an
+/// absolute path. Relative paths in a configuration file refer to other files if it is used in
+/// another folder.
 inline std::string start_of(const std::filesystem::path& path) {
   std::error_code ignored;
   if (path.is_absolute()) return "";
@@ -56,8 +57,8 @@ inline const char* kind_of_file(mode_t mode) {
                           : "a device";
 }
 
-/// Opens a regular file for reading. Anything else is refused at once: opening a pipe would wait
-/// for a writer, and a device may never end.
+/// Opens a regular file for reading. Anything else is an error: opening a pipe would wait for a
+/// writer, and reading a device may never end.
 /// @param status  receives the file's status
 /// @return the descriptor, which the caller closes
 /// @throws IoError  naming the file and the reason
@@ -85,7 +86,7 @@ class OpenFile {
   /// @throws IoError  if it cannot be opened, or is not a regular file
   explicit OpenFile(std::filesystem::path path)
       : path_(std::move(path)), descriptor_(open_regular_file(path_, status_)) {}
-  /// Opens standard input, whatever it is.
+  /// Opens standard input, which may be of any type.
   /// @throws IoError  if it is closed
   explicit OpenFile(StandardInput)
       : path_("standard input"), descriptor_(::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0)) {

@@ -35,7 +35,7 @@ class Permutation {
   }
 
  private:
-  /// Three rounds look random in theory; small halves need more to mix.
+  /// Three rounds are pseudorandom in theory; small halves need more rounds.
   static constexpr std::uint64_t rounds = 10;
 
   [[nodiscard]] std::uint64_t permuted(std::uint64_t number) const {

@@ -15,8 +15,8 @@ namespace octavo OCTAVO_ABI {
 
 namespace detail {
 
-/// Reads the fields of a message in order. Each text either yields its fields or causes an IoError
-/// that names the byte. Source: https://protobuf.dev/programming-guides/encoding/
+/// Reads the fields of a message in order. Invalid data cause an IoError that names the byte.
+/// Source: https://protobuf.dev/programming-guides/encoding/
 class ProtobufReader {
  public:
   /// A field of a message.

@@ -26,8 +26,8 @@ namespace octavo OCTAVO_ABI {
 
 namespace detail {
 
-/// Reads a SentencePiece model of the type BPE. Refuses settings that change tokens and that it
-/// does not know. Source: sentencepiece_model.proto of sentencepiece 0.2.
+/// Reads a SentencePiece model of the type BPE. Unknown settings that change tokens are errors.
+/// Source: sentencepiece_model.proto of sentencepiece 0.2.
 class SentencePieceReader {
  public:
   SentencePieceReader(const std::filesystem::path& path, std::string_view bytes)

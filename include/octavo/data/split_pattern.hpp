@@ -84,7 +84,7 @@ class PatternSyntax {
     copy();
   }
 
-  /// Refuses look-behinds, because searches begin at the beginnings of pieces.
+  /// Rejects look-behinds, because searches begin at the beginnings of pieces.
   void open_group() {
     const std::string_view rest = pattern_.substr(at_ + 1);
     const bool ignores_case = rest.starts_with("?i:");

@@ -26,8 +26,8 @@ namespace octavo OCTAVO_ABI {
 struct TextFile {
   std::filesystem::path path;
   std::uintmax_t bytes = 0;  ///< 0 for entries that are not regular files
-  /// The reason why the entry was skipped. For a file that was read because it is named, the reason
-  /// why it would be skipped in a folder. Empty if there is none.
+  /// The reason why the entry was skipped. For a file that was read because a source names it, the
+  /// reason why it would be skipped in a folder. Empty if there is no such reason.
   std::string remark;
   bool is_json_lines = false;  ///< the texts of the file's lines were read
   std::string format{};        ///< format of a token file, such as "llm.c, 2 bytes per token"
@@ -58,7 +58,7 @@ inline bool is_folder(const std::filesystem::path& source) {
   return false;
 }
 
-/// The number of first bytes that decide whether a file is text.
+/// The number of bytes at the start of a file that determine whether it is text.
 inline constexpr std::size_t text_probe_bytes = 8192;
 
 /// Returns the reason why a file that begins with these bytes is not text; "" if it is text.
@@ -88,9 +88,9 @@ class TextReader {
   explicit TextReader(SeenFiles& seen, std::uint8_t between = '\n')
       : seen_(seen), between_(between) {}
 
-  /// Adds a file that is named, whatever it contains, unless its first bytes are those of a known
-  /// format that is not text. If its name ends in .jsonl, .jsonl.gz or .jsonl.zst, it is read as
-  /// JSON Lines.
+  /// Adds a file that a source names. Its content may be anything except a known format that is not
+  /// text, which is recognised by the first bytes. If its name ends in .jsonl, .jsonl.gz or
+  /// .jsonl.zst, it is read as JSON Lines.
   /// @param group  the pattern that matched it, if one did
   void add_file(const std::filesystem::path& path, const FileGroup& group = {}) {
     TextFile file = examined(path, true);
@@ -117,7 +117,7 @@ class TextReader {
   [[nodiscard]] bool has_text() const { return !text_.read.empty(); }
 
   /// Reads all files, with the separator between texts. Reserves memory for the bytes of the files;
-  /// the text of compressed files needs more.
+  /// the text of compressed files needs more memory.
   Text read() {
     std::uintmax_t total = text_.read.size();
     for (const TextFile& file : text_.read) total += file.bytes;
@@ -243,14 +243,14 @@ class TextReader {
 /// Reads text files, with a newline byte between them, and lists the files that it read and
 /// skipped.
 ///
-/// A file that is named is read whatever it contains, except known formats that are not text, such
-/// as xz and UTF-16. gzip and Zstandard data are decompressed if the program has the libraries for
-/// them (octavo::zlib, octavo::zstd). A file whose name ends in .jsonl, .jsonl.gz or .jsonl.zst
-/// gives the string "text" of the JSON object on each line, with newlines between them. A
+/// A named file may contain anything except known formats that are not text, such as xz and UTF-16.
+/// gzip and Zstandard data are decompressed if the program has the libraries for them
+/// (octavo::zlib, octavo::zstd). From a file whose name ends in .jsonl, .jsonl.gz or .jsonl.zst,
+/// the string "text" of the JSON object on each line is read, with newlines in between. A
 /// byte-order mark is skipped. A folder is read recursively, sorted by path. In folders, only text
 /// files are read: files that are not empty and whose first 8 KiB are valid UTF-8 without NUL
 /// bytes. Hidden entries, folders called `build`, `out` or `runs`, and links to folders are
-/// skipped. Each file is in memory once.
+/// skipped. Each file is stored in memory only once.
 /// @throws ConfigError  if `sources` is empty, or two of them name the same file
 /// @throws IoError      if a path is missing, neither a file nor a folder, or not readable; if a
 ///                      named file is empty, not valid JSON Lines or not text, or a folder

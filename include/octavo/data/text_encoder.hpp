@@ -30,9 +30,9 @@ struct BytePairModel {
   std::vector<TextChange> changes;        ///< before normalised added tokens are searched for
   std::vector<TextChange> piece_changes;  ///< of the text between added tokens
   NormalizeText normalize = nullptr;      ///< null: text that normal forms may change is an error
-  std::size_t leading_spaces = 0;    ///< that decoding removes at most from the start of a text
-  bool (*is_stopped)() = nullptr;    ///< null: encoding always runs to its end
-  std::vector<std::string> ignored;  ///< settings of the file without effect, by name
+  std::size_t leading_spaces = 0;         ///< spaces that decoding may remove at the start
+  bool (*is_stopped)() = nullptr;         ///< null: encoding always runs to its end
+  std::vector<std::string> ignored;       ///< settings of the file without effect, by name
 };
 
 /// The beginning of a word in a text, and the number of tokens before it.

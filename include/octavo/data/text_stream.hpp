@@ -25,8 +25,8 @@ namespace octavo OCTAVO_ABI {
 namespace detail {
 
 /// The text of a file. gzip and Zstandard data, which are recognised by their first bytes, are
-/// decompressed in pieces, if the program has the library for them; otherwise `read` returns them
-/// as they are, and `require_text` refuses them.
+/// decompressed in pieces if the program has the library for them; otherwise `read` returns the
+/// compressed bytes, and `require_text` rejects them.
 class TextStream {
  public:
   /// @param source  the path of a regular file, or `StandardInput`
@@ -40,8 +40,8 @@ class TextStream {
   }
 
   [[nodiscard]] const OpenFile& file() const { return file_; }
-  /// Returns the number of bytes of the file that were read. If it is compressed, they may be
-  /// more or fewer than those of the text.
+  /// Returns the number of bytes of the file that were read. If the file is compressed, the text
+  /// has a different number of bytes.
   [[nodiscard]] std::uint64_t file_bytes() const { return read_bytes_ - rest_.size(); }
   [[nodiscard]] bool is_compressed() const { return decompressor_ != nullptr; }
 
@@ -139,8 +139,8 @@ inline constexpr std::size_t most_line_bytes = std::size_t{1} << 24;
 /// The maximum length of a document, or of its line in a JSON Lines file, in bytes.
 inline constexpr std::size_t most_document_bytes = std::size_t{1} << 30;
 
-/// Reads a text file line by line, whatever its size, and skips a byte-order mark. Decompresses
-/// gzip and Zstandard data if the program has the library for them.
+/// Reads a text file of any size line by line, and skips a byte-order mark. Decompresses gzip and
+/// Zstandard data if the program has the library for them.
 class FileLines {
  public:
   /// @param longest  maximum length of a line in bytes
@@ -176,8 +176,8 @@ class FileLines {
       read_more();
     }
   }
-  /// Whether the last line that was read ends with a line feed. A killed writer leaves one that
-  /// does not.
+  /// Whether the last line that was read ends with a line feed. If the file's writer was killed, it
+  /// may not.
   [[nodiscard]] bool is_whole() const { return ends_; }
   /// The number of the last line that was read, from 1 on.
   [[nodiscard]] std::uint64_t number() const { return number_; }

@@ -67,7 +67,7 @@ class TiktokenReader {
   }
 
  private:
-  /// Limits the time of trying all splits of a token, which is quadratic in its length.
+  /// Limits the time for trying all splits of a token, which is quadratic in its length.
   static constexpr std::size_t longest_token = 1024;
 
   [[noreturn]] void fail(std::string_view what) const {
@@ -97,7 +97,8 @@ class TiktokenReader {
           static_cast<std::int32_t>(rank);
   }
 
-  /// Decodes base 64 by RFC 4648, with padding and without bits after the last byte.
+  /// Decodes base 64 according to RFC 4648, with padding; unused bits after the last byte must be
+  /// 0.
   [[nodiscard]] std::string decoded(std::string_view text) const {
     constexpr std::string_view letters =
         "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -155,9 +156,8 @@ class TiktokenReader {
 }  // namespace detail
 
 /// Reads a tokenizer from a file of tiktoken.
-/// @throws IoError  naming file and line, if the file cannot be read, has an invalid line, a rank
-/// or
-///                  a token twice, or no token for a byte
+/// @throws IoError  naming file and line, if the file cannot be read, contains an invalid line or a
+/// duplicate rank or token, or has no token for a byte
 [[nodiscard]] inline BytePairTokenizer load_tiktoken(const std::filesystem::path& path,
                                                      const TiktokenOptions& options) {
   const std::string text = read_text_file(path, detail::most_tokenizer_bytes);

@@ -98,9 +98,9 @@ class TokenDecoder {
     });
   }
 
-  /// Returns the reason why byte-level BPE cannot have this decoder, or "". It may have decoders
-  /// before ByteLevel, as transformers writes for GGUF, that have no effect on tokens without byte
-  /// names and marks; see `reason_against`.
+  /// Returns the reason why byte-level BPE cannot have this decoder, or "". Decoders before
+  /// ByteLevel, as transformers writes for GGUF, are allowed if they have no effect on the tokens,
+  /// which must not contain byte names or marks; see `reason_against`.
   [[nodiscard]] std::string reason_against_byte_level() const {
     for (std::size_t i = 0; i < steps_.size(); ++i) {
       const Step& step = steps_[i];

@@ -34,8 +34,8 @@ struct TokenPosition {
   struct Share {
     std::int64_t epoch = 0;
     std::int64_t window = 0;  ///< number of windows of this epoch that were returned
-    /// The lag of the share behind its weight, in parts of a window. The weights of all shares add
-    /// up to one window, and the lags of all shares to 0.
+    /// The lag of the share behind its weight, in fractions of a window. The weights of all shares
+    /// add up to one window, and the lags of all shares to 0.
     std::int64_t lag = 0;
 
     friend bool operator==(const Share&, const Share&) = default;
@@ -50,16 +50,16 @@ struct TokenPosition {
 
 /// An endless stream of training batches.
 ///
-/// An epoch cuts the tokens into windows of `sequence_length` that do not overlap; the target of a
-/// window's last token is the first token of the next. Each epoch begins its first window at
-/// another random offset below `sequence_length` and visits every window once, in an order that is
-/// computed (`Permutation`); tokens before the first window and after the last are left out of
-/// that epoch. Windows that do not fill a batch are not dropped: the batch takes the rest from the
-/// next epoch.
+/// An epoch divides the tokens into non-overlapping windows of `sequence_length` tokens; the target
+/// of a window's last token is the first token of the next window. In each epoch, the first window
+/// begins at a different random offset below `sequence_length`, and every window is used once, in
+/// an order that is computed (`Permutation`); tokens before the first window and after the last are
+/// not used in that epoch. Windows that do not fill a batch are not dropped: the batch is filled
+/// with windows of the next epoch.
 ///
 /// Several shares have separate epochs. The next window comes from the share that lags the most
-/// behind its weight. Of any n consecutive windows, each share therefore has n times its fraction
-/// of the total weight, to within a few windows.
+/// behind its weight. Of any n consecutive windows, the number that come from a share is therefore
+/// n times its fraction of the total weight, to within a few windows.
 ///
 /// The stream depends only on the shares, sequence length, seed and shuffle, not on the number of
 /// sequences per batch or on the standard library.
@@ -97,8 +97,8 @@ class TokenStream {
     next(inputs, targets, 0, options_.sequences);
   }
 
-  /// Fills `count` sequences of the next batch from `first` on, and skips the others without
-  /// reading them.
+  /// Fills `count` sequences of the next batch, beginning with number `first`, and skips the others
+  /// without reading them.
   /// @param inputs   [count, sequence_length]
   /// @param targets  [count, sequence_length]
   /// @throws ShapeError  if a span has another size, or a batch lacks these sequences
@@ -173,11 +173,11 @@ class TokenStream {
 
   void add(TokenShare share, double total) {
     const double part = share.weight / total;
-    // Whole numbers, so that no rounding adds up.
+    // Integers, so that no rounding errors accumulate.
     const auto parts = static_cast<std::int64_t>(std::max(1.0, std::floor(part * 0x1p32)));
     const Index length = options_.sequence_length;
     const double sequences = std::ceil(part * static_cast<double>(options_.sequences));
-    // Then each epoch has the windows of a batch, whatever its offset.
+    // Each epoch then has enough windows for a batch, for any offset.
     const Index needed = (static_cast<Index>(sequences) + 1) * length;
     const Index count = share.tokens.size();
     require<ConfigError>(count >= needed, share.name, " has ", count, " tokens, but a batch of ",
@@ -189,8 +189,8 @@ class TokenStream {
     begin_epoch(shares_.size() - 1, 0);
   }
 
-  /// Random numbers of an epoch of a share; the constants ("token" in ASCII, the golden ratio) keep
-  /// them apart from whatever else draws from the same seed.
+  /// Random numbers of an epoch of a share; the constants ("token" in ASCII, the golden ratio) make
+  /// them independent of other random numbers of the same seed.
   [[nodiscard]] RandomStream random_of(std::size_t share, std::int64_t epoch) const {
     return {options_.seed + share * 0x9e3779b97f4a7c15u,
             0x746f6b656e000000u + static_cast<std::uint64_t>(epoch)};

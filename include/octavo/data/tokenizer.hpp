@@ -22,8 +22,8 @@ class StoppedError : public Error {
   using Error::Error;
 };
 
-/// What precedes a text. Some tokenizers, such as Llama 2's, put a space before a text that begins,
-/// which decoding removes.
+/// The context before a text. Some tokenizers, such as Llama 2's, put a space before a text, which
+/// decoding removes.
 enum class TextPosition {
   start,                ///< nothing: the text is complete at its start
   after_special_token,  ///< a special token
@@ -55,7 +55,7 @@ class Tokenizer {
 
   /// Encodes each text as `encode` does. The result does not depend on the number of threads.
   /// @param positions  what precedes each text; empty: nothing precedes any
-  /// @throws ShapeError  if there are positions, but not one for each text
+  /// @throws ShapeError  if `positions` is not empty and its size differs from that of `texts`
   [[nodiscard]] virtual std::vector<std::vector<std::int32_t>> encode_all(
       std::span<const std::string_view> texts, const Context<Cpu>& context,
       std::span<const std::string> allowed = {},

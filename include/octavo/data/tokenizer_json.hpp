@@ -25,8 +25,8 @@ namespace octavo OCTAVO_ABI {
 
 namespace detail {
 
-/// Reads a tokenizer.json. Refuses every part that it does not know. Ignores only the parts that
-/// `encode` does not use: special tokens around a text (post_processor), truncation and padding.
+/// Reads a tokenizer.json. Unknown parts are errors. Ignores only the parts that `encode` does not
+/// use: special tokens around a text (post_processor), truncation and padding.
 class TokenizerJsonReader {
  public:
   /// @param normalize  null: added tokens that a normal form may change are an error
@@ -219,8 +219,8 @@ class TokenizerJsonReader {
     }
   }
 
-  /// Reads Metaspace, which replaces spaces by a mark, puts one before the text, and may split
-  /// before each.
+  /// Reads Metaspace, which replaces spaces by a mark, puts a mark before the text, and may split
+  /// before each mark.
   void metaspace(const std::string& key, bool& splits, TextChange& prefix) {
     if (key == "replacement") {
       require_text(key, space_mark);
@@ -366,7 +366,7 @@ class TokenizerJsonReader {
     return is_removed && text.size() == 1;
   }
 
-  /// Brings added tokens that are searched for in the normal form into that form.
+  /// Normalises added tokens that are searched for in normalised text.
   void normalize_added_tokens() {
     ChangedTexts texts;
     for (AddedToken& added : model_.added) {

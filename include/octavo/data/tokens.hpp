@@ -187,7 +187,7 @@ class JoinedTokens final : public TokenSource {
 struct TokenShare {
   std::string name;  ///< for messages
   Tokens tokens;
-  double weight = 1.0;  ///< its share of all windows is its weight over that of all
+  double weight = 1.0;  ///< relative to the sum of all weights
 };
 
 }  // namespace octavo

@@ -68,9 +68,9 @@ struct ValidationOptions {
 };
 
 /// The same batches in every evaluation: windows in the order of the text, without overlap. Each
-/// token except the first is a target once. If `max_batches` does not suffice for that, windows are
-/// equally spaced over the text. The last batch is padded with input 0 and target −1, which no loss
-/// counts.
+/// token except the first is a target once. If `max_batches` is too small for all windows, equally
+/// spaced windows are used. The last batch is padded with input 0 and target −1, which losses
+/// ignore.
 class ValidationSet {
  public:
   static constexpr std::int32_t ignored_target = -1;
@@ -91,13 +91,13 @@ class ValidationSet {
     return std::min(options_.max_batches, ceil_divide(tokens_.size() - 1, batch_tokens()));
   }
 
-  /// Returns the number of targets of all batches that a loss counts.
+  /// Returns the number of targets of all batches, without padding.
   [[nodiscard]] Index tokens() const {
     return std::min(tokens_.size() - 1, batches() * batch_tokens());
   }
 
   /// Returns a hash of the tokens and of the windows. Losses of sets with equal hashes are
-  /// comparable, whatever their batches.
+  /// comparable, even if their batch sizes differ.
   [[nodiscard]] std::uint64_t hash() const {
     const Index all = ceil_divide(tokens_.size() - 1, options_.sequence_length);
     detail::WordHash hash;

@@ -19,7 +19,7 @@ struct E8M0 {
     const std::uint32_t source = float_bits(value) & 0x7fffffffu;
     const std::uint32_t exponent = source >> 23;
     const std::uint32_t mantissa = source & 0x7fffffu;
-    // Below 2^-126, only a value above 2^-127 (half of that range) rounds up to the next power.
+    // Below 2^-126, only values above 2^-127 round up to 2^-126.
     const bool up = exponent == 0 ? mantissa > 0x400000u : mantissa != 0;
     const std::uint32_t rounded = exponent + (up ? 1u : 0u);
     bits = static_cast<std::uint8_t>(source > 0x7f800000u ? 0xffu

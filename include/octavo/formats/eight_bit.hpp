@@ -8,9 +8,9 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// An element of a moment in 8 bits. It stands for a level times the scale of its group, a power of
-/// two. Levels grow as those of a floating-point format with 4 bits of mantissa do, except for
-/// an offset that makes them evenly spaced near 0:
+/// An element of a moment in 8 bits. It represents a level times the scale of its group, a power of
+/// two. The levels are those of a floating-point format with 4 bits of mantissa, minus an offset
+/// that makes them evenly spaced near 0:
 ///
 ///     level(k) = (16 + k mod 16) · 2^⌊k / 16⌋ − 16  =  0, 1, 2, …, 16, 18, 20, …, 48, 52, …
 ///
@@ -32,7 +32,7 @@ struct EightBit {
   friend constexpr bool operator==(EightBit, EightBit) = default;  ///< Compares bits.
 };
 
-/// Only the format's name: the meaning of its bits depends on the moment.
+/// Contains only the format's name, because the meaning of the bits depends on the moment.
 template <>
 struct FormatTraits<EightBit> {
   static constexpr const char* name = "8-bit";

@@ -28,7 +28,7 @@ OCTAVO_HOST_DEVICE constexpr std::uint32_t encode_magnitude(float value) {
   const std::uint32_t subnormal =
       float_bits(float_from_bits(source) + aligner) - float_bits(aligner);
   constexpr std::uint32_t largest = ((float_bits(Traits::max) >> shift) - rebias);
-  // Compared before rounding: values at or above the largest can only saturate.
+  // Compared before rounding: all values at or above the largest saturate.
   const std::uint32_t rounded = source < float_bits(Traits::min_normal) ? subnormal : normal;
   return source >= float_bits(Traits::max) || rounded > largest ? largest : rounded;
 }

@@ -1,13 +1,13 @@
 /// @file
 /// The GEMMs of a mixture of experts: one linear layer per expert, on the rows of `ExpertRows`.
 ///
-/// Only the device knows how many rows an expert has, and a step is recorded once for all batches.
-/// Grouped GEMMs that read the sizes from the host, such as those of cuBLAS before 13.4, and one
-/// worst-case GEMM per expert are therefore not an option. The rows of
-/// an expert begin at multiples of `expert_tile`, so that a tile of the result belongs to one
-/// expert, and `ExpertRows::tiles` states to which. `Cuda` launches a fixed grid for all tiles of
-/// the worst case; tiles of unused rows only write zeros. Padding costs time, at most
-/// `expert_tile` - 1 rows per expert, but needs no branches: its inputs and results are zeros.
+/// The number of rows of each expert is known only on the device, and a step is recorded once for
+/// all batches. Grouped GEMMs that read the sizes from the host, such as those of cuBLAS before
+/// 13.4, are therefore not possible, and one GEMM per expert with the worst-case number of rows
+/// would be too slow. The rows of an expert begin at multiples of `expert_tile`, so that each tile
+/// of the result belongs to one expert (`ExpertRows::tiles`). `Cuda` launches a fixed grid for all
+/// tiles of the worst case; tiles of unused rows only write zeros. Padding, at most `expert_tile` -
+/// 1 rows per expert, costs time, but needs no branches: its inputs and results are zeros.
 #pragma once
 
 #include <octavo/gemm/manifest.hpp>
@@ -86,8 +86,8 @@ template <class T, class G, Device D>
   return experts_weight_gradient_body(y_gradient, x, rows, w_gradient, accumulate, context);
 }
 
-/// Computes experts_forward on quantised operands. The weight is one operand: a scale of a whole
-/// tensor is that of all experts.
+/// Computes experts_forward on quantised operands. The weight is one operand: a scale per tensor is
+/// shared by all experts.
 /// @param x  [rows, in]
 /// @param w  [experts · out, in]
 template <class X, class W, class Gx, class Gw, class T, Device D>

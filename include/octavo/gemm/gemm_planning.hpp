@@ -102,8 +102,8 @@ void rehearse_gemms_sync(const Pass& pass, const Context<D>& context) {
   rehearse_gemms_sync_body(pass, context);
 }
 
-/// Returns how the algorithms of the GEMMs of the last `prepare_gemms` were chosen, and of those
-/// launched since without being announced.
+/// Returns how the algorithms of GEMMs were chosen: of those in the last `prepare_gemms`, and of
+/// those launched since then without being announced.
 template <Device D>
 [[nodiscard]] GemmPlanSummary gemm_plan_summary(const Context<D>& context) {
   return gemm_plan_summary_body(context);

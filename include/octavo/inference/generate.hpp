@@ -20,7 +20,8 @@ struct GenerateOptions {
   Index tokens = 200;  ///< maximum number of tokens to generate
   SamplingOptions sampling{};
   std::uint64_t seed = 1;
-  /// Only token IDs below it are sampled, such as those of a tokenizer; 0: all of the model's.
+  /// Only token IDs below this number are sampled, such as those of a tokenizer; 0: all of the
+  /// model's.
   Index vocabulary = 0;
   /// Tokens that end the text, such as an end-of-text token. They are not part of the text.
   std::vector<std::int32_t> stop_tokens{};
@@ -30,13 +31,13 @@ struct GenerateOptions {
 };
 
 /// Appends a prompt to the model's text and continues it with sampled tokens, until the maximum
-/// number is reached, a stop token is sampled, `stop` returns true, or the model has no room. The
-/// same seed samples the same tokens from the same logits, whatever was sampled before. Afterwards
-/// the model's text contains all tokens except the last.
+/// number is reached, a stop token is sampled, `stop` returns true, or the text has the maximum
+/// length. The same seed samples the same tokens from the same logits, regardless of earlier
+/// samples. Afterwards the model's text contains all tokens except the last.
 /// @param prompt  at least one token
 /// @return the sampled tokens, without the stop token
-/// @throws ConfigError  for an empty prompt or one without room, invalid sampling options, or a
-///                      vocabulary that is larger than the model's
+/// @throws ConfigError  for an empty or too long prompt, invalid sampling options, or a vocabulary
+///                      that is larger than the model's
 inline std::vector<std::int32_t> generate(TextModel& model, std::span<const std::int32_t> prompt,
                                           const GenerateOptions& options) {
   require<ConfigError>(!prompt.empty(), "the prompt must not be empty; pass at least one token");

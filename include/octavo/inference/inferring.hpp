@@ -30,7 +30,7 @@ class Inferring : public TextModel {
   /// Sets all weights and clears the text. Until then, `append` throws UsageError.
   /// @param source  called by several threads, each for a piece of a weight at a time
   /// @throws ConfigError  naming a weight that is not finite after rounding to its format; the
-  ///                      weights before it are set
+  /// weights before it are then already set
   virtual void load_sync(const ModelWeights& source) = 0;
   /// Sets all weights to the initial weights of a training session, and clears the text.
   virtual void initialize_sync(std::uint64_t seed) = 0;

@@ -164,7 +164,7 @@ class InferenceModel {
     registry.stage = &stage_;
     registry.scratch = &scratch_;
     registry.limits = limits;
-    // For weights that are neither read nor learnt, in programs that measure. As a Decoder's.
+    // For random weights, in benchmarks: same as Decoder's.
     const float deviation = 0.02f;
     const Initial initial = Initial::normal(deviation);
     const Initial outer =

@@ -23,8 +23,8 @@ namespace octavo OCTAVO_ABI {
 /// Options of sampling. Each limit applies to the tokens that the one before it leaves.
 struct SamplingOptions {
   double temperature = 0.8;  ///< logits are divided by it; 0 chooses the most likely token
-  Index top_k = 0;           ///< number of likeliest tokens to sample from; 0: no limit
-  /// Samples from the fewest likeliest tokens that together have at least this probability.
+  Index top_k = 0;           ///< number of most likely tokens to sample from; 0: no limit
+  /// Samples from the smallest set of most likely tokens that together have this probability.
   double top_p = 1;
 };
 
@@ -38,8 +38,8 @@ inline constexpr std::size_t logit_block = 1024;
 
 }  // namespace detail
 
-/// Samples tokens. Of equally likely tokens, the lowest ID comes first: with temperature 0, and if
-/// a limit includes only some of them.
+/// Samples tokens. Among equally likely tokens, lower IDs come first: with temperature 0, and if a
+/// limit includes only some of them.
 class Sampler {
  public:
   /// @throws ConfigError  for a temperature that is negative or not finite, a negative `top_k`, or
@@ -71,7 +71,7 @@ class Sampler {
  private:
   struct Candidate {
     std::int32_t token;
-    float weight;  ///< its probability divided by the likeliest token's
+    float weight;  ///< its probability divided by that of the most likely token
   };
   struct Bucket {
     Index count = 0;
@@ -171,8 +171,8 @@ class Sampler {
                 });
   }
 
-  /// Returns a lower bound of the `top_k` likeliest weights: at least `top_k` blocks have a weight
-  /// of this size. Blocks below it need no further search. 0: no bound is known.
+  /// Returns a lower bound of the `top_k` largest weights: at least `top_k` blocks have a weight of
+  /// this size. Blocks below it need no further search. 0: no bound is known.
   [[nodiscard]] float least_of_top_k() {
     const auto most = static_cast<std::size_t>(options_.top_k);
     if (most == 0 || tops_.size() < most) return 0.0f;
@@ -260,9 +260,9 @@ class Sampler {
   }
 
   SamplingOptions options_;
-  std::vector<float> weights_;  ///< of all tokens: probabilities divided by the likeliest token's
-  std::vector<double> sums_;    ///< of each block of weights
-  std::vector<float> tops_;     ///< largest weight of each block
+  std::vector<float> weights_;       ///< of all tokens: probabilities divided by the largest one
+  std::vector<double> sums_;         ///< of each block of weights
+  std::vector<float> tops_;          ///< largest weight of each block
   std::vector<float> largest_tops_;  ///< `tops_`, partly sorted in descending order
   std::vector<Bucket> buckets_;      ///< of tokens with similar weights
   std::vector<Candidate> candidates_;

@@ -44,8 +44,8 @@ template <class Family, class Precision, Device D>
   return arena.plan();
 }
 
-/// An inference session: the weights of one model and a text with its KV cache. The time per token
-/// is that of reading the weights and the cache once. The constructor allocates all memory. On
+/// An inference session: the weights of one model and a text with its KV cache. Reading the weights
+/// and the cache once determines the time per token. The constructor allocates all memory. On
 /// `Cuda`, the step by one token is recorded and launched as a graph.
 /// @tparam Family     such as `LlamaFamily<llama3_8b>`; see `PresetFamily`
 /// @tparam Precision  as of a `Decoder`; `Inference` defines its meaning here

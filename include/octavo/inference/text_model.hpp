@@ -33,8 +33,8 @@ class TextModel {
   /// Appends tokens to the text.
   /// @param tokens  at least 1, at most `longest() - length()`
   /// @param logits  [vocabulary]: written, the logits of the next token
-  /// @throws ConfigError  if there are no tokens, more tokens than room, or a token outside the
-  ///                      vocabulary; the text does not change
+  /// @throws ConfigError  if there are no tokens, too many tokens, or a token outside the
+  /// vocabulary; the text does not change
   /// @throws ShapeError   if the number of logits is wrong
   virtual void append(std::span<const std::int32_t> tokens, std::span<float> logits) = 0;
 };

@@ -13,9 +13,9 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// Converts pieces of bytes, such as those of tokens, to valid UTF-8. Incomplete characters wait
-/// for their remaining bytes, and a possible beginning of a stop text waits until it is decided. A
-/// byte that belongs to no character becomes U+FFFD.
+/// Converts pieces of bytes, such as those of tokens, to valid UTF-8. Incomplete characters are
+/// held back until their remaining bytes arrive, and the possible beginning of a stop text until it
+/// is complete or does not match. A byte that belongs to no character becomes U+FFFD.
 class TextStream {
  public:
   /// @param stops  texts that end the text without being part of it; empty ones are ignored
@@ -24,7 +24,7 @@ class TextStream {
   }
 
   /// Adds bytes.
-  /// @return the text that is certain now and was not returned before; nothing after a stop text
+  /// @return the text that can be returned now; nothing after a stop text
   [[nodiscard]] std::string add(std::string_view bytes) {
     if (is_stopped_) return {};
     waiting_ += bytes;

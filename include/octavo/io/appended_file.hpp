@@ -21,7 +21,7 @@ namespace octavo OCTAVO_ABI {
 
 /// Appends records, each with one system call, so that neither a reader nor a killed run leaves a
 /// partial record. If the disk is full, the file keeps all complete records. Devices such as
-/// /dev/full are written to; a pipe is refused, because a write would wait for its reader.
+/// /dev/full are written to; a pipe is an error, because a write would wait for its reader.
 class AppendedFile {
  public:
   /// Whether existing lines are kept.

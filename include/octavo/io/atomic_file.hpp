@@ -33,11 +33,11 @@ namespace detail {
 
 }  // namespace detail
 
-/// Writes a file atomically: the content goes to a temporary file in the same folder, which
-/// `commit` renames once it is on the disk. Without a commit, or after a failure, the path is
-/// unchanged and the temporary file is removed, as are those that killed programs left in the
-/// folder. If the path is a link, its target is replaced. A device or pipe (/dev/stdout) cannot be
-/// replaced and is written directly.
+/// Writes a file atomically: the content is written to a temporary file in the same folder, which
+/// `commit` flushes to disk and renames. Without a commit, or after a failure, the path is
+/// unchanged and the temporary file is removed. Temporary files that killed programs left in the
+/// folder are also removed. If the path is a link, its target is replaced. A device or pipe
+/// (/dev/stdout) cannot be replaced and is written directly.
 ///
 /// All members throw an IoError that names the file and the system's error.
 class AtomicFile {
@@ -78,11 +78,12 @@ class AtomicFile {
   }
 
   /// Renames the file to its path. Must be the last call. If the folder cannot be synchronised, the
-  /// file is at its path, but a power failure may undo that.
+  /// file is renamed, but a power failure may undo the rename.
   void commit() {
     // A pipe cannot be synchronised, which is EINVAL.
     if (::fsync(file_.descriptor()) != 0 && errno != EINVAL) detail::writing_failed(path_, errno);
-    // A network file system reports errors at the close. The other descriptor keeps the lock.
+    // A network file system reports errors when the file is closed. The other descriptor keeps the
+    // lock.
     const int written = ::fcntl(file_.descriptor(), F_DUPFD_CLOEXEC, 0);
     if (written < 0 || ::close(written) != 0) detail::writing_failed(path_, errno);
     if (target_.empty()) return;
@@ -92,7 +93,7 @@ class AtomicFile {
   }
 
  private:
-  /// Opens a device or pipe. A pipe without a reader is refused: opening it would block.
+  /// Opens a device or pipe. A pipe without a reader is an error, because opening it would block.
   static int open_without_waiting(const std::filesystem::path& path) {
     const int descriptor = ::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC);
     require<IoError>(descriptor >= 0 || errno != ENXIO, path.string(),

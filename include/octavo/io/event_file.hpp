@@ -91,7 +91,7 @@ class EventSummary {
     return add(detail::ProtobufMessage{}.add_bytes(1, tag).add_float(2, static_cast<float>(value)));
   }
 
-  /// Adds a histogram of values. Values that are not finite are left out.
+  /// Adds a histogram of values, without those that are not finite.
   EventSummary& add_histogram(std::string_view tag, std::vector<double> values) {
     std::erase_if(values, [](double value) { return !std::isfinite(value); });
     if (values.empty()) return *this;
@@ -144,7 +144,7 @@ class EventFile {
   }
 
   /// Appends the values of a step.
-  /// @throws IoError  if they cannot be written completely; then none of them is in the file
+  /// @throws IoError  if they cannot be written completely; the file then contains none of them
   void write(std::int64_t step, const EventSummary& summary, double time = event_time()) {
     detail::ProtobufMessage event;
     event.add_double(1, time);

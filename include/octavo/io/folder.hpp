@@ -48,8 +48,8 @@ inline void make_new_folder(const std::filesystem::path& folder) {
   if (::mkdir(folder.c_str(), 0777) != 0) detail::folder_failed(folder, "made");
 }
 
-/// Renames a complete folder to its final name, which must be free. If that name exists, even after
-/// a power failure, the folder is complete.
+/// Renames a complete folder to its final name, which must be free. If the final name exists, even
+/// after a power failure, the folder is complete.
 /// @param written  the folder under its temporary name, next to `folder`; its files must be on the
 ///                 disk already
 /// @throws IoError  if it fails; then `folder` does not exist
@@ -65,8 +65,8 @@ inline void commit_folder(const std::filesystem::path& written,
   }
 }
 
-/// Removes a committed folder. It is renamed first, so that a partly removed folder is not taken
-/// for a complete one.
+/// Removes a committed folder. The folder is renamed first, so that a partly removed folder is not
+/// mistaken for a complete one.
 /// @param discarded  a free name next to it
 /// @throws IoError  naming the folder and the system's error
 inline void remove_committed_folder(const std::filesystem::path& folder,
@@ -117,8 +117,8 @@ inline int open_lock_file(const std::filesystem::path& path) {
   return readable;
 }
 
-/// Acquires an exclusive lock on an open file. On failure errno is EWOULDBLOCK if another process
-/// holds it, and EACCES if the file must be writable for that.
+/// Acquires an exclusive lock on an open file. On failure, errno is EWOULDBLOCK if another process
+/// has the lock, and EACCES if locking requires a writable file.
 inline bool try_lock(int descriptor) {
   if (::flock(descriptor, LOCK_EX | LOCK_NB) == 0) return true;
   if (errno == EBADF) errno = EACCES;  // NFS locks only files that are open for writing

@@ -23,7 +23,7 @@ struct GenerationConfig {
   std::optional<double> temperature{};   ///< 0 if do_sample is false
   std::optional<Index> top_k{};          ///< 0: no limit
   std::optional<double> top_p{};         ///< 1: no limit
-  std::vector<std::string> unsupported;  ///< keys that change which tokens are drawn, but not here
+  std::vector<std::string> unsupported;  ///< keys of other sampling options, which are ignored
 };
 
 /// Reads a generation_config.json.

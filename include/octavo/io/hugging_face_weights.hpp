@@ -108,7 +108,7 @@ class HuggingFaceWeights {
     std::set<std::string> names;
     for (const auto& [tensor, file] : files) names.insert(file);
     for (const std::string& name : names) {
-      // Must be a file of this folder, whatever the index names.
+      // Must be a file in this folder, even if the index names another path.
       const bool is_plain = !name.empty() && name != "." && name != ".." &&
                             name.find('/') == std::string::npos &&
                             name.find('\0') == std::string::npos;
@@ -165,8 +165,8 @@ class HuggingFaceWeights {
     sources.push_back({std::move(tensor), stored});
   }
 
-  /// Of tensors that the model does not have, only meaningless ones may exist: tables that older
-  /// versions of transformers stored, and a tied head that equals its embedding.
+  /// Only redundant additional tensors are allowed: tables that older versions of transformers
+  /// stored, and a tied head that equals the embedding.
   void check_others(const ModelDescription& model) const {
     const std::vector<std::string_view> constants = model.family->constants();
     std::vector<std::string> others;

@@ -46,10 +46,11 @@ inline constexpr std::array tokenizer_files{"tokenizer.json",
 
 }  // namespace detail
 
-/// Writes a Hugging Face folder, config.json and weights, atomically: it appears with `commit`.
+/// Writes a Hugging Face folder, config.json and weights, atomically: `commit` creates it by a
+/// rename.
 class HuggingFaceWriter {
  public:
-  /// @param folder  must not exist, or be empty
+  /// @param folder  must not exist, or must be empty
   /// @param dtype   of all tensors: "F32" or "BF16"
   /// @throws IoError  see `require_free`
   HuggingFaceWriter(const std::filesystem::path& folder, const ModelDescription& model,

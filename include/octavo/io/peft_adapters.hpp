@@ -111,10 +111,10 @@ class PeftAdapters {
   std::map<std::string, const SafetensorsEntry*> entries_;
 };
 
-/// Writes a folder of adapters atomically: it appears with `commit`.
+/// Writes a folder of adapters atomically: `commit` creates it by a rename.
 class PeftWriter {
  public:
-  /// @param folder  must not exist, or be empty
+  /// @param folder  must not exist, or must be empty
   /// @param dtype   of all tensors: "F32" or "BF16"
   /// @throws IoError  if the folder has files, or cannot be written
   PeftWriter(const std::filesystem::path& folder, const ModelDescription& model,

@@ -251,8 +251,8 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
-/// Writes a safetensors file atomically (see AtomicFile): it appears at its path with `commit`.
-/// Bytes may be written in any order.
+/// Writes a safetensors file atomically (see AtomicFile): `commit` renames it to its path. Bytes
+/// may be written in any order.
 class SafetensorsWriter {
  public:
   /// Writes the header.

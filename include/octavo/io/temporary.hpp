@@ -18,8 +18,8 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// Owns a file or folder with a temporary name. The path is locked (`flock`) while its owner lives,
-/// so that other processes can tell it from a leftover, whatever their host or PID namespace.
+/// Owns a file or folder with a temporary name. The path is locked (`flock`) during the lifetime of
+/// its owner, so that processes of any host or PID namespace can distinguish it from a leftover.
 class Temporary {
  public:
   Temporary() = default;
@@ -45,7 +45,7 @@ class Temporary {
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
   /// Of the file, open for writing; of the folder, open for reading.
   [[nodiscard]] int descriptor() const { return descriptor_; }
-  /// Keeps what is at the path, such as after a rename.
+  /// Keeps the file or folder, for example because it was renamed.
   void release() { path_.clear(); }
 
  private:
@@ -71,7 +71,7 @@ inline bool lock_as_owner(const std::filesystem::path& path, int descriptor) {
   return is_at(path, descriptor);
 }
 
-/// Removes temporary files and folders whose owners are gone.
+/// Removes temporary files and folders whose owners no longer exist.
 /// @param folder  in which they are; need not exist
 inline void remove_leftovers(const std::filesystem::path& folder) {
   std::error_code error;
@@ -93,14 +93,14 @@ inline void remove_leftovers(const std::filesystem::path& folder) {
   }
 }
 
-/// Creates something with a new temporary name, and locks it.
+/// Creates a file or folder with a new temporary name, and locks it.
 /// @param end     of the name
 /// @param create  creates it, and returns a descriptor, or −1 with errno
 template <class Create>
 Temporary create_temporary(const std::filesystem::path& folder, const std::string& end,
                            const Create& create) {
   remove_leftovers(folder);
-  // Process numbers repeat, on one host and between hosts.
+  // Process IDs are reused on a host, and are not unique between hosts.
   for (int attempt = 0; attempt < 1000; ++attempt) {
     std::filesystem::path path = folder / message(temporary_prefix, ::getpid(), '-', attempt, end);
     const int descriptor = create(path);

@@ -48,7 +48,7 @@ class TokenFileWriter {
       path_ += ".bin";
     }
     const std::filesystem::path index = index_path();
-    // A reader of NAME.bin takes NAME.idx for its index.
+    // Readers of NAME.bin interpret NAME.idx as its index.
     require_absent(path_);
     require_absent(index);
     tokens_.emplace(path_);
@@ -99,7 +99,7 @@ class TokenFileWriter {
       tokens_->write_at(0, std::as_bytes(std::span(header)));
     } else {
       write_index();
-      // The index comes first: without it, the tokens would be read as nanoGPT's.
+      // The index is renamed first: without it, the tokens would be read as nanoGPT's.
       index_->commit();
     }
     try {

@@ -42,9 +42,8 @@ template <class Moment>
 inline constexpr bool has_moment_scales = std::is_same_v<Moment, EightBit>;
 
 /// Rounds the result of a computation to a storage format. FP32 is unchanged; BF16 is rounded as by
-/// `Bf16::stochastic`, but without its branches, which would cost more than the update. Values that
-/// are not below the largest BF16 number lose their lower bits, so they remain finite, Inf or a
-/// quiet NaN.
+/// `Bf16::stochastic`, but without its branches, which would cost more than the update. Values at
+/// or above the largest BF16 number are truncated, so they remain finite, Inf or a quiet NaN.
 /// @param random  the lower 16 bits are used
 template <class T>
 OCTAVO_HOST_DEVICE T round_stochastic(float value, std::uint32_t random) {
@@ -97,8 +96,7 @@ OCTAVO_HOST_DEVICE RoundingBits rounding_bits(const Parameter& parameter, const 
 /// The random bits for all roundings of sixteen elements with `EightBit` moments: groups c and c +
 /// 8 of the sixteen in a block of 128. Four adjacent elements share a word, and their roundings use
 /// the upper bits of its products with odd factors. These depend on the whole word, and any two of
-/// them are practically independent. A product costs less than its share of another call of
-/// `philox`.
+/// them are practically independent. A product is cheaper than an additional call of `philox`.
 struct SharedRoundingBits {
   static constexpr Index calls_a_group = 8;
 
@@ -125,9 +123,9 @@ OCTAVO_HOST_DEVICE SharedRoundingBits shared_rounding_bits(const Parameter& para
   return SharedRoundingBits{rounding_words(parameter, step, Rounding::first_moment, first + call)};
 }
 
-/// Returns 1 / x and √x of x ≥ 0. `Cuda` uses the hardware's approximations, with a relative error
-/// of at most 2^-22, which flush subnormal numbers: exact ones would take a third of the update's
-/// instructions.
+/// Returns 1 / x and √x of x ≥ 0. `Cuda` uses the hardware's approximations, which have a relative
+/// error of at most 2^-22 and flush subnormal numbers: exact results would take a third of the
+/// update's instructions.
 OCTAVO_HOST_DEVICE inline float inverse(float x) {
 #if defined(__CUDA_ARCH__)
   float result;

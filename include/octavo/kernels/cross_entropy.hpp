@@ -16,7 +16,7 @@ namespace octavo OCTAVO_ABI {
 /// @param losses          [tokens]
 /// @param vocabulary      number of columns without padding
 /// @param gradient_scale  [1], for a mean over n tokens 1/n; on the device, so that a recorded step
-///                        works for any number of targets; empty in evaluation
+/// is valid for any number of targets; empty in evaluation
 /// @note enqueues; does not synchronise
 template <class T, Device D>
 void cross_entropy(TensorView<T, 2, D> logits, TensorView<const std::int32_t, 1, D> targets,

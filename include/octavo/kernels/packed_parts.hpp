@@ -38,8 +38,8 @@ void pack_parts(TensorView<const G, 2, D> parts, TensorView<std::byte, 2, D> pac
   pack_parts_body(parts, packed, context);
 }
 
-/// Computes the same as sum_parts from packed parts; each value was rounded to E4M3 once, when it
-/// was packed.
+/// Same as sum_parts for packed parts, whose values were rounded to E4M3 once, when they were
+/// packed.
 /// @param packed  of PackedPart::bytes(elements) each
 /// @param sum     [elements]
 /// @note enqueues; does not synchronise

@@ -43,8 +43,8 @@ void check_choices(const char* operation, const ExpertChoices<D>& choices) {
   check_shape(operation, "weights", choices.weights, {tokens, count});
 }
 
-/// Returns a number that is larger for larger logits, and, if logits are equal, for lower experts.
-/// 0 and -0 are equal; NaN is the smallest. No expert has `no_expert_key`.
+/// Returns a number that is larger for larger logits and, among equal logits, for experts with
+/// lower indices. 0 and -0 are equal; NaN is the smallest. No expert has `no_expert_key`.
 OCTAVO_HOST_DEVICE inline std::uint64_t expert_key(std::uint32_t logit_bits, Index expert) {
   if (logit_bits == 0x80000000u) logit_bits = 0;
   const std::uint32_t flipped = (logit_bits >> 31) != 0 ? ~logit_bits : logit_bits | 0x80000000u;
@@ -62,7 +62,7 @@ OCTAVO_HOST_DEVICE inline std::int32_t expert_of_key(std::uint64_t key) {
 
 /// Computes the softmax of the logits, chooses the experts with the largest logits, and sets their
 /// weights: their probabilities, divided by the sum of those chosen if `renormalised`. If logits
-/// are equal, the lower expert is chosen. NaN is chosen last.
+/// are equal, the expert with the lower index is chosen. NaN is chosen last.
 /// @param logits  [tokens, experts]
 /// @throws ShapeError  if shapes do not match
 /// @note enqueues; does not synchronise

@@ -14,13 +14,14 @@ struct StepLimits {
   double gradient_norm = std::numeric_limits<double>::infinity();
 };
 
-/// The status of a step after its gradients are complete. Stored on the device; the trainer reads
-/// it once a step.
+/// The status of a step after its gradients are complete. Stored on the device; the host reads it
+/// once per step.
 struct StepStatus {
   /// Number of leading members that are sums. Each rank with a shard of the gradients or tokens
-  /// computes its own sums; after one sum over all ranks, all ranks make the same decision. A
-  /// gradient that several ranks have counts on one of them. The number of targets by which the sum
-  /// of losses is divided is not included, because gradients are divided by it earlier.
+  /// computes its own sums; after one sum over all ranks, all ranks make the same decision. If
+  /// several ranks have the same gradient, it counts on only one of them. The number of targets, by
+  /// which the sum of losses is divided, is not included, because gradients are divided by it
+  /// earlier.
   static constexpr Index sums = 3;
   static constexpr std::uint32_t skip_not_finite = 1;
   static constexpr std::uint32_t skip_above_limits = 2;
@@ -30,8 +31,9 @@ struct StepStatus {
   double nonfinite;        ///< number of operands whose casts encountered an Inf or NaN
   float gradient_norm;     ///< square root of `squared_norm`
   float clip_coefficient;  ///< factor of every gradient, at most 1
-  /// If not 0, nothing may change. `skip_not_finite`: the loss, the gradient or an operand is not
-  /// finite. `skip_above_limits`: all are finite, but the loss or the norm is above its limit.
+  /// If not 0, the step must not change anything. `skip_not_finite`: the loss, the gradient or an
+  /// operand is not finite. `skip_above_limits`: all are finite, but the loss or the norm is above
+  /// its limit.
   std::uint32_t skip;
   std::uint32_t arrivals;  ///< number of finished blocks during add_squared_norm; 0 before and
                            ///< after

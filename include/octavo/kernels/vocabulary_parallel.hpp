@@ -34,7 +34,7 @@ struct LogitSum {
 struct VocabularyPart {
   Index first = 0;  ///< token of the first column
   Index whole = 0;  ///< vocabulary size; later columns are padding
-  /// Returns how many of this many columns are not padding.
+  /// Returns the number of columns, of the first `columns`, that are not padding.
   [[nodiscard]] OCTAVO_HOST_DEVICE constexpr Index live(Index columns) const {
     const Index left = whole - first;
     return left < 0 ? 0 : left < columns ? left : columns;

@@ -94,8 +94,8 @@ class GroupedQueryAttention {
     output_.take_weight_copies(arena);
   }
 
-  /// Allocates the parts of `saved` for which `wanted(dropped_from)` is true. `dropped_from` is the
-  /// first policy that drops the part.
+  /// Allocates the tensors of `saved` for which `wanted(dropped_from)` is true. `dropped_from` is
+  /// the first policy that drops the tensor.
   template <class Wanted>
   static void take_saved(Arena<D>& arena, Saved& saved, Index tokens, const Wanted& wanted) {
     constexpr auto kind = MemoryKind::activations;

@@ -11,10 +11,10 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// The load-balancing loss of all routers of a model. Layers with a router first register it; then
-/// the memory is allocated. The model clears the sums before a micro-batch, the forwards of
-/// training add to them, and the backwards, which run after all forwards, read them: the loss is
-/// that of the micro-batch over all layers, as in transformers.
+/// The load-balancing loss of all routers of a model. Layers register their routers before the
+/// memory is allocated. The model clears the sums before a micro-batch, the forwards of training
+/// add to them, and the backwards, which run after all forwards, read them. The loss therefore
+/// covers one micro-batch and all layers, as in transformers.
 template <Device D>
 struct ExpertLoss {
   ExpertBalance<D> sums{};  ///< empty: the loss is not computed
@@ -23,7 +23,7 @@ struct ExpertLoss {
   /// Registers a router.
   /// @param experts      number of its experts
   /// @param coefficient  of the loss; 0: not computed
-  /// @throws UsageError  if another router has other numbers
+  /// @throws UsageError  if another router was registered with other values
   void add_router(Index experts, float coefficient) {
     require<UsageError>(routers_ == 0 || (experts == experts_ && coefficient == coefficient_),
                         "all routers of a model must have the same number of experts and balance "

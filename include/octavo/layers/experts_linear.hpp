@@ -34,8 +34,8 @@ using StackedLinear = Linear<PrecisionForLayer<Precision, In, Out, D>, In, Exper
 }  // namespace detail
 
 /// `Experts` linear layers y = x · Wᵀ with `In` input and `Out` output features, each for its rows
-/// of `ExpertRows`. The weight is one parameter and one operand: a scale of a whole tensor is that
-/// of all experts, and casting it takes one pass.
+/// of `ExpertRows`. The weight is one parameter and one operand: a scale per tensor is shared by
+/// all experts, and the weight is cast in one pass.
 /// @tparam Precision  as in `Linear`
 /// @tparam G          format of the weight's gradient
 template <class Precision, int In, int Out, int Experts, class G, Device D>

@@ -16,10 +16,10 @@ namespace octavo OCTAVO_ABI {
 /// chooses for each token, as in Mixtral and Qwen3-MoE. No token is dropped. A part of a
 /// `ResidualBranch`.
 ///
-/// The router runs in FP32. Tokens are copied to the rows of their experts (`ExpertRows`), in the
-/// same pass as the cast, and again in the backward, which needs less memory than keeping them. The
-/// weight of a choice is a factor of the down projection's input, so that its gradient depends only
-/// on data that the backward has.
+/// The router runs in FP32. Tokens are copied to the rows of their experts (`ExpertRows`) in the
+/// same pass as the cast. The backward copies them again, which needs less memory than keeping the
+/// copies. The weight of a choice is a factor of the down projection's input, so that the gradient
+/// of the weight depends only on data that is available in the backward.
 /// @tparam T     format of weights and activations
 /// @tparam Up    precision of the gate and up projections
 /// @tparam Down  precision of the down projections

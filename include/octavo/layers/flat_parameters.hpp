@@ -35,8 +35,8 @@ struct RunLayout {
   /// each rank that has a shard.
   Index multiple = allocation_alignment;
   /// Whether ranks cast their own shards of weights that a linear layer casts with one scale
-  /// (`Parameter::operand`), and exchange FP8 values. Ignored for flat parameters for which that
-  /// would not send fewer bytes.
+  /// (`Parameter::operand`), and exchange FP8 values. Ignored for flat parameters for which this
+  /// would not reduce the number of bytes.
   bool fp8_values = false;
   bool gathered = false;          ///< see ModelOptions::weights_are_gathered
   bool keeps_fp8_values = false;  ///< kept for a whole step, even if weights are gathered for a
@@ -86,10 +86,10 @@ struct ListsParameters {
 
 }  // namespace detail
 
-/// Parameters that are processed together, such as those of a block. Their weights lie in one
-/// contiguous buffer and their gradients in another, as do the optimizer's master weights and
-/// moments; an element has the same offset in each. Any range of them is therefore given by an
-/// offset and a length. Elements between parameters and after the last are zero, so that a norm or
+/// Parameters that are processed together, such as those of a block. Their weights are in one
+/// contiguous buffer, their gradients in another, and the optimizer's master weights and moments in
+/// further ones; an element has the same offset in each. An offset and a length therefore define a
+/// range in all of them. Elements between parameters and after the last are zero, so that a norm or
 /// a sum over ranks may process a whole buffer. This is true for weights after `clear_weights`, and
 /// for gradients from the first backward of a step (`clear_gradients`) until their memory is
 /// reused.
@@ -116,7 +116,7 @@ class FlatParameters {
   }
 
   /// Allocates the gradients. Separate from the weights, because gradients may share memory with
-  /// data that is dead when they are computed.
+  /// data that is no longer needed when they are computed.
   /// @param lender  flat parameters whose gradients are never needed at the same time, as in
   ///                `take_weights`
   template <class Each>
@@ -149,7 +149,7 @@ class FlatParameters {
 
   /// Returns the number of elements, including padding between parameters.
   [[nodiscard]] Index size() const { return weights_.size(); }
-  /// Returns the weights, [size()]. They have no memory if stages read FP8 values and ranks hold
+  /// Returns the weights, [size()]. They have no memory if stages read FP8 values and ranks have
   /// shards.
   [[nodiscard]] TensorView<W, 1, D> weights() const { return weights_; }
   /// Returns the gradients, [size()]; empty, with size 0, if the parameters are frozen.

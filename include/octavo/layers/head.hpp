@@ -9,8 +9,8 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// Processes the tokens in chunks, so that the logits never exist as a whole. In training, a
-/// chunk's gradients are computed right after its loss.
+/// Processes the tokens in chunks, so that the logits of all tokens never exist at once. In
+/// training, a chunk's gradients are computed immediately after its loss.
 /// @tparam T       format of weights and activations
 /// @tparam P       precision of the projection
 /// @tparam Norm    `RMSNorm<…>`, `LayerNorm<…>`, or a type with the same members

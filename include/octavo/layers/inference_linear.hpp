@@ -82,7 +82,7 @@ class Linear<Inference<Wanted>, In, Out, G, D> {
   }
 
   /// Computes y = x · Wᵀ + addend + bias. For few tokens, the time is that of reading the weight.
-  /// For many, on `Cuda`, an FP8 weight is first widened to T, scaled and rounded.
+  /// For many tokens, on `Cuda`, an FP8 weight is first widened to T, with its scale, and rounded.
   /// @param x       an `Input`, or a `BeforeNorm` of one
   /// @param addend  [tokens, Out]; empty: nothing is added
   /// @param bias    [Out]; empty: no bias
@@ -226,7 +226,7 @@ class Linear<Inference<Wanted>, In, Out, G, D> {
 
   const T* values_ = nullptr;
   WeightStage<D>* stage_ = nullptr;
-  LayerScratch<D>* scratch_ = nullptr;  ///< for a widened weight; null: there are never many rows
+  LayerScratch<D>* scratch_ = nullptr;  ///< for a widened weight; null: always few rows
   KeptMemory kept_;
   OperandScaling* scaling_ = nullptr;  ///< of the FP8 weight
   bool is_staged_ = false;             ///< the weight is cast from staged values

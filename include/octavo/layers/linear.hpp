@@ -109,7 +109,7 @@ inline std::array<std::size_t, 3> add_gemms(Manifest& manifest, const std::strin
 }  // namespace detail
 
 /// A linear layer with `In` input and `Out` output features. Movable, even between calls, but not
-/// copyable: a copy would count and record as the same layer.
+/// copyable: a copy would count GEMMs and record amaxes as the same layer.
 ///
 /// In precision `Lora<…>` the weight is frozen: it has no gradient, and its quantised copies are
 /// computed after it is set. Operands contain plain values, which the layer casts right before its
@@ -212,10 +212,10 @@ class Linear {
     }
   }
 
-  /// Quantises the weight: once an optimizer step and before an evaluation, or, if it is frozen,
-  /// after it is set. If copies are computed for each GEMM, the next forward casts and records
-  /// instead, and for a frozen weight this call only computes the scale. If ranks cast the weight,
-  /// their values are transposed.
+  /// Quantises the weight: called once per optimizer step and before an evaluation or, for a frozen
+  /// weight, after it is set. If copies are computed for each GEMM, the next forward casts and
+  /// records instead; for a frozen weight, this call then computes only the scale. If ranks cast
+  /// the weight, their values are transposed.
   template <class M>
   void quantize_weight(const Context<D>& context) {
     if (has_fp8_values_) {

@@ -38,7 +38,7 @@ struct Mode {
 };
 
 /// The activations that the backward recomputes instead of keeping. Each level includes those
-/// before it; none changes a bit of the result.
+/// before it; results are bitwise identical for all levels.
 enum class Recompute {
   none,    ///< everything is kept
   norms,   ///< outputs of norms: RMSNorm, LayerNorm

@@ -15,11 +15,12 @@
 namespace octavo OCTAVO_ABI {
 
 /// Computes y = x + part(norm(x)), like `ResidualBranch`, shared by the ranks of a tensor-parallel
-/// group. Each rank has a share of the residual stream's rows and a share of the part's features:
+/// group. Each rank has a shard of the residual stream's rows and a shard of the part's features:
 ///
 /// - each rank normalises its rows, which are gathered before the part casts all of them, so the
 ///   gathered values have the same bits, amax and scale on every rank;
-/// - the part ends in terms of a sum over the ranks, of which each rank receives its rows.
+/// - the part's result consists of terms of a sum over the ranks; each rank receives its rows of
+///   the sum.
 ///
 /// The backward mirrors this. Gathered normalised rows are kept; from `Recompute::norms` on they
 /// are recomputed and gathered again.

@@ -8,7 +8,7 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// Token embeddings like `Embedding`, of which each rank has some rows of the table. A rank's
+/// Token embeddings like `Embedding`, but each rank has only some rows of the table. A rank's
 /// look-up returns zeros for tokens of other ranks, so the sum over ranks is exactly the embedding;
 /// each rank receives its rows.
 template <class T, int Hidden, class G, Device D>

@@ -11,7 +11,7 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// A head like `LanguageModelHead`, of which each rank of a tensor-parallel group has some rows of
+/// A head like `LanguageModelHead`, but each rank of a tensor-parallel group has only some rows of
 /// the projection. A chunk contains the same number of rows of each rank, which normalises them
 /// before they are gathered. Each rank computes its columns of the logits, and ranks exchange three
 /// numbers per token for the loss (`LogitSum`).

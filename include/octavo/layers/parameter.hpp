@@ -46,8 +46,8 @@ struct Parameter {
   /// parameters, and passes through a `WeightStage` on its way to the layer, after `offset`
   /// elements.
   bool is_cast_only = false;
-  /// Whether its gradient counts in the norm. If several ranks have the same parameter, it counts
-  /// on one of them.
+  /// Whether its gradient counts in the norm. If several ranks have the same parameter, its
+  /// gradient counts on one of them.
   bool is_counted = true;
   /// Whether the first GEMM of a step overwrites the gradient, as in a `Linear`. Otherwise, layers
   /// add to it, and it is cleared beforehand: see `FlatParameters::clear_gradients`.
@@ -69,7 +69,7 @@ struct Parameter {
     return (part.is_whole() ? initialised_rows : part.live_rows) * whole[1];
   }
   [[nodiscard]] bool is_matrix() const { return weight.extent(0) > 1; }
-  /// Whether ranks cast it, even if there is no memory yet.
+  /// Whether ranks cast it, even if its memory is not allocated yet.
   [[nodiscard]] bool has_fp8_values() const { return fp8_values.size() != 0; }
   [[nodiscard]] TensorView<const W, 1, D> vector() const {
     return {weight.data(), {weight.size()}};
@@ -93,15 +93,15 @@ struct Parameter {
     weight = {arena.template take<W>(MemoryKind::weights, weight.size()), weight.shape()};
   }
 
-  /// Allocates its gradient. Separate from the weight, because it may share memory with data that
-  /// is dead when it is computed.
+  /// Allocates its gradient. Separate from the weight, because the gradient may share memory with
+  /// data that is no longer needed when it is computed.
   void take_gradient(Arena<D>& arena) {
     gradient = {arena.template take<G>(MemoryKind::gradients, weight.size()), weight.shape()};
   }
 };
 
-/// Sets a contiguous range of a weight to its initial values; a part receives the values of its
-/// place in the whole.
+/// Sets a contiguous range of a weight to its initial values; a shard receives the values at its
+/// position in the whole weight.
 /// @param elements  of this rank's weight, starting at element `first`
 /// @note enqueues; does not synchronise
 template <class W, class G, Device D>

@@ -109,7 +109,7 @@ class Projection {
     layer_.forward_cached(x, bias, qkv, rows, context);
   }
 
-  /// Casts an output gradient that has only values, and computes the bias' gradient.
+  /// Casts an output gradient that has only values, and computes the gradient of the bias.
   void cast_gradient(const OutputGradient& dy, const Context<D>& context) const {
     if constexpr (Bias && !frozen) {
       bias_backward(dy, bias_.gradient_vector(), context);
@@ -118,8 +118,8 @@ class Projection {
     }
   }
 
-  /// Returns the bias gradient, for the kernel that writes a cast gradient of the output to add to;
-  /// empty without a trained bias.
+  /// Returns the bias gradient, to which the kernel that casts the output gradient adds; empty
+  /// without a trained bias.
   [[nodiscard]] TensorView<G, 1, D> bias_gradient() const {
     if constexpr (Bias && !frozen) {
       return bias_.gradient_vector();

@@ -87,8 +87,8 @@ class NormalisedRotation final {
   }
 
   /// Normalises and rotates, in place, the queries of tokens that continue a text, and caches their
-  /// keys, treated in the same way, and their values. Row r has position
-  /// `batch.documents.positions` r in the text, however the text was divided. A rotation that has
+  /// keys, treated in the same way, and their values. The position of row r in the text is
+  /// `batch.documents.positions[r]`, for any division of the text into calls. A rotation that has
   /// already rotated queries and keys passes no table to `append_to_cache`.
   /// @param qkv  [tokens, qkv_columns]
   void append(TensorView<T, 2, D> qkv, const BatchView<D>& batch, const Positions& positions,

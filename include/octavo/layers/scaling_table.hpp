@@ -47,9 +47,9 @@ std::string granularity_name() {
 /// their operands while a model is laid out; then the table allocates its memory.
 ///
 /// Operands with histories come first in its arrays, grouped by kind in the order of `OperandKind`.
-/// The amaxes that ranks reduce are therefore contiguous, as are those of a kind and those that are
-/// known after all forwards, of inputs and weights. They are followed by weights that ranks cast
-/// with a scale from a separate amax, which ranks reduce earlier.
+/// The amaxes that ranks reduce are therefore contiguous, and also those of each kind, and those of
+/// inputs and weights together, which are known after all forwards. Weights that ranks cast with a
+/// scale from a separate amax come next; ranks reduce these amaxes earlier.
 template <Device D>
 class ScalingTable {
  public:
@@ -134,8 +134,8 @@ class ScalingTable {
   }
 
   /// Returns the amaxes of all operands with histories, recorded by casts since the last update.
-  /// They are bits of non-negative floats, which sort as the floats do. Ranks take the maximum
-  /// before `update` and then compute the same scales.
+  /// They are bits of non-negative floats, which compare like the floats. Ranks compute the maximum
+  /// before `update`, and then compute the same scales.
   [[nodiscard]] TensorView<std::uint32_t, 1, D> amaxes() const {
     return operands_.amax_bits.rows(0, kind_begins_[3]);
   }
@@ -168,7 +168,7 @@ class ScalingTable {
     set_current_scales(found, operands, rules, record, context);
   }
 
-  /// Moves recorded amaxes into the histories, once a step; all casts of a step use the same
+  /// Moves recorded amaxes into the histories, once per step; all casts of a step use the same
   /// scales.
   void update(const Context<D>& context) const {
     if (size() == 0) return;

@@ -13,8 +13,8 @@
 namespace octavo OCTAVO_ABI {
 
 /// The ranks that share the layers of a model, as seen by one of them, and the memory through which
-/// they exchange rows. Between layers, each rank has a share of the rows; within a layer, it has
-/// all rows of its share of the features:
+/// they exchange rows. Between layers, each rank has a shard of the rows; within a layer, it has
+/// all rows of its shard of the features:
 ///
 /// - `gather_rows` gives each rank the rows of all ranks, in rank order, so that all ranks have the
 ///   same bits;
@@ -41,8 +41,8 @@ class TensorParallelGroup {
   /// Connects the group. Call it before the first exchange.
   /// @param ranks  of the group; must outlive this object
   void join(Communicator<D>& ranks) { ranks_ = &ranks; }
-  /// Starts or ends a rehearsal. During one, ranks may run different numbers of passes, so they
-  /// exchange nothing: results depend only on the rank's own rows and terms.
+  /// Starts or ends a rehearsal. During a rehearsal, ranks may run different numbers of passes, so
+  /// they do not exchange data: results depend only on the rank's own rows and terms.
   void rehearse(bool rehearses) { rehearses_ = rehearses; }
 
   [[nodiscard]] int rank() const { return ranks_->rank(); }

@@ -97,8 +97,8 @@ class Arena {
     return reinterpret_cast<T*>(host_.get() + begin);
   }
 
-  /// Runs `alternatives` one after another over the same memory: only one of them is in use at any
-  /// time, so together they need only as much as the largest.
+  /// Runs `alternatives` one after another over the same memory: only one of them is in use at a
+  /// time, so together they need only as much memory as the largest.
   template <class... Alternatives>
   void overlay(const Alternatives&... alternatives) {
     const std::size_t begin = used_;

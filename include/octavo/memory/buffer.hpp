@@ -61,8 +61,8 @@ inline OwnedBytes allocate_plain(std::size_t bytes, const char* advice) {
 }  // namespace detail
 
 /// Allocates `bytes` of host memory, more than 0.
-/// @throws MemoryError  if the host does not have that much memory left; two allocations that are
-///                      not written to yet may both succeed if there is memory for only one
+/// @throws MemoryError  if the host does not have that much memory left; two allocations that have
+/// not been written to may both succeed although there is memory for only one
 [[nodiscard]] inline OwnedBytes allocate(std::size_t bytes, const Context<Cpu>&) {
   return detail::allocate_plain(bytes,
                                 "; use a smaller batch or shorter sequences, or recompute more: "

@@ -206,7 +206,7 @@ class Decoder {
     driver_.backward(batch, range, hooks, context);
   }
 
-  /// Computes the losses of a batch. Changes nothing that training depends on.
+  /// Computes the losses of a batch. Does not change the state of training.
   /// @param batch   as in train_micro_batch; ignored targets have loss 0
   /// @param losses  [rows], written
   /// @param hooks   called between the stages; see `StageHooks`
@@ -360,7 +360,8 @@ class Decoder {
 
   void take_gradients(Arena<D>& arena);
 
-  /// A block's saved activations are dead when the stage before it computes its gradients.
+  /// A block's saved activations are no longer needed when the stage before it computes its
+  /// gradients.
   void take_saved_and_gradients(Arena<D>& arena);
 
   /// Allocates scratch memory, shared because only one segment or the head runs at a time.

@@ -2,8 +2,8 @@
 /// Models by preset, independent of their family.
 ///
 /// A *family* is a type that names the parts of a decoder. The library has `LlamaFamily`,
-/// `Gemma3Family` and `Gpt2Family`; a custom family may derive from one of them and replace what
-/// differs. A family has
+/// `Gemma3Family` and `Gpt2Family`; a custom family may derive from one of them and replace the
+/// parts that differ. A family has
 /// - `config`: a value with `layers`, `hidden`, `vocabulary`, `padded_vocabulary()`,
 ///   `tied_embeddings`, `norm_epsilon`, `name` and `facts()`;
 /// - `block_kind(layer)`: the kind of each block, and `block_shapes`: an array of their

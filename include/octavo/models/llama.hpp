@@ -33,7 +33,7 @@ constexpr bool divides(const LlamaConfig& config, int ranks) {
 }
 
 /// Returns the block shape of one of `ranks` ranks that share a block. Returns the whole shape if
-/// it does not divide, so that only the intended check fails.
+/// it is not divisible, so that only the intended check fails.
 constexpr BlockShape block_shape_of(const LlamaConfig& config, int ranks) {
   const int divisor = divides(config, ranks) ? ranks : 1;
   return {.hidden = config.hidden,
@@ -161,7 +161,7 @@ using LlamaFamilyOf =
 }  // namespace detail
 
 /// A Llama, such as `Llama<llama3_8b, Fp8Recipe<Delayed>, Cuda>`. A class, because nvcc 13 cannot
-/// spell the configuration of an alias.
+/// mangle the configuration in an alias.
 /// @tparam Parallel  number of ranks that share each layer, such as `TensorParallel<2>`
 template <LlamaConfig Config, class Precision, Device D, class Gradient = StorageOf<Precision>,
           class Parallel = TensorParallel<1>>

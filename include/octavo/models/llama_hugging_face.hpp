@@ -12,7 +12,8 @@ namespace octavo OCTAVO_ABI {
 
 namespace detail {
 
-/// Adds the tensors of a layer's MLP or experts. A file has each expert's matrices apart.
+/// Adds the tensors of a layer's MLP or experts. In a file, the matrices of each expert are
+/// separate tensors.
 inline void add_mlp(HuggingFaceTensors& all, const ModelDescription& model,
                     const std::string& theirs, const std::string& ours) {
   const Index hidden = model.hidden;

@@ -23,11 +23,13 @@ struct ModelOptions {
   /// Tokens whose logits exist at once; 0 chooses a number that keeps the logits small.
   Index head_chunk = 0;
   WeightCopies weight_copies = WeightCopies::kept;
-  /// Whether weight gradients share memory with the activations of later layers, which are dead by
-  /// then. Requires that each micro-batch overwrites the gradients, which sessions ensure.
+  /// Whether weight gradients share memory with the activations of later layers, which the backward
+  /// has already used. Requires that each micro-batch overwrites the gradients, which sessions
+  /// ensure.
   bool gradients_share_memory = false;
   /// Whether weights exist only while a stage reads them (see `StageHooks`). Flat parameters then
-  /// share memory: those of two blocks exist at a time, and either the embedding's or the head's.
+  /// share memory: at any time, those of two blocks exist, and those of either the embedding or the
+  /// head.
   bool weights_are_gathered = false;
   /// Whether gradients exist only from a stage's backward until their memory is reused (see
   /// `StageHooks::before_backward`). Gradients then share memory as weights do with

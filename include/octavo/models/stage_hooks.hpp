@@ -42,14 +42,14 @@ class StageHooks {
   virtual ~StageHooks() = default;
 
   /// Returns which of the buffer's weights to initialise here when a session is created: all of
-  /// them, unless ranks hold shards.
+  /// them, unless ranks have shards.
   [[nodiscard]] virtual RunPart<W, D> held_weights(const Run& run) const {
     return {run.weights(), 0};
   }
 
   /// Called right before a buffer's forward, before its weights are cast to copies that are kept,
-  /// or before values cast by the ranks are transposed: once a step, in each calibration pass, and
-  /// once before an evaluation. Not called for buffers without kept copies.
+  /// or before values cast by the ranks are transposed: once per step, in each calibration pass,
+  /// and once before an evaluation. Not called for buffers without kept copies.
   virtual void before_quantize(const Run&, const Context<D>&) {}
 
   /// Called before a forward that reads the buffer's weights.
@@ -57,8 +57,8 @@ class StageHooks {
 
   /// Called before the first operation of the buffer's backward, which may read its weights and
   /// writes its gradients. Buffers may share memory for gradients
-  /// (`ModelOptions::gradients_are_sent`): other buffers' gradients in that memory are dead by
-  /// then.
+  /// (`ModelOptions::gradients_are_sent`): other buffers' gradients in that memory are no longer
+  /// needed at that point.
   virtual void before_backward(const Run&, const Context<D>&) {}
 
   /// Called after the hooks above if another stage follows, with that stage's flat buffer: its

@@ -157,8 +157,8 @@ class MuonMemory {
     return 1;
   }
 
-  /// Takes directions for the largest flat parameters with matrices, before any memory whose size
-  /// differs between ranks: ranks write to each other's.
+  /// Allocates directions for the largest flat parameters with matrices. Must come before any
+  /// memory whose size differs between ranks, because ranks write to each other's directions.
   static TensorView<Bf16, 1, D> take_directions(Arena<D>& arena, const Shards& shards, bool takes) {
     Index most = 0;
     for (const Shard& shard : shards) {
@@ -169,8 +169,8 @@ class MuonMemory {
     return {arena.template take<Bf16>(MemoryKind::optimizer, most), {most}};
   }
 
-  /// Takes memory that is not used, so that all ranks take as much as the rank whose states are
-  /// largest: plans are then valid for every rank.
+  /// Allocates unused memory, so that all ranks need as much as the rank with the largest states:
+  /// plans are then valid for every rank.
   void fill_up(Arena<D>& arena, const Shards& shards, const Offload& offload, bool has_master) {
     const auto bytes_of = [&](Index rank) {
       Arena<D> measuring;

@@ -132,7 +132,7 @@ class OptimizerState {
   }
 
   /// Calls `body(elements)` for the elements of every parameter, in order, while their state is on
-  /// the device. State in host memory passes through device memory in any case.
+  /// the device. State in host memory passes through device memory, even if `body` does not use it.
   /// @param timeline  receives the times of copies
   /// @note enqueues; does not synchronise
   template <class Body>

@@ -29,9 +29,9 @@ inline void require_casts(bool has_some) {
 
 }  // namespace detail
 
-/// The part of a flat buffer that this rank casts, and how this part and those of other ranks
-/// travel: FP8 values at the offsets of the weights, one byte each, and the remaining weights,
-/// packed. Has no parts if the flat buffer has no fp8_values.
+/// The part of a flat buffer that this rank casts, and the exchange of the parts of all ranks: FP8
+/// values at the offsets of the weights, one byte each, and the remaining weights, packed. Has no
+/// parts if the flat buffer has no fp8_values.
 template <class W, class G, Device D>
 class CastRun {
  public:

@@ -18,8 +18,8 @@ namespace octavo OCTAVO_ABI {
 
 namespace detail {
 
-/// The memory of `DataParallel`. The formats in which gradients and weights travel are not template
-/// parameters, so that it is compiled once for each format of sums.
+/// The memory of `DataParallel`. The formats in which gradients and weights are sent are not
+/// template parameters, so that it is compiled once for each format of sums.
 /// @tparam Sum  format of the gradients' sums
 template <class W, class G, class Sum, Device D>
 class SharedRuns : public SingleRank::Memory<W, G, D> {
@@ -29,8 +29,8 @@ class SharedRuns : public SingleRank::Memory<W, G, D> {
   using Gradient = Sum;
   using Run = FlatParameters<W, G, D>;
 
-  /// @param packs  whether gradients travel as `PackedPart`s
-  /// @param casts  whether weights travel in FP8
+  /// @param packs  whether gradients are sent as `PackedPart`s
+  /// @param casts  whether weights are sent in FP8
   SharedRuns(Arena<D>& arena, const ModelRuns<W, G, D>& runs, const Sharding& sharding, bool packs,
              bool casts)
       : Base(arena, runs, sharding), sharding_(sharding) {
@@ -121,17 +121,17 @@ class SharedRuns : public SingleRank::Memory<W, G, D> {
 ///
 /// - As soon as the gradients of a flat buffer are final, each rank sends every other rank its
 ///   shard of them, on a lane that overlaps with the backward. It sums the received shards in FP32,
-///   in rank order. A sum is thus rounded once, and has the same bits however the ranks are
-///   connected.
+///   in rank order. A sum is therefore rounded once, and its bits do not depend on how the ranks
+///   are connected.
 /// - Right before a stage reads the weights of a flat buffer that are missing or have changed, the
 ///   shards are gathered on the lane, one flat buffer ahead of the stages. With `GatherIn<E4M3>`
 ///   each rank first casts its shard into the gather buffer, so the cast needs no further memory.
-///   The amaxes for the scales are computed earlier, once a step, in one reduction.
+///   The amaxes for the scales are computed earlier, once per step, in one reduction.
 ///
 /// Results of sums and decisions are the same on all ranks, so ranks stay in step without further
 /// communication.
-/// @tparam Reduce  the format that gradients travel in: `ReduceIn<…>`
-/// @tparam Gather  the format that weights travel in: `GatherIn<…>`
+/// @tparam Reduce  the format in which gradients are sent: `ReduceIn<…>`
+/// @tparam Gather  the format in which weights are sent: `GatherIn<…>`
 template <class Reduce = ReduceIn<>, class Gather = GatherIn<>>
 struct DataParallel {
   /// See SingleRank::Memory.
@@ -140,7 +140,7 @@ struct DataParallel {
    public:
     static constexpr bool casts_weights = Gather::is_cast;
 
-    /// @throws UsageError   if the model's flat buffers cannot be cut into equal shards
+    /// @throws UsageError   if the model's flat buffers cannot be divided into equal shards
     /// @throws ConfigError  if weights should be sent in FP8, but none of the model's can
     Memory(Arena<D>& arena, const ModelRuns<W, G, D>& runs, const Sharding& sharding)
         : detail::SharedRuns<W, G, typename Reduce::template Sum<G>, D>(
@@ -368,8 +368,8 @@ struct DataParallel {
       }
     }
 
-    /// Sends each other rank its part of the gradients, and returns where the parts for this rank
-    /// arrive.
+    /// Sends every other rank its part of the gradients, and returns the memory in which the parts
+    /// for this rank arrive.
     template <class T>
     const std::byte* send(TensorView<T, 2, D> parts, const char* what, const Context<D>& beside) {
       const TensorView<const std::byte, 1, D> bytes = bytes_of(parts);

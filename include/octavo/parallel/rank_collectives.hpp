@@ -37,19 +37,19 @@ class StepCollectives : public ShardExchange<D> {
   /// rank has its shards.
   [[nodiscard]] virtual bool weights_are_whole() const { return true; }
 
-  /// Encloses passes whose number may differ between ranks: they call the hooks, but take no part
-  /// in collective operations.
+  /// Begins or ends passes whose number may differ between ranks: they call the hooks, but do not
+  /// participate in collective operations.
   virtual void rehearse(bool) {}
 
   /// Invalidates the weights that the hooks saw: the optimizer has updated this rank's share,
   /// weights are about to be set or loaded, or a recording of the step begins.
   virtual void weights_moved() {}
 
-  /// Announces that all weights are about to be cast: once a step, in each pass of a calibration or
-  /// a rehearsal, and before an evaluation. From then on, ranks cast the weights that they send in
-  /// FP8 (`ModelOptions::gather_weights_in_fp8`) by the model's scales; current scales are computed
-  /// at this point. With the flag, casts until the next `join` are recorded; it is set except for
-  /// an evaluation.
+  /// Announces that all weights are about to be cast: once per step, in each pass of a calibration
+  /// or a rehearsal, and before an evaluation. From then on, ranks cast the weights that they send
+  /// in FP8 (`ModelOptions::gather_weights_in_fp8`) by the model's scales; current scales are
+  /// computed at this point. With the flag, casts until the next `join` are recorded; it is set
+  /// except for an evaluation.
   virtual void cast_weights(const ScalingTable<D>&, bool, const Context<D>&) {}
 
   /// Gathers all weights so that code outside stages can read or write them whole. All ranks call
@@ -82,9 +82,9 @@ class StepCollectives : public ShardExchange<D> {
 
   /// Returns the number of targets that count in a step on all ranks. Called by the host, which may
   /// wait for the other ranks, before anything of the step is enqueued. A rank whose batch or
-  /// learning rate is refused does not call it: the others wait until the communicator's time-out
-  /// and then throw its error. A rank whose batch has too many documents does call it, so that all
-  /// ranks refuse the step.
+  /// learning rate is invalid does not call it: the others wait until the communicator's time-out
+  /// and then throw a CommError. A rank whose batch has too many documents does call it, so that
+  /// all ranks reject the step.
   /// @param local  number of this rank's targets that count; below 0: minus the number of documents
   ///               of its batch, which are too many
   /// @return       the minimum over all ranks if one is below 0
@@ -93,8 +93,8 @@ class StepCollectives : public ShardExchange<D> {
   /// Orders all later work of the context after the work that the hooks started. Later work sees
   /// the gradients, unless another flat buffer reuses their memory, and all results of hooks.
   /// Called after the stages of a step, of a calibration pass, of an evaluation or of a text's
-  /// logits are enqueued, and after such a call threw between its inputs and its result, but not if
-  /// the inputs were refused or `total_targets` threw.
+  /// logits are enqueued, and also if such a call threw between copying its inputs and returning
+  /// its result, but not if the inputs were invalid or `total_targets` threw.
   virtual void join(const Context<D>&) {}
 
   /// Computes the maximum of each amax over all ranks. The values are bits of non-negative floats,

@@ -67,17 +67,19 @@ struct GroupMemory {
 
 }  // namespace detail
 
-/// Combines `Base` (of `SingleRank` or `DataParallel<>`) among the ranks with the same place in
-/// their groups, which have the same part of the layers, with the operations of groups:
+/// Combines the operations of groups with `Base` (of `SingleRank` or `DataParallel<>`), which
+/// covers the ranks with the same position in their groups; these have the same shard of the
+/// layers:
 ///
 /// - The model receives its group.
-/// - Gradients of parameters that each rank has whole, those of norms, cover only a rank's rows or
-///   heads: they are summed over the group before `Base` receives them.
+/// - Gradients of parameters that are not sharded, such as those of norms, cover only a rank's rows
+///   or heads: they are summed over the group before `Base` receives them.
 /// - Scales are computed from the amaxes of all ranks. Tensors that are whole on each rank of a
-///   group have the same bits there, so this changes nothing for them; shards of weights and of
+///   group have the same bits there, so their scales do not change; shards of weights and of
 ///   activations use the scale of the whole tensor, as on one rank. The scaling state is therefore
 ///   the same on all ranks.
-/// - Losses are the same on all ranks of a group, and count once. So does each squared gradient.
+/// - Losses are the same on all ranks of a group, and count once. Each squared gradient also counts
+///   once.
 /// @tparam Degree  ranks that share the layers
 template <int Degree, class W, class G, Device D, class Base>
 class WithTensorParallel final : public Base {

@@ -32,7 +32,7 @@ inline std::string precisions_of(const GpuFeatures& gpu) {
 }
 
 /// Throws ConfigError unless the device runs the GEMMs of a linear layer in precision `P`. Layers
-/// call it when a model is laid out, so sessions and memory plans are refused before they allocate.
+/// call it when a model is laid out, so sessions and memory plans fail before they allocate memory.
 template <LinearPrecision P, Device D>
 void require_products(const DeviceLimits<D>& limits) {
   if constexpr (std::is_same_v<D, Cuda>) {

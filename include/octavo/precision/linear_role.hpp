@@ -13,10 +13,10 @@
 namespace octavo OCTAVO_ABI {
 
 /// The role of a linear layer in a block: a name of at most 15 characters, such as
-/// `LinearRole::down` or `"router"`. Blocks name their own roles; the members are those of the
-/// library's blocks, and the head. `gate_up` is the MLP's first projection, even if the activation
-/// has no gate. Characters are in words of eight, because nvcc cannot write arrays in template
-/// arguments.
+/// `LinearRole::down` or `"router"`. Blocks may define custom roles; the members are the roles of
+/// the library's blocks and of the head. `gate_up` is the MLP's first projection, even if the
+/// activation has no gate. Characters are in words of eight, because nvcc cannot write arrays in
+/// template arguments.
 struct LinearRole {
   std::uint64_t word0 = 0;
   std::uint64_t word1 = 0;

@@ -106,8 +106,8 @@ struct TensorwiseScaling {
 /// One scale for each row of each operand of a GEMM, computed from the row's own amax. By default
 /// unrounded, so that the largest value of each row is exact. With powers of two, the two copies of
 /// a tensor, whose scales differ, round a value in the same way unless it is subnormal in one of
-/// them, so all GEMMs work on the same quantised tensor; but the largest values, which matter most,
-/// are then rounded as well. Source: torchao's recipe "rowwise", which uses powers of two.
+/// them. All GEMMs then use the same quantised tensor, but the largest values, which matter most,
+/// are also rounded. Source: torchao's recipe "rowwise", which uses powers of two.
 template <ScaleRounding Rounding = ScaleRounding::exact>
 struct RowwiseScaling {
   static constexpr const char* name = "rowwise";

@@ -85,8 +85,8 @@ class FileTurn {
 }
 
 /// Adds algorithms to the current content of the file, and replaces those of the same products. The
-/// file is replaced whole or not at all. Runs that store at the same time are serialised by a lock
-/// file next to it; if the file system has no locks, one run's algorithms may be lost.
+/// file is replaced atomically. Runs that store at the same time are serialised by a lock file next
+/// to it; if the file system has no locks, one run's algorithms may be lost.
 /// @param seconds  maximum time to wait for the lock
 /// @throws IoError  if the file cannot be read or written, or another program keeps the lock
 inline void store_gemm_plans(const std::filesystem::path& path,

@@ -19,10 +19,11 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// While it lives, SIGINT, SIGTERM, SIGUSR1 and SIGHUP are recorded instead of ending the program,
-/// and the reason for which the process waits (`WaitNote`) is written to standard error. SIGHUP
-/// stays ignored if it was, as nohup leaves it. Signals within a second count as one request:
-/// schedulers and terminals may send a signal more than once. A later one ends the program at once.
+/// While it exists, SIGINT, SIGTERM, SIGUSR1 and SIGHUP are recorded instead of ending the program,
+/// and the operation for which the process waits (`WaitNote`) is written to standard error. If
+/// SIGHUP was ignored, as under nohup, it remains ignored. Signals within a second count as one
+/// request, because schedulers and terminals may send a signal more than once. A later signal ends
+/// the program immediately.
 class InterruptGuard {
  public:
   /// @param acknowledgement  written to standard error at the first signal; must live as long as

@@ -59,8 +59,8 @@ class RunTotals {
   [[nodiscard]] double seconds() const { return seconds_; }
   [[nodiscard]] Index timed_steps() const { return timed_steps_; }
 
-  /// Returns the throughput in tokens/s since then, without the first step, which includes
-  /// preparations; with it if it is the only one; 0 without a step.
+  /// Returns the throughput of these steps in tokens/s. The first step, which includes
+  /// preparations, is excluded unless it is the only one; 0 without a step.
   [[nodiscard]] double tokens_per_second(double tokens_in_step) const {
     if (timed_steps_ == 0) return 0;
     if (timed_steps_ == 1) return tokens_in_step / seconds_;
@@ -83,7 +83,7 @@ class RunTotals {
   };
   [[nodiscard]] const std::deque<Applied>& recent() const { return recent_; }
 
-  /// Returns how often the run went back to a checkpoint after a spike.
+  /// Returns how often the run returned to a checkpoint after a spike.
   [[nodiscard]] Index rollbacks() const { return rollbacks_; }
   /// Call it after the checkpoint's state was loaded.
   /// @param number  of rollbacks so far

@@ -102,8 +102,8 @@ inline StepReplay look_at_replay(TrainingSession& session, const StepRecord& rec
 /// @param step     to be replayed, after those of the totals
 /// @param replays  number of replays, at least 2
 /// @param tell     called for each step before it
-/// @throws ConfigError  for an invalid step or number, or if an earlier step was a spike that the
-///                      run did not just skip
+/// @throws ConfigError  for an invalid step or number, or if an earlier step was a spike after
+/// which the run stopped or rolled back
 template <class Batches>
 [[nodiscard]] std::vector<StepReplay> replay_step(
     TrainingSession& session, Batches& batches, const RunOptions& options, RunTotals& totals,

@@ -58,7 +58,7 @@ class TokenBatches {
       : TokenBatches({{"the text", split.train}}, split.validation, options) {}
 
   /// The number of documents in the batch of a step is known only when it is read; the session
-  /// refuses a batch with more than the shape allows.
+  /// rejects a batch with more documents than the shape allows.
   /// @param train  shares of the training tokens
   /// @throws ConfigError  if there are too few tokens
   /// @throws TooManyDocumentsError  if a batch of an evaluation has more than the shape allows
@@ -161,8 +161,8 @@ class TokenBatches {
     return tokens;
   }
 
-  /// Requires that every batch of the run has room for its documents, whichever sequences it
-  /// combines.
+  /// Requires that every batch of the run, with any combination of sequences, has at most the
+  /// allowed number of documents.
   static void require_room_for_documents(std::span<const std::uint8_t> text, BatchShape shape,
                                          std::int32_t document_end) {
     const auto end = static_cast<std::uint8_t>(document_end);

@@ -49,12 +49,12 @@ struct RunSummary {
   bool gave_up = false;          ///< after `max_skipped` skipped steps
   bool spiked = false;           ///< it stopped before a spike; `steps` counts the steps before it
   int signal = 0;                ///< that ended it before its last step, or 0
-  bool is_saved = true;          ///< its last save did not fail, or the run is not saved
-  /// Number of documents of a batch with more than there is room for, before which it stopped; 0:
+  bool is_saved = true;          ///< the last save succeeded, or the run is not saved
+  /// Number of documents of the batch with too many documents before which the run stopped; 0:
   /// none.
   Index documents = 0;
-  /// The last records of operands; after a run that gave up, with the Inf and NaN values that it
-  /// met.
+  /// The last records of operands; if the run ended because of non-finite values, they show the
+  /// operands with Inf or NaN.
   std::vector<OperandReport> operands{};
 
   [[nodiscard]] std::string end() const {
@@ -137,7 +137,7 @@ class TrainingRun {
     }
     const SpikeLimits none;
     session_.limit_steps(none.loss, none.gradient_norm);
-    // The sender of the signal may not wait for an evaluation.
+    // Saved before the evaluation, because the sender of the signal may not wait that long.
     if (summary_.signal != 0) save_to_the_end(std::nullopt);
     const LossSum validation = evaluate();
     if (summary_.signal == 0) save_to_the_end(score(validation));
@@ -210,7 +210,7 @@ class TrainingRun {
     if (spike.action == OnSpike::rollback && summary_.signal == 0) roll_back(spike);
     const bool stays = spike.action == OnSpike::skip || spike.resumed_step != 0;
     if (stays) return spike;
-    // If the run were resumed later, it would meet the spike again.
+    // If the run is resumed later, it reaches the spike again.
     spike.action = OnSpike::stop;
     load_state_sync(before_, run_state(batches_, totals_));
     summary_.spiked = summary_.signal == 0;
@@ -242,8 +242,8 @@ class TrainingRun {
     totals_.note_rollbacks(++spike.rollbacks);
   }
 
-  /// Returns the mean loss, by which checkpoints are compared; none if there were no targets or it
-  /// is not finite.
+  /// Returns the mean loss, by which checkpoints are compared; none if there were no targets or the
+  /// loss is not finite.
   static std::optional<double> score(const LossSum& loss) {
     return std::isfinite(loss.mean()) ? std::optional(loss.mean()) : std::nullopt;
   }
@@ -270,7 +270,7 @@ class TrainingRun {
     checkpoints_->save(totals_.steps(), run_state(batches_, totals_), validation_loss);
   }
 
-  /// After too many steps that were not finite, nothing has changed since the last save.
+  /// After too many non-finite steps, the state has not changed since the last save.
   void save_to_the_end(std::optional<double> validation_loss) {
     if (checkpoints_ == nullptr) return;
     if (!totals_.gave_up()) save(validation_loss);
@@ -291,8 +291,8 @@ class TrainingRun {
 }  // namespace detail
 
 /// Trains until the last step, too many consecutive skipped steps, a spike that must stop it, a
-/// batch with more documents than the session has room for, `RunOptions::end_time`, or a signal
-/// while an `InterruptGuard` lives. Then evaluates the model.
+/// batch with too many documents, `RunOptions::end_time`, or a signal while an `InterruptGuard`
+/// exists. Then evaluates the model.
 /// @tparam Batches     `TokenBatches`, or a type with its `step`, `evaluate`, `epoch`, `state` and
 ///                     `tokens_in_step`
 /// @param totals        of the earlier steps: a new run's, or those returned by `resume`

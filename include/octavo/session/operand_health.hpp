@@ -29,8 +29,8 @@ class OperandHealth {
   static constexpr double most_flushed = 0.5;
   /// Maximum factor by which an amax may differ from its usual value, in either direction.
   static constexpr double largest_drift = 32;
-  /// Records of an operand before it is judged: scales follow the first steps, in which amaxes
-  /// change most, and an amax needs a usual value.
+  /// Number of records of an operand before it is examined: amaxes change most in the first steps,
+  /// and the usual amax must be known.
   static constexpr int settled = 4;
 
   /// @param operands  the same operands in the same order in every call; of a step that was not
@@ -64,7 +64,7 @@ class OperandHealth {
                      message("its amax is ", operand.amax, ", ", std::exp2(std::abs(away)),
                              away > 0 ? " times its usual value" : " times smaller than usual"));
       }
-      // The mean follows: gradients shrink as a model learns.
+      // A moving mean, because gradients become smaller as a model learns.
       history.mean_log2_amax += history.places == 0 ? place : away / 4;
       ++history.places;
     }

@@ -12,7 +12,7 @@ namespace octavo OCTAVO_ABI {
 /// The session of one model type.
 /// @tparam Model      a `TrainableModel`, such as `Llama<llama_tiny, Bf16, Cpu>`
 /// @tparam Optimizer  a `SessionOptimizer`, such as `AdamW<MasterWeights<Fp32>, Moments<Bf16>>`
-/// @tparam Ranks      what ranks do together; see `SingleRank`
+/// @tparam Ranks      the collective operations of ranks; see `SingleRank`
 template <class Model, class Optimizer = AdamW<>, class Ranks = SingleRank>
 class ModelSession final : public detail::SessionOfModel<Model> {
  public:

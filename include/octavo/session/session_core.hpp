@@ -134,7 +134,7 @@ class SessionCore : public TrainingSession {
   [[nodiscard]] const Manifest& manifest() const override { return *parts_.manifest; }
 
   void begin_timeline_sync() override {
-    // Ranks leave the exchange at nearly the same time; each sets its clock by it.
+    // Ranks leave the exchange at nearly the same time, by which each sets its clock.
     (void)ranks_.gather(char{}, "begin of a timeline");
     timeline_.begin();
   }
@@ -204,9 +204,10 @@ class SessionCore : public TrainingSession {
 
   /// Chooses the algorithms of all GEMMs in the manifest, before the first step. Algorithms that
   /// must be tried are timed in micro-batches of random tokens: between the other kernels, on the
-  /// operands and under the load of a step. These micro-batches leave no trace: a step overwrites
-  /// all that they write except the scaling state, which is reset afterwards. All ranks then use
-  /// the algorithms of rank 0, because timings differ and each rank would choose differently.
+  /// operands and under the load of a step. These micro-batches have no lasting effect: a step
+  /// overwrites everything that they write except the scaling state, which is reset afterwards. All
+  /// ranks then use the algorithms of rank 0, because timings differ and each rank would choose
+  /// differently.
   /// @throws CommError  see share_gemm_plans_sync
   void choose_gemms();
 
@@ -222,7 +223,7 @@ class SessionCore : public TrainingSession {
   /// session's parts and their communicators are destroyed.
   void drop_record() { replay_.reset(); }
 
-  /// Called after a weight was set: old maxima would keep the new weight's scale.
+  /// Called after a weight was set: otherwise old amaxes would determine the new weight's scale.
   void forget_histories() {
     if (!scaling().has_histories() || must_calibrate_ != 0) return;
     reset_scaling_sync();
@@ -247,8 +248,9 @@ class SessionCore : public TrainingSession {
   /// Copies the logits of one row of a batch to the host.
   virtual void read_logits_sync(TensorView<const std::int32_t, 1, D> tokens, BatchShape shape,
                                 Index row, std::span<float> logits) = 0;
-  /// Returns the shape of the batch that a text is the beginning of. Tokens after the last one do
-  /// not affect it, except through a current scale of a whole tensor, which includes the filler.
+  /// Returns the shape of the batch at whose beginning a text is processed. Tokens after the last
+  /// one do not affect it, except through a current scale of a whole tensor, which includes the
+  /// filler.
   [[nodiscard]] BatchShape shape_of_text(Index count) const {
     constexpr Index of_fp8_gemms = 16;  // other formats: fewer sizes to choose algorithms for
     const Index multiple = std::lcm(of_fp8_gemms, Index{options_.sharding.tensor_ranks});

@@ -101,8 +101,8 @@ struct SessionBuffers {
 template <Device D>
 class SessionInputs {
  public:
-  /// @param sequence_length  of the batches that are passed. If sequences run longer, they are
-  ///                         padded with their own first tokens, without targets
+  /// @param sequence_length  of the batches that are passed. If sequences run longer, each is
+  /// padded with its first tokens, without targets
   /// @param others  bytes that other objects copy with a step's inputs
   SessionInputs(const SessionBuffers<D>& buffers, Index sequence_length, std::size_t others,
                 const Context<D>& context)

@@ -21,7 +21,7 @@ struct LossSum {
   double sum = 0;
   Index tokens = 0;
 
-  /// NaN without a token: no loss is not a loss of 0.
+  /// NaN without a token: the loss is then unknown, not 0.
   [[nodiscard]] double mean() const {
     return tokens == 0 ? std::nan("") : sum / static_cast<double>(tokens);
   }

@@ -26,7 +26,7 @@ StepResult SessionCore<D>::step(const Batch& batch, double learning_rate) {
   timeline_.begin_step_sync(context_);
   weights_may_have_moved_ = true;
   collectives().compare(batch);
-  // Ranks take or refuse a step together: otherwise one would wait for another.
+  // All ranks run a step, or all reject it: otherwise some would wait for the others.
   const Index documents =
       most_documents_of(batch.documents, options_.micro_batches, options_.batch);
   const bool is_refused = !batch.documents.empty() && documents > options_.batch.most_documents;

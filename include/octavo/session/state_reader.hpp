@@ -21,9 +21,9 @@ inline constexpr std::size_t bytes_read_at_once = std::size_t{64} << 20;
 inline constexpr std::size_t bytes_left_free = std::size_t{512} << 20;
 
 /// Copies device memory to the host asynchronously, on a separate thread, while the main context
-/// works. Before that memory is changed, the main context waits here. By then, the data that are
-/// not copied yet are moved to free device memory, as far as there is some, which takes a fortieth
-/// of the time of a copy to the host.
+/// works. Before that memory is changed, the main context waits here. At that point, data that are
+/// not copied yet are moved to free device memory, as far as they fit, which takes a fortieth of
+/// the time of a copy to the host.
 template <Device D>
 class StateReader {
  public:

@@ -10,7 +10,7 @@
 namespace octavo OCTAVO_ABI {
 
 /// Hooks that report the beginning and end of stages to a timeline, and call other hooks. Work that
-/// those enqueue before a stage or after a backward is not part of a stage.
+/// the other hooks enqueue before a stage or after a backward is not part of a stage.
 template <class W, class G, Device D>
 class TimedHooks final : public StageHooks<W, G, D> {
  public:

@@ -71,7 +71,7 @@ inline void check_options(const SessionOptions& options) {
 
 }  // namespace detail
 
-/// Returns a notice if sequences run longer than they are passed; otherwise "".
+/// Returns a notice if sequences are padded; otherwise "".
 /// @param run  see `SessionFacts::run_shape`
 inline std::string run_shape_note(Index sequence_length, BatchShape run) {
   if (run.tokens == sequence_length) return {};
@@ -86,11 +86,11 @@ struct StepResult {
   /// Whether the step was skipped, with nothing changed: loss, gradients or an operand were not
   /// finite, or were above the limits.
   bool skipped = false;
-  bool is_above_limits = false;  ///< skipped although everything was finite, see `limit_steps`
+  bool is_above_limits = false;  ///< skipped although all values were finite, see `limit_steps`
 };
 
-/// Trains a model; the type-erased interface for programs that choose model and precision at run
-/// time.
+/// Trains a model. This is the type-erased interface for programs that choose model and precision
+/// at run time.
 class TrainingSession {
  public:
   virtual ~TrainingSession() = default;

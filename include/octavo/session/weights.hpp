@@ -15,7 +15,7 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// A parameter as users see it: whole, and without padding rows.
+/// A parameter as it appears to users: not sharded, and without padding rows.
 struct WeightInfo {
   std::string name;    ///< such as "blocks.0.qkv.weight"
   std::string format;  ///< of its elements: "fp32" or "bf16"

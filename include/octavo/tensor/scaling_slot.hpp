@@ -40,8 +40,8 @@ struct OperandScaling : OperandScale, OperandStatistics {
 
 /// Pointers to the scaling state of one operand.
 struct ScalingSlot {
-  /// Bits of max |x| since the last update. As integers, the bits of positive floats sort as the
-  /// floats do, with Inf and NaN above every finite number.
+  /// Bits of max |x| since the last update. As integers, the bits of positive floats compare like
+  /// the floats, with Inf and NaN above every finite number.
   std::uint32_t* amax_bits = nullptr;
   OperandScale* scaling = nullptr;
   OperandStatistics* statistics = nullptr;

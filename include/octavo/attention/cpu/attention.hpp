@@ -204,7 +204,7 @@ inline Index count_documents(const AttentionShape& shape, const Documents<Cpu>& 
 }
 
 /// Calls `body(document, kv_head, scratch)` for every KV head of every document, in parallel. Each
-/// document is processed as if it were alone, so it has the same bits as if it were.
+/// document is processed separately, so its results do not depend on other documents.
 template <class Body>
 void for_each_kv_head(const AttentionShape& shape, const Documents<Cpu>& documents,
                       const Context<Cpu>& context, const Body& body) {

@@ -33,7 +33,7 @@ inline constexpr std::size_t most_meeting_contexts = 256;
 /// State of meetings that host and GPU share, in host memory.
 struct MeetingNews {
   std::uint32_t gives_up;   ///< not 0: no rank waits any longer
-  std::uint32_t differing;  ///< 1 + the rank that came for a different operation; 0: none
+  std::uint32_t differing;  ///< 1 + the rank that called a different operation; 0: none
   /// For each context, 1 + the number of the operation in progress; 0: none.
   std::uint32_t under_way[most_meeting_contexts];
 };
@@ -60,8 +60,9 @@ __device__ inline std::uint64_t nanoseconds() {
 }
 
 /// Signals to all ranks that this one has arrived, and waits for them. A word of one meeting is not
-/// overwritten before all ranks have read it: a rank that writes at the meeting after next has met
-/// all ranks at the next one. One block with a thread for each rank.
+/// overwritten before all ranks have read it: words are reused only at the meeting after next, and
+/// before that, the rank has met all ranks at the next one. Runs as one block with a thread for
+/// each rank.
 template <Device D>
 OCTAVO_KERNEL void meet_kernel(Meeting meeting) {
   using Word = cuda::atomic_ref<std::uint64_t, cuda::thread_scope_system>;
@@ -104,13 +105,13 @@ OCTAVO_KERNEL void meet_kernel(Meeting meeting) {
 
 /// Gathers and exchanges among the ranks of one host. Each rank's copy engine writes into the
 /// memory of the others between two meetings of all ranks: after the first, all memory may be
-/// written to; after the second, all data has arrived. Multiprocessors thus remain free, except for
-/// one block of a few threads while ranks meet. May be enqueued while a CUDA graph is recorded.
+/// written to; after the second, all data has arrived. Multiprocessors remain free, except for one
+/// block of a few threads while ranks meet. May be enqueued while a CUDA graph is recorded.
 /// Operations on several streams must be enqueued in the same order on all ranks.
 ///
-/// A rank that does not arrive is awaited for `patience`, or until `give_up`. Afterwards all
-/// enqueued work runs to its end on whatever data is present, including copies to other ranks. This
-/// rank then joins no further meeting, so that no rank takes that data for a result.
+/// Waits for a missing rank end after `patience`, or with `give_up`. All enqueued work then runs to
+/// its end with invalid data, including copies to other ranks. This rank does not join any further
+/// meeting, so that no rank uses the invalid data as a result.
 class CopyExchange {
  public:
   /// All ranks of `memory` call it together.
@@ -143,8 +144,8 @@ class CopyExchange {
   CopyExchange& operator=(const CopyExchange&) = delete;
 
   /// Closes the exchange.
-  /// @param together  whether all ranks do; otherwise this rank gives up alone, and its words stay
-  ///                  allocated until the process ends, because others may still write to them
+  /// @param together  whether all ranks end the exchange; otherwise only this rank gives up, and
+  /// its words remain allocated until the process ends, because others may still write to them
   void close(bool together) {
     memory_.remove(words_.get(), together);
     if (!together) static_cast<void>(words_.release());
@@ -183,7 +184,7 @@ class CopyExchange {
   void give_up() const { news()->gives_up = 1; }
   /// Returns whether a wait on this rank's GPU was given up.
   [[nodiscard]] bool has_given_up() const { return news()->gives_up != 0; }
-  /// Returns a rank that came for a different operation, as a number of `memory`; -1: none.
+  /// Returns a rank that called a different operation, as a number of `memory`; -1: none.
   [[nodiscard]] int differing() const {
     const std::uint32_t place = news()->differing;
     return place == 0 ? -1 : members_[place - 1];
@@ -278,8 +279,8 @@ class CopyExchange {
 
   /// The channel of a context. Meetings are ordered within one context, not between several, so
   /// each context has its own channel, numbered in the order of first use: all ranks must first use
-  /// their contexts in the same order. A rank that does not is reported as one that exchanges
-  /// something else, or waits until its patience ends.
+  /// their contexts in the same order. A rank with another order is reported as calling a different
+  /// operation, or waits until its patience ends.
   std::size_t channel_of(const Context<Cuda>& context) {
     const std::uint64_t number = context.state<ContextNumber>().value;
     const auto found = std::ranges::find(contexts_, number);

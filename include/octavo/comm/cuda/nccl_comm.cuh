@@ -33,8 +33,8 @@
 namespace octavo OCTAVO_ABI {
 
 /// A communicator with one process per GPU. If all ranks are on one host and reach each other's
-/// memory, copy engines run gathers and exchanges to memory of `allocate` (CopyExchange), so they
-/// take no multiprocessors from overlapping work. All other operations use NCCL's kernels.
+/// memory, copy engines run gathers and exchanges to memory of `allocate` (CopyExchange), so these
+/// occupy no multiprocessors that overlapping work needs. All other operations use NCCL's kernels.
 ///
 /// Every wait has a deadline: NCCL's calls return before they are done and are supervised here; use
 /// `wait_sync` to wait for a stream that has operations on it. All operations may be enqueued while
@@ -164,8 +164,8 @@ class NcclComm final : public Communicator<Cuda> {
     });
   }
 
-  /// Sends through rank 0's host, not through the GPUs. For a group it does the same: all groups
-  /// gather at once.
+  /// Sends through rank 0's host, not through the GPUs. Also for groups: all groups gather at the
+  /// same time.
   void all_gather_host_sync(std::span<const std::byte> part, std::span<std::byte> whole,
                             const char* what) override {
     std::vector<std::byte> of_all(part.size() * static_cast<std::size_t>(rendezvous_.size()));
@@ -286,7 +286,7 @@ class NcclComm final : public Communicator<Cuda> {
 
   [[nodiscard]] std::size_t ranks() const { return static_cast<std::size_t>(size()); }
 
-  /// For smaller parts latency matters, for which NCCL has kernels.
+  /// Smaller parts are limited by latency, and NCCL's kernels are faster for them.
   static constexpr std::size_t smallest_copy = std::size_t{64} << 10;
 
   [[nodiscard]] bool is_for_copies(const std::byte* target, std::size_t bytes) const {
@@ -316,7 +316,7 @@ class NcclComm final : public Communicator<Cuda> {
     cudaGetLastError();
   }
   /// Frees memory of `allocate` once all ranks have closed it. If this rank has given up, others
-  /// may still write there, so the memory stays allocated until the process ends.
+  /// may still write to the memory, so it remains allocated until the process ends.
   void take_back(std::byte* memory) noexcept {
     if (std::uncaught_exceptions() != 0) abort();
     wait_for_gpu();
@@ -434,8 +434,8 @@ class NcclComm final : public Communicator<Cuda> {
     throw CommError(reason);
   }
 
-  /// Releases the waits on the GPU for other ranks, for groups and for all. All ranks must release
-  /// theirs, so they are notified.
+  /// Ends the waits for other ranks on the GPU, in all groups. All ranks must end theirs, so they
+  /// are notified.
   void abort() noexcept {
     for (NcclComm* each : whole_.all_) each->abort_own();
     abort_own();

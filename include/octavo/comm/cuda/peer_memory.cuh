@@ -63,7 +63,8 @@ class PeerMemory {
     return memory;
   }
 
-  /// Opens the other ranks' memory on this rank. If one of them cannot, none does: see `obstacle`.
+  /// Opens the other ranks' memory on this rank. If this fails on one rank, no rank opens it: see
+  /// `obstacle`.
   /// @param memory  from cudaMalloc, at least `smallest` bytes
   /// @throws CommError  if ranks have different numbers of bytes
   void add(std::byte* memory, std::size_t bytes, const Context<Cuda>& context) {
@@ -85,9 +86,9 @@ class PeerMemory {
   }
 
   /// Closes the other ranks' memory that `add` opened. No operation of this rank may still use it.
-  /// @param together  whether all ranks do it now, and the memory may be freed afterwards.
-  ///                  Otherwise this rank gives up alone: others may still write to its memory,
-  ///                  which must not be freed before the process ends
+  /// @param together  whether all ranks close it now, so that the memory may be freed afterwards.
+  /// Otherwise only this rank gives up: others may still write to its memory, which must not be
+  /// freed before the process ends
   void remove(const std::byte* memory, bool together) {
     const auto found = std::ranges::find(runs_, memory, &Run::own);
     if (found == runs_.end()) return;
@@ -125,8 +126,8 @@ class PeerMemory {
     return {};
   }
 
-  /// Returns why the memory of another rank of a host cannot be reached, the same on all ranks;
-  /// empty if it can.
+  /// Returns why the memory of another rank on the host cannot be accessed; empty if it can. The
+  /// same on all ranks.
   [[nodiscard]] const std::string& obstacle() const { return obstacle_; }
 
  private:
@@ -144,8 +145,8 @@ class PeerMemory {
     std::vector<std::byte*> of_ranks;
   };
 
-  /// Returns the identity of the host that its processes share: its name and the number of its
-  /// boot. A rank that cannot read the latter counts as a separate host.
+  /// Returns an identifier of the host that its processes share: the host name and the boot ID. A
+  /// rank that cannot read the boot ID counts as a separate host.
   [[nodiscard]] Host host() const {
     Host result{};
     std::array<char, 64> name{};

@@ -58,7 +58,8 @@ void check(cudaError_t status, const char* call, const Parts&... advice) {
 template <>
 class Context<Cuda> : detail::FindsBodies {
  public:
-  /// Which context's thread blocks run first when two contexts wait for room.
+  /// Which context's thread blocks are scheduled first when two contexts wait for free
+  /// multiprocessors.
   enum class Priority { normal, high };
 
   /// @param gpu       index of the GPU, as CUDA counts them
@@ -82,7 +83,7 @@ class Context<Cuda> : detail::FindsBodies {
   ~Context() {
     cudaSetDevice(gpu_);
     states_.clear();
-    // An error of an earlier kernel cannot be thrown here; synchronize() reports it.
+    // An error of an earlier kernel cannot be thrown here; `synchronize()` reports it.
     cudaStreamDestroy(stream_);
   }
 

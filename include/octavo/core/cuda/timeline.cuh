@@ -38,7 +38,7 @@ class TimelineClock<Cuda> {
     base_ = mark(context);
     base_.microseconds = host_microseconds();
   }
-  /// Called at the end of a scope, possibly because of an error, so it throws nothing: the next
+  /// Called at the end of a scope, possibly because of an error, so it must not throw: the next
   /// operation or `microseconds_sync` reports a failure.
   [[nodiscard]] Mark mark(const Context<Cuda>& context) noexcept {
     try {

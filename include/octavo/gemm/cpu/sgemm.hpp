@@ -1,11 +1,11 @@
 /// @file
 /// Single-threaded FP32 GEMMs on the host, in loops over packed strips.
 ///
-/// An element of the result has the same bits regardless of the other rows and columns. Every
-/// product of two numbers is formed in `sgemm_kernel`, over whole strips: compilers may fuse it
-/// with the subsequent addition or not, but treat every element in the same way. Loops over partly
-/// filled strips, where compilers vectorise the beginning of a row but not its end, have nothing to
-/// fuse.
+/// An element of the result has the same bits regardless of the other rows and columns. All
+/// multiplications are in `sgemm_kernel`, over whole strips: compilers may or may not fuse them
+/// with the subsequent addition, but treat every element in the same way. In loops over partly
+/// filled strips, compilers may vectorise only the beginning of a row, but these loops contain
+/// nothing to fuse.
 #pragma once
 
 #include <octavo/core/context.hpp>
@@ -32,8 +32,8 @@ struct SgemmOperand {
   [[nodiscard]] Index across() const { return transpose == Transpose::no ? 1 : leading; }
 };
 
-// The following depends on the target processor of a file, and so do its names: a program may have
-// files compiled for different processors, and the linker must not mix their parts.
+// The following code depends on the target processor of a source file, so its names also do: a
+// program may have files compiled for different processors, and the linker must not mix them.
 #if defined(__AVX512F__)
 #define OCTAVO_SGEMM_LANES 16
 #define OCTAVO_SGEMM_NAMES lanes_16
@@ -158,8 +158,8 @@ inline SgemmStrip packed_strip(const float* packed) {
   return strip;
 }
 
-/// Returns a strip of `filled` rows of a matrix that is not transposed. The last row also stands in
-/// for the missing ones, whose sums are not stored.
+/// Returns a strip of `filled` rows of a matrix that is not transposed. The last row is used in
+/// place of missing rows, whose sums are not stored.
 inline SgemmStrip stored_strip(const float* data, Index leading, Index filled) {
   SgemmStrip strip{{}, 1};
   for (Index r = 0; r < sgemm_rows; ++r) strip.rows[r] = data + std::min(r, filled - 1) * leading;
@@ -222,7 +222,7 @@ inline void store_sums(const float* sums, Index rows, Index columns, float alpha
 
 /// Computes C = alpha · op(A) · op(B), or alpha · (op(A) · op(B) + C) with `accumulate`, on the
 /// calling thread; A is m × k, B is k × n, C is row-major with rows `ldc` elements apart. Not
-/// inlined, so that the last operation, alpha · sum, is not fused with a caller's addition.
+/// inlined, so that its last operation, alpha · sum, is not fused with an addition of the caller.
 [[gnu::noinline]] inline void sgemm(const SgemmOperand& a, const SgemmOperand& b, Index m, Index n,
                                     Index k, float alpha, bool accumulate, float* c, Index ldc) {
   alignas(64) float packed_a[(sgemm_block + sgemm_rows) * sgemm_depth];

@@ -185,8 +185,8 @@ OCTAVO_KERNEL void __launch_bounds__(few_rows_threads, 2)
   }
 }
 
-/// Enqueues the product. A single kernel handles rows that do not consist of whole vectors, for any
-/// number of rows.
+/// Enqueues the product. If rows do not consist of whole vectors, one kernel handles any number of
+/// rows.
 template <class Granularity, class T, class W, class Y>
 void enqueue_few_rows(TensorView<const T, 2, Cuda> x, const W* w,
                       const typename Granularity::Scale* scales, Index n,
@@ -210,7 +210,7 @@ void enqueue_few_rows(TensorView<const T, 2, Cuda> x, const W* w,
              : rows <= 4 ? few_rows_kernel<true, 4, Granularity, T, W, Y>
                          : few_rows_kernel<true, most_few_rows, Granularity, T, W, Y>;
   }
-  // Few outputs are distributed over all multiprocessors, in smaller blocks.
+  // If there are few outputs, smaller blocks distribute them over all multiprocessors.
   constexpr Index wanted_blocks = 264;
   const Index warps = ceil_divide(n, few_rows_outputs);
   const Index block_warps = std::clamp<Index>(warps / wanted_blocks, 1, few_rows_threads / 32);

@@ -38,8 +38,8 @@ struct GemmPlan {
 /// choice, or the one found in a rehearsal. In a rehearsal, algorithms alternate while passes of a
 /// model run; then whole passes with the fastest algorithm of each product are compared with passes
 /// with the heuristics' first choices, because on a power-limited card the speed of one kernel may
-/// slow down another. Nothing is tried in a deterministic context, where timing must not decide, or
-/// for a product that was not announced.
+/// slow down another. Algorithms are not tried in a deterministic context, in which results must
+/// not depend on timing, or for a product that was not announced.
 class GemmPlans {
  public:
   GemmPlans() { check_cublas(cublasLtCreate(&handle_), "cublasLtCreate", GemmKey{}); }
@@ -261,8 +261,8 @@ class GemmPlans {
       context.synchronize();
       return span.milliseconds() / static_cast<float>(passes);
     };
-    // Long enough for the card's clocks to settle, as they do in training; if passes are too short
-    // to keep a card busy, nothing settles.
+    // Long enough for the card's clocks to settle, as in training. If passes are too short to keep
+    // the card busy, clocks do not settle.
     constexpr float settled = 1000;
     constexpr int enough = 200;
     const float one = milliseconds(sides[0], 1);

@@ -95,8 +95,8 @@ struct GemmAddresses {
   GemmFactors factors{};
 };
 
-/// An algorithm. A named type, which nvcc 13 requires for a vector's elements; cuBLASLt's own type
-/// is unnamed.
+/// An algorithm. A named type, because nvcc 13 requires one for a vector's elements, and cuBLASLt's
+/// type is unnamed.
 struct GemmAlgorithm {
   cublasLtMatmulAlgo_t words{};
 };

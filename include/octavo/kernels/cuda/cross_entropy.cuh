@@ -32,7 +32,7 @@ inline constexpr int long_row_threads = 1024;
 /// subnormal.
 __device__ inline float negative_exponential(float x) { return fast_exp2(x * log2_e); }
 
-/// Smaller than any logit that counts; still finite when multiplied by log2(e).
+/// Smaller than any relevant logit, and still finite when multiplied by log2(e).
 inline constexpr float lowest_logit = -2e38f;
 
 /// Σ exp(x − largest) over some of the x, and the largest of them.
@@ -43,8 +43,8 @@ struct ExponentialSum {
 
 inline __device__ ExponentialSum empty_sum() { return {lowest_logit, 0.0f}; }
 
-/// Computes exp(x − largest) for many x: one more rounding of `largest`, one instruction less for
-/// each x.
+/// Computes exp(x − largest) for many x, with an additional rounding of `largest` but one
+/// instruction fewer per x.
 struct ExponentialBelow {
   float offset;
 

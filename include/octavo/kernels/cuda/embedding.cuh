@@ -102,8 +102,8 @@ struct Occurrences {
   [[nodiscard]] __device__ bool are_mine() const { return rank < blocks_of_token(count); }
 };
 
-/// Few tokens, which each block searches for its own. Every block reads all of them. No preceding
-/// kernel is needed, and overlaps loads of gradients.
+/// A small number of tokens. Each block reads all of them to find the occurrences of its token,
+/// overlapped with loads of gradients, so no preceding kernel is needed.
 struct UnsortedTokens {
   static constexpr Index most = 16384;
   const std::int32_t* tokens;
@@ -365,8 +365,8 @@ void embedding_forward_body(TensorView<const std::int32_t, 1, Cuda> tokens,
          table.extent(0), columns, y.data());
 }
 
-/// See embedding_backward. Each row's sum is computed in the order of the tokens; that of a
-/// frequent token in an order that depends only on its number of occurrences.
+/// See embedding_backward. The gradients of each row are summed in the order of the tokens, except
+/// for a frequent token, for which the order depends only on its number of occurrences.
 template <class T, class G>
 void embedding_backward_body(TensorView<const std::int32_t, 1, Cuda> tokens,
                              TensorView<const T, 2, Cuda> y_gradient,

@@ -91,7 +91,7 @@ OCTAVO_KERNEL void __launch_bounds__(backward_warps<Held> * 32)
     load(x, arguments.x + row * columns);
     load(x_gradient, arguments.x_gradient + row * columns);
     LayerNormGradient gradient{arguments.of_row(row), 0, 0};
-    // Beyond the row all gradients and weights are zero and contribute nothing.
+    // Beyond the end of the row, all gradients and weights are zero.
 #pragma unroll
     for (int i = 0; i < Held; ++i) {
       const Floats dy = to_floats(y_gradient[i]);

@@ -1,6 +1,6 @@
-/// @file
-/// Writing of operands. Kernels whose result is an operand describe themselves as a source and call
-/// `produce`; more complex ones, such as RMSNorm, call `write_operand` with two ways to write it.
+/// @file Writing of operands. A kernel whose result is an operand defines a source and calls
+/// `produce`; more complex kernels, such as RMSNorm, call `write_operand` with one function that
+/// writes the values and one that writes the copies.
 #pragma once
 
 #include <octavo/kernels/cuda/cast/launch_cast.cuh>

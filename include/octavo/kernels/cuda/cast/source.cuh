@@ -37,7 +37,7 @@ concept HasVectors = requires(const S& source) {
 };
 template <class S, bool Vectors>
 concept HasRuns = requires(const S& source) { source.template runs<Vectors>(Index{}, Index{}); };
-/// What a thread works with.
+/// The state of a thread.
 template <class S, bool Vectors>
 using RunsOf = decltype(std::declval<const S&>().template runs<Vectors>(Index{}, Index{}));
 template <class S, bool Vectors>
@@ -115,8 +115,8 @@ struct TileSourceCheck {
                 "operand's format T, such as Produced<Bf16, 1>");
 };
 
-/// Returns the elements of computed runs that lie within the matrix, `count` elements, and zeros
-/// beyond.
+/// Returns computed runs in which all elements after the first `count`, which lie within the
+/// matrix, are replaced by zeros.
 template <class Source, bool Vectors, class T, int Parts>
 __device__ Produced<T, Parts> inside(Produced<T, Parts> produced, int count) {
   if constexpr (!requires { requires Source::makes_zeros; }) {

@@ -53,14 +53,16 @@ struct TilePlace {
   [[nodiscard]] __device__ bool is_first() const { return row == 0 && column == 0; }
 };
 
-/// The place of a thread in its tile while it works along rows: a run, in one row of each group.
+/// The position of a thread that works along the rows of a tile: it processes one run in one row of
+/// each group.
 struct RowPosition {
   int run = static_cast<int>(threadIdx.x) % tile_runs;
   int row = static_cast<int>(threadIdx.x) / tile_runs;
 };
 
-/// The place of a thread in its tile while it works along columns: four columns of 16 rows. Eight
-/// adjacent threads work on the same four columns, so that a warp writes whole ranges of 128 bytes.
+/// The position of a thread that works along the columns of a tile: it processes four columns of 16
+/// rows. Eight adjacent threads work on the same four columns, so that a warp writes whole ranges
+/// of 128 bytes.
 struct ColumnPosition {
   int group = static_cast<int>(threadIdx.x) % columns_a_tile;
   int word = static_cast<int>(threadIdx.x) / columns_a_tile;

@@ -168,11 +168,11 @@ inline constexpr int norm_tiles_at_once = 3;
 
 /// Computes the rows' inverse root mean squares, and normalises and casts them in tiles. Blocks of
 /// both kinds alternate, in rows of `across`: those that cast a band of tiles wait for those that
-/// computed its inverses some bands earlier. A block's turn is its ticket, not its index, so that
-/// everything it waits for has begun, in whichever order the GPU starts blocks; blocks that compute
-/// inverses wait for nothing.
+/// computed its inverses some bands earlier. The work of a block depends on its ticket, not on its
+/// index, so that all blocks for which it waits have begun, regardless of the order in which the
+/// GPU starts blocks. Blocks that compute inverses do not wait.
 /// @param across  blocks of one row: those that compute a band's inverses, then a band's tiles
-/// @param ahead   rows of blocks that only compute inverses
+/// @param ahead   number of rows of blocks at the beginning that only compute inverses
 template <class Cast, class Format, class Granularity>
 OCTAVO_KERNEL void __launch_bounds__(quantize_threads, norm_tiles_at_once)
     rms_norm_cast_kernel(const CastArguments<Format, Granularity> arguments,
