@@ -85,6 +85,8 @@ class ChatEvaluationBatches {
     return {tokens_, targets_, documents_};
   }
 
+  /// Returns all chats, including those that the batches do not contain.
+  [[nodiscard]] const Chats& chats() const { return *chats_; }
   /// Returns the number of chats in the batches.
   [[nodiscard]] Index evaluated_chats() const {
     return packed_.chats_in(batches() * options_.batch.sequences);
