@@ -192,13 +192,14 @@ class WholeRuns(Case):
     def test_configurations_train(self):
         """Everything but the size of the run comes from the configuration."""
         text = self.file("text.txt", "all that is gold does not glitter\n" * 400)
+        held_out = self.file("held_out.txt", "not all those who wander are lost\n" * 400)
         chat = {"messages": [{"role": "user", "content": "Say red!"}, {"role": "assistant", "content": "red"}]}
         chats = self.file("chats.jsonl", (json.dumps(chat) + "\n") * 40)
         template = self.file("bytes.json", {"user": {"before": "U: ", "end": "\n"},
                                             "assistant": {"before": "A: ", "end": "\n"}})
         size = ["--device", "cpu", "--model", "llama_tiny", "--seq-len", "64", "--batch", "1", "--micro-batches", "1",
                 "--steps", "2", "--warmup", "1", "--sample", "0", "--validation-batches", "1", "--comm-timeout", "9"]
-        for name, more in (("gpt2_124m.sh", ["--data", text, "--validation-data", text, "--hellaswag", ""]),
+        for name, more in (("gpt2_124m.sh", ["--data", text, "--validation-data", held_out, "--hellaswag", ""]),
                            ("llama3_8b_fp8.sh", ["--data", text]), ("llama3_8b.toml", ["--data", text]),
                            ("llama3_full_sft.yaml", ["--chats", chats, "--chat-template", template, "--tokenizer",
                                                      "bytes", "--precision", "fp8-delayed"])):
