@@ -144,7 +144,7 @@ def take_words(flags, otherwise, names):
     text = resolve(flags.get("precision", otherwise), names)
     whole = parse(names.get(text, text))
     parts = whole.arguments if whole.name == "Layerwise" and whole.arguments else [whole]
-    recipe = next((part for part in parts if part.name in ("Fp8Recipe", "Mxfp8")), None)
+    recipe = next((part for part in parts if part.name in ("Fp8Recipe", "Mxfp8", "Nvfp4")), None)
     if recipe is None:
         _refuse(given[0], text, "an FP8 precision")
     if not _is_recipe(recipe) and given[0].startswith("fp8-"):

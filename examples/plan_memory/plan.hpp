@@ -76,7 +76,8 @@ class Plan {
       if (plans.precision == precision_ && plans.has_adapters == request.has_adapters) return plans;
     }
     throw octavo::ConfigError(
-        "no GPU multiplies these blocks; choose --precision fp8-blockwise, or --device cpu");
+        "the cuda device does not multiply these blocks; choose --precision fp8-blockwise, or "
+        "--device cpu");
   }
 
   Shape shape_;

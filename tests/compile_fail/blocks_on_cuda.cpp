@@ -1,4 +1,4 @@
-// expect: Linear: no GPU multiplies the blocks of this scaling
+// expect: Linear: the Cuda device does not multiply the blocks of this scaling
 // expect: wrap the precision in AllowFallback
 #include <octavo/gemm/cuda/limits.hpp>
 #include <octavo/octavo.hpp>

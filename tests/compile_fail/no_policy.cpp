@@ -1,4 +1,5 @@
-// expect: a precision must be Fp32, Bf16, Fp8Recipe<...>, Mxfp8, AllowFallback<...> or a type with
+// expect: a precision must be Fp32, Bf16, Fp8Recipe<...>, Mxfp8, Nvfp4, AllowFallback<...> or a
+// type
 #include <octavo/octavo.hpp>
 
 using namespace octavo;

@@ -31,6 +31,7 @@ static_assert(std::is_same_v<PrecisionNamed<"fp8-tensorwise-fp8-head">,
 static_assert(std::is_same_v<PrecisionNamed<"fp8-rowwise-fp8-head">,
                              Layerwise<Fp8Recipe<Rowwise>, Head<Fp8Recipe<Rowwise>>>>);
 static_assert(std::is_same_v<PrecisionNamed<"mxfp8">, Mxfp8>);
+static_assert(std::is_same_v<PrecisionNamed<"nvfp4">, Nvfp4>);
 
 TEST(NamedPrecisions, AreAllDifferent) {
   std::set<std::string> names;

@@ -76,6 +76,9 @@ static_assert(std::is_same_v<PrecisionForShape<AllowFallback<Mxfp8>, 96, 32>, Mx
 static_assert(std::is_same_v<PrecisionForShape<AllowFallback<Mxfp8>, 96, 48>, Bf16>);
 static_assert(std::is_same_v<PrecisionForShape<AllowFallback<Fp8>, 48, 16>, Fp8>);
 static_assert(std::is_same_v<PrecisionForLayer<AllowFallback<Mxfp8>, 96, 32, Cuda>, Mxfp8>);
+static_assert(std::is_same_v<PrecisionForShape<AllowFallback<Nvfp4>, 48, 16>, Nvfp4>);
+static_assert(std::is_same_v<PrecisionForShape<AllowFallback<Nvfp4>, 40, 16>, Bf16>);
+static_assert(std::is_same_v<PrecisionForLayer<AllowFallback<Nvfp4>, 48, 16, Cuda>, Bf16>);
 static_assert(std::is_same_v<PrecisionForLayer<AllowFallback<Fp8>, 48, 16, Cuda>, Fp8>);
 static_assert(std::is_same_v<PrecisionForShape<AllowFallback<Fp8>, 40, 16>, Bf16>);
 static_assert(std::is_same_v<PrecisionForShape<Blocks, 192, 192>, Blocks>);
@@ -90,6 +93,12 @@ static_assert(std::is_same_v<PrecisionTraits<Blocks>::BackwardFormat, E4M3>);
 static_assert(std::is_same_v<PrecisionTraits<Fp8Recipe<Rowwise>>::BackwardFormat, E5M2>);
 static_assert(std::is_same_v<PrecisionTraits<Mxfp8>::BackwardFormat, E4M3>);
 static_assert(std::is_same_v<PrecisionTraits<Fp8Recipe<Delayed, E4M3Only>>::BackwardFormat, E4M3>);
+
+// Two levels of scales are those of E2M1, and E2M1 has them.
+static_assert(QuantizedPrecision<Nvfp4> && runs_on<Nvfp4, Cpu> && !runs_on<Nvfp4, Cuda>);
+static_assert(std::is_same_v<PrecisionTraits<Nvfp4>::ForwardFormat, E2M1>);
+static_assert(std::is_same_v<PrecisionTraits<Nvfp4>::BackwardFormat, E2M1>);
+static_assert(!LinearPrecision<Fp8Recipe<NvScaling>>);
 
 // The field's defaults.
 static_assert(history_length<Delayed>() == 1024 && history_length<DelayedScaling<16>>() == 16);
@@ -189,6 +198,7 @@ TEST(PrecisionName, IsWhatManifestsPrint) {
   EXPECT_EQ(precision_name<Current>(), "fp8 tensorwise");
   EXPECT_EQ(precision_name<Blocks>(), "fp8 blockwise");
   EXPECT_EQ(precision_name<Mxfp8>(), "mxfp8");
+  EXPECT_EQ(precision_name<Nvfp4>(), "nvfp4");
   EXPECT_EQ(precision_name<AllowFallback<Fp8>>(), "fp8 delayed or bf16");
   EXPECT_EQ(precision_name<Own>(), "own");
   EXPECT_EQ(precision_name<AllowFallback<Doubling>>(), "mx, stored as fp32 or fp32");

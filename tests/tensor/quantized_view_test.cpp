@@ -57,6 +57,22 @@ TEST(ScaleLayout, E8M0RunsAlongTheReducedDimension) {
   EXPECT_EQ(scale_index<Mx>(4, 95, 5, 96), 14);
 }
 
+// The FP32 scale of the tensor takes the room of 16.
+TEST(ScaleLayout, E4M3FollowsTheScaleOfTheTensor) {
+  using Rows = PerBlock<1, 16, E4M3>;
+  using Squares = PerBlock<16, 16, E4M3>;
+  EXPECT_EQ(scale_count<Rows>(5, 96), 16 + 30);
+  EXPECT_EQ(scale_index<Rows>(0, 15, 5, 96), 16);
+  EXPECT_EQ(scale_index<Rows>(4, 95, 5, 96), 16 + 29);
+  EXPECT_EQ(scale_count<Squares>(40, 80), 16 + 3 * 8);
+  EXPECT_EQ(scale_index<Squares>(39, 79, 40, 80), 16 + 2 * 8 + 4);
+  std::array<E4M3, 46> scales{};
+  const QuantizedView<E2M1, Rows, Layout::row_major, Cpu> view(nullptr, scales.data(), 5, 96);
+  set_tensor_scale_inverse(view, 0.375f);
+  EXPECT_EQ(tensor_scale_inverse(view), 0.375f);
+  EXPECT_EQ(scales[16], E4M3());
+}
+
 template <class Granularity>
 void check_that_blocks_have_scales_of_their_own(Index block_rows, Index block_columns) {
   for (const auto& [outer, inner] : {std::array<Index, 2>{1, 1}, std::array<Index, 2>{130, 300},
@@ -79,6 +95,7 @@ TEST(ScaleLayout, EveryBlockHasAScaleOfItsOwn) {
   check_that_blocks_have_scales_of_their_own<Vec128>(1, 128);
   check_that_blocks_have_scales_of_their_own<Blk128>(128, 128);
   check_that_blocks_have_scales_of_their_own<Mx>(1, 32);
+  check_that_blocks_have_scales_of_their_own<PerBlock<16, 16, E4M3>>(16, 16);
 }
 
 TEST(QuantizedView, KnowsItsMemoryAndShape) {

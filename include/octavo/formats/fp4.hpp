@@ -35,6 +35,23 @@ struct E2M1 {
     bits = static_cast<std::uint8_t>(nan ? 0x7u : sign | detail::encode_magnitude<E2M1>(value));
   }
 
+  /// Rounds to one of the two adjacent numbers at random, so that the mean is preserved to 2^-17 of
+  /// their distance; saturates, and NaN becomes +6.
+  /// @param random  the lower 16 bits are used
+  OCTAVO_HOST_DEVICE static constexpr E2M1 rounded_stochastically(float value,
+                                                                  std::uint32_t random) {
+    const std::uint32_t magnitude_bits = float_bits(value) & 0x7fffffffu;
+    if (magnitude_bits >= float_bits(FormatTraits<E2M1>::max)) return E2M1(value);
+    const float magnitude = float_from_bits(magnitude_bits);
+    const float distance = magnitude < 2.0f ? 0.5f : magnitude < 4.0f ? 1.0f : 2.0f;
+    const float levels = magnitude / distance;  // exact: the distance is a power of two
+    const float below = static_cast<float>(static_cast<int>(levels));
+    const bool up = (levels - below) * 0x1p16f > static_cast<float>(random & 0xffffu) + 0.5f;
+    const std::uint32_t sign = (float_bits(value) >> 28) & 0x8u;
+    const float rounded = (up ? below + 1.0f : below) * distance;
+    return from_bits(static_cast<std::uint8_t>(sign | detail::encode_magnitude<E2M1>(rounded)));
+  }
+
   OCTAVO_HOST_DEVICE static constexpr E2M1 from_bits(std::uint8_t bits) {
     E2M1 result;
     result.bits = bits & 0xfu;

@@ -13,19 +13,20 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// Formats of a GEMM's matrices on the `Cuda` device.
-enum class GemmFormat : std::uint8_t { fp32, bf16, e4m3, e5m2 };
+/// Formats of a GEMM's matrices.
+enum class GemmFormat : std::uint8_t { fp32, bf16, e4m3, e5m2, e2m1 };
 
 /// Returns the format's name, as in `FormatTraits`.
 constexpr const char* name_of(GemmFormat format) {
   constexpr std::array names{FormatTraits<Fp32>::name, FormatTraits<Bf16>::name,
-                             FormatTraits<E4M3>::name, FormatTraits<E5M2>::name};
+                             FormatTraits<E4M3>::name, FormatTraits<E5M2>::name,
+                             FormatTraits<E2M1>::name};
   return names[static_cast<std::size_t>(format)];
 }
 
-/// Returns the bytes of an element.
+/// Returns the bytes of an element; one of E2M1 has a byte of its own.
 constexpr Index bytes_of(GemmFormat format) {
-  constexpr std::array<Index, 4> bytes{4, 2, 1, 1};
+  constexpr std::array<Index, 5> bytes{4, 2, 1, 1, 1};
   return bytes[static_cast<std::size_t>(format)];
 }
 
@@ -83,14 +84,14 @@ constexpr bool accumulates_fast(GemmAccumulation accumulation, GemmScales a, Gem
 }
 
 /// Returns the format with this name.
-/// @throws ConfigError  if the `Cuda` device has no GEMM for it
+/// @throws ConfigError  if no device has a GEMM for it
 inline GemmFormat gemm_format_named(std::string_view name) {
   for (const GemmFormat format :
-       {GemmFormat::fp32, GemmFormat::bf16, GemmFormat::e4m3, GemmFormat::e5m2}) {
+       {GemmFormat::fp32, GemmFormat::bf16, GemmFormat::e4m3, GemmFormat::e5m2, GemmFormat::e2m1}) {
     if (name == name_of(format)) return format;
   }
   throw ConfigError(
-      message("'", name, "' is not a GEMM format; known are fp32, bf16, E4M3 and E5M2"));
+      message("'", name, "' is not a GEMM format; known are fp32, bf16, E4M3, E5M2 and E2M1"));
 }
 
 /// Returns the GEMM of a manifest entry for this number of tokens. Quantised operands are both

@@ -60,7 +60,7 @@ struct GemmRun {
   const char* b = "";               ///< format of the second operand
   const char* implementation = "";  ///< the library or loops that ran
 
-  /// Whether the operands have 8 bits.
+  /// Whether the operands are quantised, to 8 or 4 bits.
   [[nodiscard]] bool is_fp8() const { return a[0] == 'E' && b[0] == 'E'; }
   friend bool operator==(const GemmRun& x, const GemmRun& y) {
     return std::strcmp(x.a, y.a) == 0 && std::strcmp(x.b, y.b) == 0 &&

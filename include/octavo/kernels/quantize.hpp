@@ -15,11 +15,16 @@ constexpr std::size_t row_amaxes_workspace(Index rows, Index columns) {
 /// Casts `operand.values` to the row-major and the transposed copy, if the operand has them, with
 /// the scales of its precision: the slot's scale (delayed), the tensor's own amax (tensorwise;
 /// written to the slot unless `operand.scale_is_found`), the amax of each row of each copy
-/// (rowwise), or a scale per block. With `operand.record`, the slot's amax and statistics include
-/// this tensor. An operand that is not quantised is unchanged. Values are rounded to nearest-even
-/// and saturate; a row or block of zeros has scale 1 (MX: 2^-127).
-/// @throws ShapeError  if the copies' shapes differ from that of the values, or if the matrix is
-///                     too large for the device: see `kernels/cuda/limits.hpp`
+/// (rowwise), or a scale per block. With two levels of scales, each copy also has a scale of the
+/// tensor; the transposed copies of inputs and gradients are cast from rotated values (see
+/// kernels/hadamard.hpp), and gradients are rounded stochastically, by random numbers of the
+/// operand's number, the slot's count of casts, the copy and the element. With `operand.record`,
+/// the slot's amax and statistics include this tensor. An operand that is not quantised is
+/// unchanged. Values are otherwise rounded to nearest-even and saturate; a row or block of zeros
+/// has scale 1 (MX: 2^-127, two levels: 0).
+/// @throws ShapeError  if the copies' shapes differ from that of the values, if the number of rows
+///                     that are rotated is not a multiple of 16, or if the matrix is too large for
+///                     the device: see `kernels/cuda/limits.hpp`
 /// @note enqueues; does not synchronise. For rowwise scaling on `Cuda`, this function and all
 ///   others that write operands use `row_amaxes_workspace` bytes of the context's workspace, after
 ///   their other uses of it.
@@ -36,6 +41,12 @@ void quantize(const Operand<P, Kind, D>& operand, const Context<D>& context) {
         fits(operand.row_major, rows, columns) && fits(operand.transposed, columns, rows),
         "quantize: the copies do not have the shape of the values, [", rows, ", ", columns,
         "]; create them with OperandMemory::operand");
+    if constexpr (detail::rotates_transposed<typename PrecisionTraits<P>::ScalingType, Kind>) {
+      require<ShapeError>(operand.transposed.empty() || rows % 16 == 0,
+                          "quantize: the rows of a rotated operand must be a multiple of 16, but "
+                          "are ",
+                          rows, "; change the number of tokens");
+    }
     quantize_body(operand, context);
   } else {
     (void)operand;

@@ -68,4 +68,27 @@ OCTAVO_HOST_DEVICE inline E8M0 mx_scale_inverse(float largest, float amax) {
   return E8M0(amax * (1.0f / largest));
 }
 
+/// Returns the factor by which the scales of a tensor's blocks are multiplied, if scales have two
+/// levels: it makes the largest of them 448. 1 if `amax` is 0, Inf or NaN.
+/// @param largest  the largest finite value of the element format
+OCTAVO_HOST_DEVICE inline float two_level_scale(float largest, float amax) {
+  return current_scale(largest * FormatTraits<E4M3>::max, amax, false);
+}
+
+/// Returns the E4M3 scale of a block: amax / largest in units of the tensor's scale.
+/// @param tensor_scale  see two_level_scale
+OCTAVO_HOST_DEVICE inline E4M3 two_level_scale_inverse(float largest, float amax,
+                                                       float tensor_scale) {
+  return E4M3(amax * (tensor_scale * (1.0f / largest)));
+}
+
+/// Returns a block's cast factor: the inverse of both scales, or 0 if the block's scale is 0, which
+/// multiplies its elements by 0.
+/// @param block_inverse, tensor_inverse  the factors that GEMMs use
+OCTAVO_HOST_DEVICE inline float two_level_factor(E4M3 block_inverse, float tensor_inverse) {
+  const float inverse = static_cast<float>(block_inverse) * tensor_inverse;
+  if (block_inverse.bits == 0) return 0.0f;
+  return inverse == inverse ? detail::finite_ratio(1.0f, inverse, false) : inverse;
+}
+
 }  // namespace octavo

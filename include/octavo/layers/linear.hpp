@@ -249,6 +249,7 @@ class Linear {
     OutputGradient result =
         memory.operand(tokens, Out, slot(OperandKind::output_gradient), true, {true, true});
     if constexpr (frozen) result.record = true;
+    if constexpr (quantized) result.number = slots_[gradient_place];
     return result;
   }
 
@@ -358,6 +359,7 @@ class Linear {
       auto cast = memory.operand(rows, columns, slot(Kind), operand.record,
                                  {.row_major = true, .transposed = false});
       cast.scale_is_found = operand.scale_is_found;
+      cast.number = slots_[static_cast<std::size_t>(Kind)];
       quantize(cast, context);
       return cast;
     } else {
@@ -371,6 +373,7 @@ class Linear {
 
  private:
   static constexpr auto weight_place = static_cast<std::size_t>(OperandKind::weight);
+  static constexpr auto gradient_place = static_cast<std::size_t>(OperandKind::output_gradient);
   /// Whether the weight is cast from BF16 with one scale.
   static constexpr bool by_one_scale = [] {
     if constexpr (quantized && std::is_same_v<T, Bf16>) {  // ranks do not cast frozen weights

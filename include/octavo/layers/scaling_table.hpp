@@ -71,6 +71,8 @@ class ScalingTable {
     rules_.push_back(rule);
     kinds_.push_back(Kind);
     are_cast_by_ranks_.push_back(false);
+    round_stochastically_.push_back(detail::value_rounding<S, Kind> ==
+                                    detail::ValueRounding::stochastic);
     names_.push_back(layer + "." + name_of(Kind));
     formats_.push_back(FormatTraits<Format>::name);
     granularities_.push_back(detail::granularity_name<OperandGranularity<P, Kind>>());
@@ -232,15 +234,20 @@ class ScalingTable {
     return reports;
   }
 
-  /// Calls `visitor(name, view)` for the state that determines scales in later steps: that of
-  /// operands with histories. All others compute their scales again.
+  /// Calls `visitor(name, view)` for the state that determines casts in later steps: that of
+  /// operands with histories, and the number of casts of those that round stochastically. All
+  /// others compute their scales again.
   template <class Visitor>
   void visit_state(Visitor& visitor) const {
     for (std::size_t i = 0; i < size(); ++i) {
       const Index length = rules_[i].history_length;
-      if (length == 0) continue;
+      if (length == 0 && !round_stochastically_[i]) continue;
       const std::string name = "scaling." + names_[i] + '.';
       OperandScale* scaling = slot(i).scaling;
+      if (length == 0) {
+        visitor(name + "casts", TensorView<std::uint32_t, 1, D>(&scaling->position, {1}));
+        continue;
+      }
       visitor(name + "scale", TensorView<float, 1, D>(&scaling->scale, {1}));
       visitor(name + "scale_inverse", TensorView<float, 1, D>(&scaling->scale_inverse, {1}));
       visitor(name + "position", TensorView<std::uint32_t, 1, D>(&scaling->position, {1}));
@@ -314,6 +321,7 @@ class ScalingTable {
   std::vector<const char*> formats_;
   std::vector<std::string> granularities_;
   std::vector<bool> are_cast_by_ranks_;
+  std::vector<bool> round_stochastically_;
   std::vector<Index> places_;  ///< in the arrays on the device
 
   TensorView<ScalingRule, 1, D> device_rules_;

@@ -29,8 +29,9 @@ struct PrecisionCheck {
 
   static_assert(
       has_traits,
-      "a precision must be Fp32, Bf16, Fp8Recipe<...>, Mxfp8, AllowFallback<...> or a type with a "
-      "custom PrecisionTraits; a model also accepts Layerwise<...> of these, which does not nest");
+      "a precision must be Fp32, Bf16, Fp8Recipe<...>, Mxfp8, Nvfp4, AllowFallback<...> or a type "
+      "with a custom PrecisionTraits; a model also accepts Layerwise<...> of these, which does not "
+      "nest");
   static_assert(!has_traits || HasStorage<P>,
                 "PrecisionTraits: Storage, the format of weights and activations between GEMMs, "
                 "must be Bf16 or Fp32; add `using Storage = Bf16;`");
@@ -47,14 +48,15 @@ struct PrecisionCheck {
   static_assert(
       !quantizes || HasScalingWithMembers<P>,
       "PrecisionTraits: ScalingType of a policy that quantises must be a scaling; add `using "
-      "ScalingType = Delayed;`, or Tensorwise, Rowwise, Blockwise, MxScaling, one of them with "
-      "parameters, or a type with the members required by the concept Scaling");
+      "ScalingType = Delayed;`, or Tensorwise, Rowwise, Blockwise, MxScaling, NvScaling, one of "
+      "them "
+      "with parameters, or a type with the members required by the concept Scaling");
   static_assert(!quantizes || HasForwardFormat<P>,
                 "PrecisionTraits: ForwardFormat, of a quantised policy's inputs and weights, must "
-                "be E4M3; add `using ForwardFormat = E4M3;`");
+                "be E4M3; add `using ForwardFormat = E4M3;`, or E2M1 for NvScaling");
   static_assert(!quantizes || HasBackwardFormat<P>,
                 "PrecisionTraits: BackwardFormat, of a quantised policy's gradients, must be E4M3 "
-                "or E5M2; add `using BackwardFormat = E5M2;`");
+                "or E5M2; add `using BackwardFormat = E5M2;`, or E2M1 for NvScaling");
 };
 template <class S, class Formats, GemmAccumulation InputGradient>
 struct PrecisionCheck<Fp8Recipe<S, Formats, InputGradient>> {
@@ -124,9 +126,9 @@ struct ForLayer<AllowFallback<P>, In, Out, D> {
 template <LinearPrecision P, int In, int Out, Device D>
 struct LayerCheck : FeatureCheck<P, In, Out, feature_multiple<P>()> {
   static_assert(runs_on<P, D>,
-                "Linear: no GPU multiplies the blocks of this scaling; choose "
-                "Fp8Recipe<Blockwise>, wrap the precision in AllowFallback, or run it on Cpu, "
-                "which emulates it");
+                "Linear: the Cuda device does not multiply the blocks of this scaling; choose "
+                "Fp8Recipe<Blockwise> or Mxfp8, wrap the precision in AllowFallback, or run it on "
+                "Cpu, which emulates it");
 };
 
 }  // namespace detail

@@ -39,6 +39,7 @@ inline constexpr std::tuple named_precisions{
         "fp8-tensorwise-fp8-head"},
     NamedPrecision<Layerwise<Fp8Recipe<Rowwise>, Head<Fp8Recipe<Rowwise>>>>{"fp8-rowwise-fp8-head"},
     NamedPrecision<Mxfp8>{"mxfp8"},
+    NamedPrecision<Nvfp4>{"nvfp4"},
 };
 
 namespace detail {

@@ -1,5 +1,6 @@
 /// @file
-/// Precision policies for a linear layer: `Fp32`, `Bf16`, `Fp8Recipe`, `Mxfp8`, `AllowFallback`.
+/// Precision policies for a linear layer: `Fp32`, `Bf16`, `Fp8Recipe`, `Mxfp8`, `Nvfp4`,
+/// `AllowFallback`.
 #pragma once
 
 #include <octavo/core/capability.hpp>
@@ -85,6 +86,10 @@ struct Fp8Recipe : detail::ScalingCheck<S> {
 /// MXFP8: E4M3 with an E8M0 scale for each 32 elements. Native on sm_100 and above.
 using Mxfp8 = Fp8Recipe<MxScaling>;
 
+/// NVFP4: E2M1 with an E4M3 scale for each 16 elements and an FP32 scale for the tensor, see
+/// `NvScaling`. Native on sm_100 and above.
+struct Nvfp4 {};
+
 /// Runs a layer in `P` if its shape and device support it, and in `P`'s storage format otherwise.
 /// The manifest reports the choice; without this wrapper, a layer that cannot run in `P` does not
 /// compile.
@@ -130,16 +135,26 @@ concept HasScalingType = requires {
   typename PrecisionTraits<P>::ScalingType;
   requires Scaling<typename PrecisionTraits<P>::ScalingType>;
 };
+/// Whether the policy's values are E2M1, as two levels of scales require, rather than FP8.
+template <class P>
+inline constexpr bool is_four_bit = false;
+template <HasScalingType P>
+inline constexpr bool is_four_bit<P> = has_two_levels<typename PrecisionTraits<P>::ScalingType>;
+template <class P, class Format>
+inline constexpr bool is_forward_format =
+    std::is_same_v<Format, std::conditional_t<is_four_bit<P>, E2M1, E4M3>>;
+template <class P, class Format>
+inline constexpr bool is_backward_format =
+    is_forward_format<P, Format> || (!is_four_bit<P> && std::is_same_v<Format, E5M2>);
 template <class P>
 concept HasForwardFormat = requires {
   typename PrecisionTraits<P>::ForwardFormat;
-  requires std::same_as<typename PrecisionTraits<P>::ForwardFormat, E4M3>;
+  requires is_forward_format<P, typename PrecisionTraits<P>::ForwardFormat>;
 };
 template <class P>
 concept HasBackwardFormat = requires {
   typename PrecisionTraits<P>::BackwardFormat;
-  requires std::same_as<typename PrecisionTraits<P>::BackwardFormat, E4M3> ||
-               std::same_as<typename PrecisionTraits<P>::BackwardFormat, E5M2>;
+  requires is_backward_format<P, typename PrecisionTraits<P>::BackwardFormat>;
 };
 
 /// Whether `P` declares that it quantises; its other members may be missing.
@@ -154,8 +169,8 @@ concept HasQuantization = HasScalingType<P> && HasForwardFormat<P> && HasBackwar
 
 }  // namespace detail
 
-/// A precision in which a linear layer runs: `Fp32`, `Bf16`, `Fp8Recipe<…>`, `Mxfp8`, or a type
-/// whose `PrecisionTraits` have
+/// A precision in which a linear layer runs: `Fp32`, `Bf16`, `Fp8Recipe<…>`, `Mxfp8`, `Nvfp4`, or a
+/// type whose `PrecisionTraits` have
 /// - `Storage`: the format of weights and activations between GEMMs, `Bf16` or `Fp32`;
 /// - `is_quantized`: whether GEMM operands are quantised first;
 /// - `shape_multiple`: a layer's input and output features must be multiples of it; 1 for no
@@ -165,7 +180,8 @@ concept HasQuantization = HasScalingType<P> && HasForwardFormat<P> && HasBackwar
 /// and, if `is_quantized` is true,
 /// - `ScalingType`: how scales are computed, a `Scaling`;
 /// - `ForwardFormat`: of inputs and weights, `E4M3`;
-/// - `BackwardFormat`: of the gradients of outputs, `E4M3` or `E5M2`;
+/// - `BackwardFormat`: of the gradients of outputs, `E4M3` or `E5M2`; with two levels of scales, as
+///   in `NvScaling`, both are `E2M1`;
 /// - `input_gradient`: optional, the `GemmAccumulation` of the input gradient.
 template <class P>
 concept LinearPrecision =
@@ -239,6 +255,17 @@ struct PrecisionTraits<Fp8Recipe<S, Formats, InputGradient>> {
     return (std::is_same_v<S, MxScaling> ? "mxfp8" : std::string("fp8 ") + S::name) +
            detail::recipe_details<S, Formats, InputGradient>();
   }
+};
+
+template <>
+struct PrecisionTraits<Nvfp4> {
+  using Storage = Bf16;
+  static constexpr bool is_quantized = true;
+  using ScalingType = NvScaling;
+  using ForwardFormat = E2M1;
+  using BackwardFormat = E2M1;
+  static constexpr int shape_multiple = ScalingType::shape_multiple;
+  static std::string name() { return "nvfp4"; }
 };
 
 /// Traits of `P`; a layer runs in `P` or in its storage format.

@@ -47,9 +47,12 @@ struct PerRow {
 
 /// One scale for each block of `Rows` × `Columns`, with columns along the reduced dimension. FP32
 /// scales of 1×n blocks are stored as cuBLASLt's VEC128, s[k_block · rows + row]; of n×n blocks as
-/// BLK128, s[row_block · round_up(k_blocks, 4) + k_block]; E8M0 scales in row-major order.
-/// @tparam Rows     1, or `Columns`
-/// @tparam Columns  16, 32, 64 or 128
+/// BLK128, s[row_block · round_up(k_blocks, 4) + k_block]; E8M0 and E4M3 scales of 1×n blocks in
+/// row-major order. E4M3 scales are multiples of an FP32 scale of the whole tensor, which precedes
+/// them: see has_tensor_scale.
+/// @tparam Rows       1, or `Columns`
+/// @tparam Columns    16, 32, 64 or 128
+/// @tparam ScaleType  `float`, `E8M0` for blocks of 1 row, or `E4M3` for 16 columns
 template <int Rows, int Columns, class ScaleType = float>
 struct PerBlock {
  private:
@@ -59,10 +62,14 @@ struct PerBlock {
  public:
   static_assert(has_width, "PerBlock: a block must have 16, 32, 64 or 128 columns");
   static_assert(Rows == 1 || Rows == Columns, "PerBlock: a block must have 1 row or be square");
-  static_assert(std::is_same_v<ScaleType, float> || (std::is_same_v<ScaleType, E8M0> && Rows == 1),
-                "PerBlock: scales must be float, or E8M0 for blocks of 1 row");
+  static_assert(std::is_same_v<ScaleType, float> ||
+                    (std::is_same_v<ScaleType, E8M0> && Rows == 1) ||
+                    (std::is_same_v<ScaleType, E4M3> && Columns == 16),
+                "PerBlock: scales must be float, or E8M0 for blocks of 1 row, or E4M3 for blocks "
+                "of 16 columns");
   /// The feature of GPUs on which cuBLASLt multiplies FP8 with such scales: some GPUs support 1×32
-  /// E8M0 scales, others FP32 scales of 128 columns, and none other blocks.
+  /// E8M0 scales, others FP32 scales of 128 columns, and none other blocks. The `Cuda` device has
+  /// no casts with E4M3 scales yet.
   static constexpr GpuFeature served_by =
       std::is_same_v<ScaleType, E8M0> && Columns == 32     ? &GpuFeatures::mx_products
       : std::is_same_v<ScaleType, float> && Columns == 128 ? &GpuFeatures::block_scales
@@ -138,6 +145,17 @@ struct MxScaling {
   static constexpr int shape_multiple = 32;
 };
 
+/// Two levels of scales: E4M3 for 1×16 blocks of activations and gradients and 16×16 blocks of
+/// weights, multiplied by one FP32 scale per tensor. Gradients are rounded stochastically, and both
+/// operands of the weight-gradient GEMM are first rotated by a random Hadamard transform.
+/// Source: NVIDIA 2025, "Pretraining large language models with NVFP4", arXiv 2509.25149.
+struct NvScaling {
+  static constexpr const char* name = "nv";
+  using InputGranularity = PerBlock<1, 16, E4M3>;
+  using WeightGranularity = PerBlock<16, 16, E4M3>;
+  static constexpr int shape_multiple = 16;
+};
+
 /// Delayed scaling with the usual defaults: 1024 steps of history, their maximum, margin 0.
 using Delayed = DelayedScaling<>;
 /// Current scaling without rounding.
@@ -205,6 +223,15 @@ inline constexpr bool is_delayed = HasHistory<S>;
 template <class S>
 inline constexpr bool is_tensorwise = is_per_tensor<S> && !is_delayed<S>;
 
+/// Whether a granularity has two levels of scales: scales of blocks, and one of the whole tensor.
+template <class G>
+inline constexpr bool has_tensor_scale =
+    G::block_columns != 0 && std::is_same_v<typename G::Scale, E4M3>;
+/// The same for a scaling. Its values are E2M1, rotated for weight gradients and rounded
+/// stochastically for gradients of outputs.
+template <class S>
+inline constexpr bool has_two_levels = has_tensor_scale<typename S::InputGranularity>;
+
 /// Returns how the scales of `S` are rounded; exact by default.
 template <class S>
 inline constexpr ScaleRounding rounding_of = ScaleRounding::exact;
@@ -229,7 +256,8 @@ concept HasOneRounding = !MentionsRounding<S> || HasRounding<S>;
 /// A scaling strategy: one of those above, or a custom type with
 /// - `static constexpr const char* name`, such as "delayed";
 /// - `InputGranularity`, of inputs and gradients, and `WeightGranularity`: what one scale covers,
-///   both `PerTensor`, both `PerRow`, or `PerBlock<1, n>` with the same or `PerBlock<n, n>`;
+///   both `PerTensor`, both `PerRow`, or `PerBlock<1, n>` with the same or `PerBlock<n, n>`, and
+///   one type of scale;
 /// - `static constexpr int shape_multiple`: features must be multiples of it;
 /// - `static constexpr ScaleRounding rounding`, if FP32 scales are not used as computed;
 /// - all three of `history_length`, `reduction` and `margin`, as in `DelayedScaling`, if scales of

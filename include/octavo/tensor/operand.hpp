@@ -31,6 +31,22 @@ using OperandGranularity =
                        typename PrecisionTraits<P>::ScalingType::WeightGranularity,
                        typename PrecisionTraits<P>::ScalingType::InputGranularity>;
 
+namespace detail {
+
+/// How values are rounded when they are cast.
+enum class ValueRounding { nearest_even, stochastic };
+template <class S, OperandKind Kind>
+inline constexpr ValueRounding value_rounding =
+    has_two_levels<S> && Kind == OperandKind::output_gradient ? ValueRounding::stochastic
+                                                              : ValueRounding::nearest_even;
+
+/// Whether an operand's transposed copy is rotated along the dimension that the weight gradient
+/// reduces.
+template <class S, OperandKind Kind>
+inline constexpr bool rotates_transposed = has_two_levels<S> && Kind != OperandKind::weight;
+
+}  // namespace detail
+
 /// The copies of an operand that are needed.
 struct Copies {
   bool row_major = true;
@@ -68,6 +84,8 @@ struct Operand<P, Kind, D> {
   /// Whether the slot already contains the scale of these values, so that current scaling of a
   /// whole tensor need not compute it: in recomputation, and if a weight is cast more than once.
   bool scale_is_found = false;
+  /// Selects the random numbers of stochastic rounding: the operand's number in its model.
+  std::uint64_t number = 0;
 };
 
 /// The memory of an operand of up to `rows` rows. Parts that are not kept from the forward to the

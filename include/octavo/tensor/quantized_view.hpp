@@ -6,6 +6,8 @@
 #include <octavo/precision/policy.hpp>
 #include <octavo/tensor/tensor_view.hpp>
 
+#include <cstring>
+
 namespace octavo OCTAVO_ABI {
 
 /// Whether a quantised copy has the tensor's layout or its transpose. FP8 tensor cores require both
@@ -13,40 +15,54 @@ namespace octavo OCTAVO_ABI {
 /// copies.
 enum class Layout { row_major, transposed };
 
+namespace detail {
+/// Number of E4M3 scales in whose place an array with two levels of scales begins: the tensor's
+/// FP32 scale, padded so that the scales of blocks are 16-byte aligned.
+template <class Granularity>
+inline constexpr Index tensor_scale_room = has_tensor_scale<Granularity> ? 16 : 0;
+}  // namespace detail
+
 /// Returns the number of scales for an `outer` × `inner` matrix whose inner dimension is reduced.
+/// With two levels of scales, the array begins with the scale of the tensor, which takes the room
+/// of 16.
 template <class Granularity>
 constexpr Index scale_count(Index outer, Index inner) {
   if constexpr (Granularity::block_columns == 0) {
     return 1;
   } else if constexpr (Granularity::block_rows == 1) {
-    return outer * ceil_divide(inner, Granularity::block_columns);
+    return detail::tensor_scale_room<Granularity> +
+           outer * ceil_divide(inner, Granularity::block_columns);
   } else {
-    return ceil_divide(outer, Granularity::block_rows) *
-           round_up(ceil_divide(inner, Granularity::block_columns), 4);
+    return detail::tensor_scale_room<Granularity> +
+           ceil_divide(outer, Granularity::block_rows) *
+               round_up(ceil_divide(inner, Granularity::block_columns), 4);
   }
 }
 
-/// Returns the index of the scale of element (row, column) of an `outer` × `inner` matrix.
+/// Returns the index of the scale of element (row, column) of an `outer` × `inner` matrix, or with
+/// two levels of scales that of its block.
 template <class Granularity>
 OCTAVO_HOST_DEVICE constexpr Index scale_index(Index row, Index column, Index outer, Index inner) {
   if constexpr (Granularity::block_columns == 0) {
     return 0;
   } else if constexpr (Granularity::block_rows == 1) {
     const Index block = column / Granularity::block_columns;
-    if constexpr (std::is_same_v<typename Granularity::Scale, E8M0>) {
-      return row * ceil_divide(inner, Granularity::block_columns) + block;
+    if constexpr (!std::is_same_v<typename Granularity::Scale, float>) {
+      return detail::tensor_scale_room<Granularity> +
+             row * ceil_divide(inner, Granularity::block_columns) + block;
     } else {
       return block * outer + row;
     }
   } else {
-    return row / Granularity::block_rows *
+    return detail::tensor_scale_room<Granularity> +
+           row / Granularity::block_rows *
                round_up(ceil_divide(inner, Granularity::block_columns), 4) +
            column / Granularity::block_columns;
   }
 }
 
 /// A quantised matrix, contiguous along the dimension that a GEMM reduces.
-/// @tparam Format       `E4M3` or `E5M2`
+/// @tparam Format       `E4M3`, `E5M2` or `E2M1`, one element a byte
 /// @tparam Granularity  what one scale covers: `PerTensor`, `PerRow` or `PerBlock`
 /// @tparam L            `row_major`: [rows, columns] of the tensor; `transposed`: [columns, rows]
 template <class Format, class Granularity, Layout L, Device D>
@@ -79,5 +95,27 @@ class QuantizedView {
   Index outer_ = 0;
   Index inner_ = 0;
 };
+
+/// Returns the factor of all elements of a matrix in host memory: its only scale, the upper one of
+/// two levels, or 1.
+template <class Format, class Granularity, Layout L>
+float tensor_scale_inverse(QuantizedView<Format, Granularity, L, Cpu> view) {
+  if constexpr (detail::has_tensor_scale<Granularity>) {
+    float scale = 1.0f;
+    std::memcpy(&scale, view.scale_inverses(), sizeof(scale));
+    return scale;
+  } else if constexpr (Granularity::block_columns == 0) {
+    return *view.scale_inverses();
+  } else {
+    return 1.0f;
+  }
+}
+
+/// Sets the upper one of two levels of scales of a matrix in host memory.
+template <class Format, class Granularity, Layout L>
+  requires detail::has_tensor_scale<Granularity>
+void set_tensor_scale_inverse(QuantizedView<Format, Granularity, L, Cpu> view, float scale) {
+  std::memcpy(static_cast<void*>(view.scale_inverses()), &scale, sizeof(scale));
+}
 
 }  // namespace octavo

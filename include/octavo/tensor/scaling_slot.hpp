@@ -14,7 +14,8 @@ namespace octavo OCTAVO_ABI {
 struct alignas(16) OperandScale {
   float scale_inverse;     ///< 1 / `scale`, the factor that GEMMs use
   float scale;             ///< multiplies values before they are cast
-  std::uint32_t position;  ///< index of the history's next entry
+  std::uint32_t position;  ///< index of the history's next entry; the number of recorded casts, if
+                           ///< they round stochastically
   /// Where `Cuda` accumulates the amax of values before current scaling casts them.
   std::uint32_t found_amax_bits;
 };

@@ -23,7 +23,7 @@ void widen_row(TensorView<const T, 2, Cpu> source, Index row, float* target) {
   for (Index c = 0; c < columns; ++c) target[c] = static_cast<float>(from[c]);
 }
 
-/// Widens a row of a quantised matrix. The product applies a tensor's single scale; scales of rows
+/// Widens a row of a quantised matrix. The product applies the scale of a tensor; scales of rows
 /// and blocks are applied here.
 template <class Format, class Granularity, Layout L>
 void widen_row(QuantizedView<Format, Granularity, L, Cpu> source, Index row, float* target) {
@@ -67,16 +67,6 @@ const float* widen(QuantizedView<Format, Granularity, L, Cpu> source, float*& wo
   parallel_for(source.outer(), source.inner(), context,
                [&](Index r) { widen_row(source, r, target + r * source.inner()); });
   return target;
-}
-
-/// Returns the factor of a whole tensor; 1 for scales of rows and blocks.
-template <class Format, class Granularity, Layout L>
-float tensor_scale_inverse(QuantizedView<Format, Granularity, L, Cpu> view) {
-  if constexpr (Granularity::block_columns == 0) {
-    return *view.scale_inverses();
-  } else {
-    return 1.0f;
-  }
 }
 
 /// Writes round(tile + addend + bias) to rows and columns of a product's result.

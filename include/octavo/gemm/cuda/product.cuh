@@ -35,7 +35,8 @@ inline constexpr GemmFormat gemm_format<E5M2> = GemmFormat::e5m2;
 
 /// Returns cuBLASLt's name of a format.
 constexpr cudaDataType_t cublas_type(GemmFormat format) {
-  constexpr std::array types{CUDA_R_32F, CUDA_R_16BF, CUDA_R_8F_E4M3, CUDA_R_8F_E5M2};
+  constexpr std::array types{CUDA_R_32F, CUDA_R_16BF, CUDA_R_8F_E4M3, CUDA_R_8F_E5M2,
+                             CUDA_R_4F_E2M1};
   return types[static_cast<std::size_t>(format)];
 }
 
@@ -43,7 +44,7 @@ constexpr cudaDataType_t cublas_type(GemmFormat format) {
 template <class Granularity>
 constexpr GemmScales cublas_scales() {
   static_assert(Granularity::served_by != nullptr,
-                "matmul on Cuda: no GPU multiplies such blocks; choose Fp8Recipe<Delayed>, "
+                "matmul: the Cuda device does not multiply such blocks; choose Fp8Recipe<Delayed>, "
                 "Fp8Recipe<Tensorwise>, Fp8Recipe<Rowwise>, Fp8Recipe<Blockwise> or Mxfp8, or run "
                 "it on Cpu, which emulates it");
   return gemm_scales<Granularity>;

@@ -11,11 +11,12 @@ template <class W, class Granularity, class T>
 void dequantize_row(QuantizedView<W, Granularity, Layout::row_major, Cpu> source, Index row,
                     TensorView<T, 2, Cpu> values) {
   const Index columns = source.inner();
+  const float tensor_scale = has_tensor_scale<Granularity> ? tensor_scale_inverse(source) : 1.0f;
   for (Index column = 0; column < columns; ++column) {
     const Index scale = scale_index<Granularity>(row, column, source.outer(), columns);
     const Index place = row * columns + column;
     values.data()[place] = T(static_cast<float>(source.data()[place]) *
-                             static_cast<float>(source.scale_inverses()[scale]));
+                             static_cast<float>(source.scale_inverses()[scale]) * tensor_scale);
   }
 }
 

@@ -2,6 +2,8 @@
 /// Quantisation on the `Cpu` device: the reference for every other device.
 #pragma once
 
+#include <octavo/core/random.hpp>
+#include <octavo/kernels/hadamard.hpp>
 #include <octavo/kernels/quantize.hpp>
 
 #include <algorithm>
@@ -14,28 +16,55 @@ namespace octavo OCTAVO_ABI::detail {
 /// Size of the tiles in which quantisation works; a multiple of every block size.
 inline constexpr Index quantize_tile = 128;
 
+/// Bits of an element without its sign.
+template <class Format>
+inline constexpr std::uint32_t magnitude_mask = (1u << (FormatTraits<Format>::bits - 1)) - 1u;
+
 /// Counts over one tile.
 struct CastStatistics {
   std::uint64_t saturated = 0;
   std::uint64_t flushed = 0;
 };
 
-/// Casts `count` values with one scale. Two loops, because compilers vectorise each of them but not
-/// both in one. Stores bits instead of format types, because copying a struct also prevents
-/// vectorisation.
+/// Counts the values of a run that its cast with one scale saturated or flushed.
 template <class Format>
-CastStatistics cast_run(const float* values, Format* output, Index count, float scale) {
-  for (Index i = 0; i < count; ++i) output[i].bits = Format(values[i] * scale).bits;
+CastStatistics count_run(const float* values, const Format* output, Index count, float scale) {
   std::uint32_t saturated = 0;
   std::uint32_t flushed = 0;
   for (Index i = 0; i < count; ++i) {
     const std::uint32_t magnitude = float_bits(values[i] * scale) & 0x7fffffffu;
-    const std::uint32_t is_zero = (output[i].bits & 0x7fu) == 0;
+    const std::uint32_t is_zero = (output[i].bits & magnitude_mask<Format>) == 0;
     const std::uint32_t was_value = (float_bits(values[i]) << 1) != 0;
     saturated += magnitude > float_bits(largest_unsaturated<Format>) ? 1u : 0u;
     flushed += is_zero & was_value;
   }
   return {saturated, flushed};
+}
+
+/// Casts `count` values with one scale. Counts in another loop, because compilers vectorise each of
+/// them but not both in one. Stores bits instead of format types, because copying a struct also
+/// prevents vectorisation.
+template <class Format>
+CastStatistics cast_run(const float* values, Format* output, Index count, float scale) {
+  for (Index i = 0; i < count; ++i) output[i].bits = Format(values[i] * scale).bits;
+  return count_run(values, output, count, scale);
+}
+
+/// Casts `count` values with one scale, and rounds them stochastically, with 16 bits of `random`
+/// for each.
+/// @param place  number of the first element, a multiple of 8
+inline CastStatistics cast_run_stochastically(const float* values, E2M1* output, Index count,
+                                              float scale, RandomStream random, Index place) {
+  constexpr Index of_draw = 8;
+  for (Index begin = 0; begin < count; begin += of_draw) {
+    const auto words = philox(random, static_cast<std::uint64_t>((place + begin) / of_draw));
+    for (Index i = begin; i < std::min(begin + of_draw, count); ++i) {
+      const auto number = static_cast<std::size_t>(i - begin);
+      output[i] =
+          E2M1::rounded_stochastically(values[i] * scale, words[number / 2] >> (number % 2 * 16));
+    }
+  }
+  return count_run(values, output, count, scale);
 }
 
 /// Returns the bits of max |x|; Inf and NaN are larger than every finite value.
@@ -87,6 +116,13 @@ struct QuantizeTile {
     }
   }
 
+  /// Rotates groups of 16 columns: see detail::rotate. Their number must be a multiple of 16.
+  void rotate_rows() {
+    for (Index r = 0; r < rows; ++r) {
+      for (Index c = 0; c < columns; c += hadamard_length) rotate(row(r) + c);
+    }
+  }
+
   [[nodiscard]] std::uint32_t amax() const {
     std::uint32_t largest = 0;
     for (Index r = 0; r < rows; ++r) largest = std::max(largest, amax_bits(row(r), columns));
@@ -102,10 +138,14 @@ float row_scale(float amax) {
 }
 
 /// Returns the factor with which a block is cast, and writes its inverse to `scale_inverse`.
+/// @param tensor_scale  the upper one of two levels of scales
 template <class S, class Format, class Scale>
-float block_scale(float amax, Scale& scale_inverse) {
+float block_scale(float amax, float tensor_scale, Scale& scale_inverse) {
   constexpr float largest = FormatTraits<Format>::max;
-  if constexpr (std::is_same_v<Scale, E8M0>) {
+  if constexpr (has_two_levels<S>) {
+    scale_inverse = two_level_scale_inverse(largest, amax, tensor_scale);
+    return two_level_factor(scale_inverse, 1.0f / tensor_scale);
+  } else if constexpr (std::is_same_v<Scale, E8M0>) {
     scale_inverse = mx_scale_inverse(largest, amax);
     return mx_scale(scale_inverse);
   } else {
@@ -115,10 +155,17 @@ float block_scale(float amax, Scale& scale_inverse) {
   }
 }
 
+/// How one copy of an operand is cast, beyond what its type states.
+struct CopyCast {
+  float tensor_scale = 1.0f;  ///< of per-tensor scaling, or the upper one of two levels
+  RandomStream random = {};   ///< for stochastic rounding
+};
+
 /// Casts the tile whose first element is (row0, column0) of `copy`. For scales per row,
 /// `find_row_amaxes` must have run.
-template <class S, class Format, class Granularity, Layout L>
-CastStatistics cast_tile(const QuantizeTile& tile, Index row0, Index column0, float tensor_scale,
+/// @tparam Rounding  of values
+template <class S, ValueRounding Rounding, class Format, class Granularity, Layout L>
+CastStatistics cast_tile(const QuantizeTile& tile, Index row0, Index column0, const CopyCast& cast,
                          QuantizedView<Format, Granularity, L, Cpu> copy) {
   constexpr bool per_tensor = std::is_same_v<Granularity, PerTensor>;
   constexpr bool per_row = std::is_same_v<Granularity, PerRow>;
@@ -130,7 +177,7 @@ CastStatistics cast_tile(const QuantizeTile& tile, Index row0, Index column0, fl
     const Index bottom = std::min(top + height, tile.rows);
     for (Index left = 0; left < tile.columns; left += width) {
       const Index count = std::min(width, tile.columns - left);
-      float scale = tensor_scale;
+      float scale = cast.tensor_scale;
       if constexpr (per_row) {
         scale = row_scale<S, Format>(copy.scale_inverses()[row0 + top]);
       } else if constexpr (!per_tensor) {
@@ -140,12 +187,20 @@ CastStatistics cast_tile(const QuantizeTile& tile, Index row0, Index column0, fl
         }
         const Index at =
             scale_index<Granularity>(row0 + top, column0 + left, copy.outer(), copy.inner());
-        scale = block_scale<S, Format>(float_from_bits(amax), copy.scale_inverses()[at]);
+        scale = block_scale<S, Format>(float_from_bits(amax), cast.tensor_scale,
+                                       copy.scale_inverses()[at]);
       }
       for (Index r = top; r < bottom; ++r) {
-        const CastStatistics run =
-            cast_run(tile.row(r) + left, copy.data() + (row0 + r) * copy.inner() + column0 + left,
-                     count, scale);
+        const float* values = tile.row(r) + left;
+        const Index column = column0 + left;
+        Format* output = copy.data() + (row0 + r) * copy.inner() + column;
+        CastStatistics run;
+        if constexpr (Rounding == ValueRounding::stochastic) {
+          const Index place = (row0 + r) * round_up(copy.inner(), width) + column;
+          run = cast_run_stochastically(values, output, count, scale, cast.random, place);
+        } else {
+          run = cast_run(values, output, count, scale);
+        }
         total.saturated += run.saturated;
         total.flushed += run.flushed;
       }
@@ -179,6 +234,38 @@ void set_current_scale(TensorView<Storage, 2, Cpu> values, OperandScale& scaling
   scaling.scale = current_scale(FormatTraits<Format>::max, float_from_bits(largest),
                                 rounding_of<S> == ScaleRounding::power_of_two);
   scaling.scale_inverse = 1.0f / scaling.scale;
+}
+
+/// Transposes a tile, and rotates it if the operand's transposed copy is rotated.
+template <class S, OperandKind Kind>
+void turn(const QuantizeTile& tile, QuantizeTile& turned) {
+  turned.transpose_from(tile);
+  if constexpr (rotates_transposed<S, Kind>) turned.rotate_rows();
+}
+
+/// Computes the upper scales of an operand with two levels from the amax of each copy, and stores
+/// them with the copies.
+template <QuantizedPrecision P, OperandKind Kind>
+void set_tensor_scales(const Operand<P, Kind, Cpu>& operand, CopyCast& row_major,
+                       CopyCast& transposed, const Context<Cpu>& context) {
+  using S = typename PrecisionTraits<P>::ScalingType;
+  constexpr float largest = FormatTraits<OperandFormat<P, Kind>>::max;
+  const bool is_rotated = rotates_transposed<S, Kind> && !operand.transposed.empty();
+  std::uint32_t amax = 0;
+  std::uint32_t rotated_amax = 0;
+  for_each_tile(operand.values, context, [&](const QuantizeTile& tile, Index, Index) {
+    atomic_max(amax, tile.amax());
+    if (!is_rotated) return;
+    QuantizeTile turned;
+    turn<S, Kind>(tile, turned);
+    atomic_max(rotated_amax, turned.amax());
+  });
+  const auto set = [](CopyCast& cast, std::uint32_t bits, const auto& copy) {
+    cast.tensor_scale = two_level_scale(largest, float_from_bits(bits));
+    if (!copy.empty()) set_tensor_scale_inverse(copy, 1.0f / cast.tensor_scale);
+  };
+  set(row_major, amax, operand.row_major);
+  set(transposed, is_rotated ? rotated_amax : amax, operand.transposed);
 }
 
 /// Writes the amax of each row of a copy to where the inverse of its scale will be stored.
@@ -264,6 +351,16 @@ void quantize_body(const Operand<P, Kind, Cpu>& operand, const Context<Cpu>& con
       set_current_scale<S, Format>(operand.values, scaling, context);
     }
   }
+  CopyCast row_major{.tensor_scale = scaling.scale};
+  CopyCast transposed{.tensor_scale = scaling.scale};
+  constexpr ValueRounding rounding = value_rounding<S, Kind>;
+  if constexpr (has_two_levels<S>) set_tensor_scales(operand, row_major, transposed, context);
+  if constexpr (rounding == ValueRounding::stochastic) {
+    const std::uint64_t draw = 2 * std::uint64_t{scaling.position};
+    row_major.random = {.seed = operand.number, .stream = draw};
+    transposed.random = {.seed = operand.number, .stream = draw + 1};
+    if (operand.record) ++scaling.position;
+  }
   for_each_copy_by_rows(operand,
                         [&](auto copy) { find_row_amaxes(operand.values, copy, context); });
   std::uint32_t amax = 0;
@@ -272,12 +369,13 @@ void quantize_body(const Operand<P, Kind, Cpu>& operand, const Context<Cpu>& con
   for_each_tile(operand.values, context, [&](const QuantizeTile& tile, Index row0, Index column0) {
     CastStatistics counts;
     if (!operand.row_major.empty()) {
-      counts = cast_tile<S>(tile, row0, column0, scaling.scale, operand.row_major);
+      counts = cast_tile<S, rounding>(tile, row0, column0, row_major, operand.row_major);
     }
     if (!operand.transposed.empty()) {
       QuantizeTile turned;
-      turned.transpose_from(tile);
-      const auto other = cast_tile<S>(turned, column0, row0, scaling.scale, operand.transposed);
+      turn<S, Kind>(tile, turned);
+      const auto other =
+          cast_tile<S, rounding>(turned, column0, row0, transposed, operand.transposed);
       if (operand.row_major.empty()) counts = other;
     }
     if (operand.record) {
