@@ -183,6 +183,17 @@ TEST(OwnBlocks, TrainTheSameBitsInAGrowingVector) {
   expect_equal_bits<Mxfp8>();
 }
 
+/// The Cpu device multiplies the values of every recipe in FP32, as Emulated does.
+template <class P>
+void expect_that_emulation_changes_no_bit() {
+  EXPECT_EQ((train<Emulated<P>, InPlace>(false)), (train<P, InPlace>(false)));
+}
+
+TEST(Emulated, HasTheBitsOfItsRecipeOnTheCpu) {
+  expect_that_emulation_changes_no_bit<Fp8Recipe<Delayed>>();
+  expect_that_emulation_changes_no_bit<Nvfp4>();
+}
+
 TEST(OwnPolicy, ComputesAsTheRecipeOfItsParts) {
   using Recipe = Fp8Recipe<DelayedScaling<16, AmaxReduction::most_recent>, E4M3Only>;
   EXPECT_EQ((train<Own, InPlace>(false)), (train<Recipe, InPlace>(false)));

@@ -100,6 +100,15 @@ static_assert(std::is_same_v<PrecisionTraits<Nvfp4>::ForwardFormat, E2M1>);
 static_assert(std::is_same_v<PrecisionTraits<Nvfp4>::BackwardFormat, E2M1>);
 static_assert(!LinearPrecision<Fp8Recipe<NvScaling>>);
 
+// Emulation changes the name alone.
+using EmulatedFp8 = Emulated<Fp8Recipe<Delayed, E4M3Only>>;
+static_assert(QuantizedPrecision<EmulatedFp8> && feature_multiple<EmulatedFp8>() == 16);
+static_assert(std::is_same_v<PrecisionTraits<EmulatedFp8>::BackwardFormat, E4M3>);
+static_assert(runs_on<EmulatedFp8, Cpu> && !runs_on<EmulatedFp8, Cuda>);
+static_assert(runs_on<AllowFallback<EmulatedFp8>, Cuda>);
+static_assert(!LinearPrecision<Emulated<Bf16>> && !LinearPrecision<Emulated<EmulatedFp8>>);
+static_assert(!LinearPrecision<Emulated<AllowFallback<Fp8>>>);
+
 // The field's defaults.
 static_assert(history_length<Delayed>() == 1024 && history_length<DelayedScaling<16>>() == 16);
 static_assert(history_length<Tensorwise>() == 0 && history_length<MxScaling>() == 0);
@@ -199,6 +208,7 @@ TEST(PrecisionName, IsWhatManifestsPrint) {
   EXPECT_EQ(precision_name<Blocks>(), "fp8 blockwise");
   EXPECT_EQ(precision_name<Mxfp8>(), "mxfp8");
   EXPECT_EQ(precision_name<Nvfp4>(), "nvfp4");
+  EXPECT_EQ(precision_name<EmulatedFp8>(), "emulated fp8 delayed (e4m3 only)");
   EXPECT_EQ(precision_name<AllowFallback<Fp8>>(), "fp8 delayed or bf16");
   EXPECT_EQ(precision_name<Own>(), "own");
   EXPECT_EQ(precision_name<AllowFallback<Doubling>>(), "mx, stored as fp32 or fp32");

@@ -2,7 +2,7 @@
 /// Selection of a linear layer's precision, with compile-time diagnostics.
 #pragma once
 
-#include <octavo/precision/policy.hpp>
+#include <octavo/precision/emulated.hpp>
 
 namespace octavo OCTAVO_ABI {
 namespace detail {
@@ -68,6 +68,13 @@ struct PrecisionCheck<AllowFallback<P>> : PrecisionCheck<P> {
                 "AllowFallback: it cannot be nested; remove one AllowFallback");
 };
 
+template <class P>
+struct PrecisionCheck<Emulated<P>> {
+  static_assert(LinearPrecision<Emulated<P>>,
+                "Emulated: its argument must be a precision that quantises, such as "
+                "Fp8Recipe<Delayed>, Mxfp8 or Nvfp4, without AllowFallback or another Emulated");
+};
+
 /// `P`, or BF16 if `P` is rejected, so that no further errors follow.
 template <class P>
 struct CheckedPrecisionOf : PrecisionCheck<P> {
@@ -125,7 +132,10 @@ struct ForLayer<AllowFallback<P>, In, Out, D> {
 /// Rejects combinations of precision, shape and device that a linear layer does not support.
 template <LinearPrecision P, int In, int Out, Device D>
 struct LayerCheck : FeatureCheck<P, In, Out, feature_multiple<P>()> {
-  static_assert(runs_on<P, D>,
+  static_assert(!is_emulated<P> || runs_on<P, D>,
+                "Linear: only the Cpu device supports Emulated yet; choose the recipe itself, wrap "
+                "the precision in AllowFallback, or run it on Cpu");
+  static_assert(is_emulated<P> || runs_on<P, D>,
                 "Linear: the Cuda device does not multiply the blocks of this scaling; choose "
                 "Fp8Recipe<Blockwise> or Mxfp8, wrap the precision in AllowFallback, or run it on "
                 "Cpu, which emulates it");

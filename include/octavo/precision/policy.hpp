@@ -87,7 +87,7 @@ struct Fp8Recipe : detail::ScalingCheck<S> {
 using Mxfp8 = Fp8Recipe<MxScaling>;
 
 /// NVFP4: E2M1 with an E4M3 scale for each 16 elements and an FP32 scale for the tensor, see
-/// `NvScaling`. Native on sm_100 and above.
+/// `NvScaling`. Only the `Cpu` device supports it yet.
 struct Nvfp4 {};
 
 /// Runs a layer in `P` if its shape and device support it, and in `P`'s storage format otherwise.
