@@ -1,7 +1,9 @@
 // NVFP4's copies have the bits of Transformer Engine's reference, where values are rounded to
 // nearest. Where they are rounded stochastically, the mean is kept and equal numbers give equal
 // bits.
+#include <octavo/gemm/few_rows.hpp>
 #include <octavo/gemm/matmul.hpp>
+#include <octavo/kernels/dequantize.hpp>
 #include <octavo/kernels/quantize.hpp>
 
 #include <gtest/gtest.h>
@@ -294,6 +296,37 @@ TEST(Nvfp4, ProductsUndoBothScalesAndTheRotation) {
     }
   }
   EXPECT_LT(std::sqrt(error / size), 0.25);
+}
+
+// Generation multiplies activations by the values of a weight.
+TEST(Nvfp4, AWeightThatIsKeptIsReadWithBothScales) {
+  QuantizedOperand<Nvfp4, OperandKind::weight> w(support::random_matrix<Bf16>(48, 64, 1));
+  const Matrix<float> x = support::random_matrix<float>(3, 64, 2);
+  support::Workplace place(2, few_rows_workspace(64, DeviceLimits<Cpu>{.threads = 2}));
+  quantize(w.operand, place.context);
+  Matrix<float> values(48, 64);
+  dequantize(w.operand.row_major, values.view(), place.context);
+  Matrix<float> result(3, 48);
+  (void)few_rows_forward(x.input(), w.operand.row_major, GemmOutput<float, Cpu>{result.view(), {}},
+                         place.context, {});
+  const auto scale = static_cast<double>(tensor_scale_inverse(w.operand.row_major));
+  EXPECT_NE(scale, 1);
+  for (Index r = 0; r < 48; ++r) {
+    std::array<double, 3> sums{};
+    for (Index c = 0; c < 64; ++c) {
+      const Index at = scale_index<PerBlock<16, 16, E4M3>>(r, c, 48, 64);
+      const double value =
+          static_cast<double>(
+              static_cast<float>(w.row_major[static_cast<std::size_t>(r * 64 + c)])) *
+          static_cast<double>(
+              static_cast<float>(w.row_major_scales[static_cast<std::size_t>(at)])) *
+          scale;
+      EXPECT_EQ(values(r, c), static_cast<double>(static_cast<float>(value)));
+      for (Index i = 0; i < 3; ++i) sums[static_cast<std::size_t>(i)] += x(i, c) * value;
+    }
+    for (Index i = 0; i < 3; ++i)
+      EXPECT_NEAR(result(i, r), sums[static_cast<std::size_t>(i)], 1e-4);
+  }
 }
 
 TEST(Nvfp4, RefusesRowsThatCannotBeRotated) {
