@@ -72,5 +72,7 @@ set(OCTAVO_TENSOR_PARALLEL "" CACHE STRING "Presets and precisions compiled for 
 set(OCTAVO_LORA "" CACHE STRING "Presets and precisions compiled for the trainers' --lora: \
 PRESET:PRECISION, such as llama3_8b:fp8-delayed")
 
+option(OCTAVO_PLAIN_MODELS "Compile the trainers' models without adapters and tensor parallelism" ON)
+
 set(OCTAVO_REDUCE "stored" CACHE STRING "Formats compiled for the trainer's --reduce, in which ranks \
 exchange gradients: stored, fp32, e4m3. Each adds to the compile time")

@@ -103,6 +103,8 @@ def _of_model(program, flags, root, cache_models, options, environment):
     has_adapters = program.trains and flags.whole("lora") > 0
     if has_adapters:
         options["OCTAVO_LORA"] = f"{model.name}:{chosen}"
+    if degree > 1 or has_adapters:
+        options["OCTAVO_PLAIN_MODELS"] = "OFF"
     reduce = flags.get("reduce", "stored") if program.trains else "stored"
     if reduce in ("fp32", "e4m3"):
         options["OCTAVO_REDUCE"] = f"stored;{reduce}"
@@ -123,7 +125,7 @@ def combine(program, flags, root, cache_models, environment, has_gpu=lambda: Fal
     # All lists are set: a build folder remembers those of the last combination.
     options = {"OCTAVO_PRESETS": "", "OCTAVO_PRECISIONS": "", "OCTAVO_CUDA_PRESETS": "",
                "OCTAVO_CUDA_PRECISIONS": "", "OCTAVO_MODELS": "", "OCTAVO_TENSOR_PARALLEL": "",
-               "OCTAVO_LORA": "", "OCTAVO_REDUCE": "stored"}
+               "OCTAVO_LORA": "", "OCTAVO_REDUCE": "stored", "OCTAVO_PLAIN_MODELS": "ON"}
     options |= libraries_of_ranks(environment)
     tokenizers = "ON" if program.has_tokenizers else "AUTO"
     options |= {"OCTAVO_PCRE2": tokenizers, "OCTAVO_UTF8PROC": tokenizers}

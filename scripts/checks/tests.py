@@ -1,5 +1,6 @@
 """Checks that run tests and other scripts."""
 
+import shutil
 from xml.etree import ElementTree
 
 from checks.common import JOBS, ROOT, WORK, build, check, fault_of, nightly, run, say
@@ -76,3 +77,36 @@ def fuzzed(seconds):
         say(output.rstrip())
     return [output] if status else []
 
+
+@nightly
+def octavo_builds():
+    """`octavo` builds and runs a trainer and a plan for a C++ type, and prints why another does not compile."""
+    folder = WORK / "octavo"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    text = folder / "text.txt"
+    text.write_text("all that is gold does not glitter\n" * 100)
+    policy = "Layerwise<First<2, Bf16>, Fp8Recipe<DelayedScaling<16, AmaxReduction::most_recent, Margin{1}>>>"
+    words = ["fp8-amax-history-len", "16", "fp8-amax-compute-algo", "most_recent", "fp8-margin", "1", "bf16-first", "2"]
+    words = [word if at % 2 else "--" + word for at, word in enumerate(words)]
+    train = ["train", "--data", text, "--lora", "4", "--steps", "2", "--no-out", "--validation-batches", "1"]
+    too_many = "First and Last together select more blocks than the model has layers"
+    return octavo_faults(folder, [
+        ([*train, "--precision", policy], 0, "2 steps in "),
+        ([*train, *words], 0, "2 steps in "),  # the same type, from the cache
+        (["train", "--data", text, "--precision", "Layerwise<First<9, Bf16>, Fp8Recipe<Delayed>>"], 2, too_many),
+        (["plan", "--model", "llama3_8b", "--precision", policy], 0, f"precision {policy}, "),
+    ])
+
+
+def octavo_faults(folder, commands):
+    """Runs commands of octavo with an empty cache: (words, exit status, text in the output)."""
+    faults = []
+    environment = ["env", f"OCTAVO_CACHE={folder / 'cache'}"]
+    for words, expected, text in commands:
+        status, output = run([*environment, ROOT / "octavo", *words])
+        if status != expected or text not in output:
+            faults.append(f"octavo {' '.join(map(str, words))}\nexit status {status}, not {expected}, or an output "
+                          f"without '{text}':\n{output}")
+    built = len(list((folder / "cache" / "programs").glob("*")))
+    return faults if built == 2 or faults else [f"octavo built {built} programs, not 2"]

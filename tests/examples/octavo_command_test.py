@@ -154,7 +154,7 @@ class Combinations(Temporary):
         self.assertEqual(left, ["--model", "gpt2_tiny", "--precision", "bf16", "--steps", "3"])
         filled = {name: value for name, value in wanted.options.items() if value not in ("", "AUTO", "OFF")}
         self.assertEqual(filled, {"OCTAVO_PRESETS": "gpt2_tiny", "OCTAVO_PRECISIONS": "bf16",
-                                  "OCTAVO_REDUCE": "stored"})
+                                  "OCTAVO_REDUCE": "stored", "OCTAVO_PLAIN_MODELS": "ON"})
 
     def test_the_gpu_has_separate_lists(self):
         wanted, _ = self.combine(finetune, "--device", "cuda", "--model=llama3_8b")
@@ -168,7 +168,10 @@ class Combinations(Temporary):
         self.assertEqual(wanted.options["OCTAVO_TENSOR_PARALLEL"], "llama_tiny:fp8-delayed:2")
         self.assertEqual(wanted.options["OCTAVO_REDUCE"], "stored;e4m3")
         self.assertEqual(wanted.options["OCTAVO_MPI"], "ON")
+        for words in (("--lora", "8"), ("--tensor-parallel", "2")):
+            self.assertEqual(self.combine(train, *words)[0].options["OCTAVO_PLAIN_MODELS"], "OFF")
         wanted, _ = self.combine(train, "--lora", "0", "--tensor-parallel", "1")
+        self.assertEqual(wanted.options["OCTAVO_PLAIN_MODELS"], "ON")
         self.assertEqual(wanted.options["OCTAVO_LORA"] + wanted.options["OCTAVO_TENSOR_PARALLEL"], "")
 
     def test_one_rank_and_several_share_a_program_if_mpi_is_installed(self):
