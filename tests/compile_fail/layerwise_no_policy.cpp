@@ -1,5 +1,5 @@
-// expect: a precision must be Fp32, Bf16, Fp8Recipe<...>, Mxfp8, Nvfp4, AllowFallback<...> or a
-// type expect: PrecisionCheck<double>
+// expect: a precision must be Fp32, Bf16, Fp8Recipe<...>, Mxfp8, Nvfp4, AllowFallback<...> or
+// expect: PrecisionCheck<double>
 #include <octavo/octavo.hpp>
 
 using namespace octavo;

@@ -1,5 +1,4 @@
-// expect: a precision must be Fp32, Bf16, Fp8Recipe<...>, Mxfp8, Nvfp4, AllowFallback<...> or a
-// type
+// expect: a precision must be Fp32, Bf16, Fp8Recipe<...>, Mxfp8, Nvfp4, AllowFallback<...> or
 #include <octavo/octavo.hpp>
 
 using namespace octavo;
