@@ -70,7 +70,8 @@ void print_plan(const Options& options, const octavo::MemoryPlan& plan, const ch
   line("peak", plan.peak);
   if (plan.host > 0) line("host, additional", plan.host);
   fmt::print(
-      "\nAll memory is allocated once. The kinds are those at the peak; memory that is never in "
+      "\nAll memory is allocated once. The kinds of memory are those at the peak; memory that is "
+      "never in "
       "use at the same time is shared.\nEvaluation and generation need no additional memory.\n");
 }
 
@@ -99,14 +100,14 @@ void print_changes(const Planner& planner, const Options& options, double card) 
   fmt::print("  no combination fits: the smallest needs {:.1f} GiB{}{}\n",
              gib(planner.plan(least).peak), changes.empty() ? "" : " even with", changes);
   if (const auto more = planner.on_more_cards(options, card)) {
-    return print("several would hold it, with", *more);
+    return print("several GPUs would suffice, with", *more);
   }
   const Planner other = planner.free_of_flags();
   if (const auto fitting = other.suggest(options, card)) {
     return print("it would fit with other values of the flags that were set:", *fitting);
   }
   if (const auto more = other.on_more_cards(options, card)) {
-    return print("several would hold it with other values of the flags that were set:", *more);
+    return print("several GPUs would suffice with other values of the flags that were set:", *more);
   }
   fmt::print(
       "  more GPUs would not help: activations and workspace, which each GPU needs, are too large; "
@@ -146,7 +147,7 @@ void print_one(const Planner& planner, const Options& asked) {
   if (fits_one(options, plan)) {
     print_prediction(options, planner.time(options, plan));
   } else {
-    fmt::print("\nNo time is predicted, because the plan fits none of these GPUs.\n");
+    fmt::print("\nNo time is predicted, because the plan does not fit on any of these GPUs.\n");
   }
 }
 

@@ -24,7 +24,7 @@ find_cuda() {
   if ! command -v nvcc >/dev/null; then
     no_cuda="no nvcc here"
   elif ! nvidia-smi -L >/dev/null 2>&1; then
-    no_cuda="nvcc is here, but no GPU"
+    no_cuda="nvcc is installed, but there is no GPU"
   else
     local capability
     capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1)

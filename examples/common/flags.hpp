@@ -205,13 +205,13 @@ inline std::string nearest(const std::string& word, const std::vector<std::strin
   return result;
 }
 
-/// Returns "'bock' is none of none, norms, block; did you mean 'block'?".
+/// Returns "'bock' is not one of none, norms, block; did you mean 'block'?".
 /// @param offered  words to choose from
 /// @param known    words to suggest
 inline std::string none_of(const std::string& word, const std::vector<std::string>& offered,
                            const std::vector<std::string>& known) {
   const std::string meant = nearest(word, known);
-  return "'" + word + "' is none of " + joined(offered) +
+  return "'" + word + "' is not one of " + joined(offered) +
          (meant.empty() ? "" : "; did you mean '" + meant + "'?");
 }
 

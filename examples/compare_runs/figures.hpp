@@ -293,9 +293,9 @@ inline std::string charts(const Comparison& comparison, const std::vector<std::s
                 (comparison.window < 2
                      ? std::string("Of each step.")
                      : fmt::format("Of the running means over {} steps.", comparison.window)) +
-                    " Above zero is worse than the baseline.",
+                    " Values above zero are worse than the baseline.",
                 panel(difference));
-  out += figure(gap.title, "Above zero is worse than the baseline.", panel(gap));
+  out += figure(gap.title, "Values above zero are worse than the baseline.", panel(gap));
   out += figure(norm.title, mean, panels(views_of(norm, false)));
   out += figure(rate.title, mean, panel(rate));
 

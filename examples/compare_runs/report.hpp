@@ -68,7 +68,7 @@ inline std::string results_table(const Comparison& comparison,
 
 inline std::string speed_table(const Comparison& comparison,
                                const std::vector<std::string>& styles) {
-  return "<h2>Speed</h2>\n<p class=\"muted\">Only steps, each counted once; times are medians. "
+  return "<h2>Speed</h2>\n<p class=\"muted\">Times are medians over steps; each step counts once. "
          "TFLOP/s are per card for the model's operations without recomputation; MFU is their "
          "share of the card's BF16 peak. The speed-up is relative to the first run.</p>\n" +
          table_of_runs(comparison, styles, "results", speed_head,

@@ -158,7 +158,7 @@ Times measure(Context<Cuda>& context) {
 std::string pays(const Times& times, const Times& bf16) {
   std::size_t first = times.size();
   while (first > 0 && times[first - 1] < bf16[first - 1]) --first;
-  return first == times.size() ? "does not pay at these sizes"
+  return first == times.size() ? "is not faster at these sizes"
                                : octavo::message("pays from width ", speed_features[first]);
 }
 

@@ -43,7 +43,9 @@ class ThreadComm final : public Communicator<Cpu> {
       for (auto& value : std::span(values.data(), own.size())) value = std::max(value, *other++);
     });
   }
-  std::unique_ptr<Communicator> split(int) override { throw UsageError("two ranks do not split"); }
+  std::unique_ptr<Communicator> split(int) override {
+    throw UsageError("two ranks cannot be split");
+  }
 
  private:
   /// Calls `read` with the pointer of each rank. No rank continues before both have read.

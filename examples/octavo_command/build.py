@@ -1,4 +1,4 @@
-"""Builds a program in a build folder of the cache, once for all processes that ask for it."""
+"""Builds a program in a build folder of the cache, once for all processes that need it."""
 import fcntl
 import os
 import queue
@@ -25,7 +25,7 @@ STEP = re.compile(r"^\[\s*(\d+)(?:/(\d+)|%)\]")
 
 
 def reason_of(output):
-    """Returns why a build failed: the library's sentence, or else the compiler's first error, or None.
+    """Returns why a build failed: the library's error message, or else the compiler's first error, or None.
 
     An undeclared name is the reason for all errors after it.
     """
@@ -155,7 +155,7 @@ def _keep_shape(model, models):
 def _build(root, combination, folder, models, environment, progress):
     """Configures and builds the target, and returns the path of the program in the build folder.
 
-    @throws CommandError  with the library's sentence if a type does not compile
+    @throws CommandError  with the library's error message if a type does not compile
     """
     if shutil.which("cmake") is None:
         raise CommandError("building needs cmake, which is not on PATH; run scripts/install-dependencies "

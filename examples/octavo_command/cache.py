@@ -131,7 +131,7 @@ def basis(environment, device):
 
 
 def program_key(content, basis_, combination):
-    """Returns the key of a program: equal keys, equal programs."""
+    """Returns the key of a program. Programs with equal keys are equal."""
     return digest([content, basis_, combination.target, combination.options])
 
 
@@ -140,7 +140,7 @@ def build_key(root, basis_):
 
 
 def remove_old(programs, most=MOST_PROGRAMS):
-    """Removes the programs that were not used for longest, except `most`."""
+    """Removes the least recently used programs, except `most`."""
     folders = [entry.path for entry in os.scandir(programs) if not entry.name.endswith(".new")]
     for path in sorted(folders, key=os.path.getmtime, reverse=True)[most:]:
         shutil.rmtree(path, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""What a program is built with: its CMake options and target."""
+"""The CMake options and the target of a program."""
 import dataclasses
 import os
 import shutil
@@ -15,7 +15,7 @@ SIZES_OF_LAUNCHERS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASK
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """A program, and which of its flags determine what it is built with."""
+    """A program, and the flags that determine its build."""
 
     target: str
     has_model: bool = False

@@ -1,9 +1,9 @@
-"""Finds the subcommand that a command line names, and runs it.
+"""Runs the subcommand that a command line names.
 
 A subcommand `NAME` is the module commands/NAME.py, with
 
     SUMMARY = "one line for octavo --help"
-    def run(words: list[str]) -> int    # the words behind the subcommand; returns the exit code
+    def run(words: list[str]) -> int    # the arguments after the subcommand; returns the exit code
 
 If NAME is a keyword of Python, the module's name ends in an underscore, such as commands/import_.py. `run`
 raises CommandError for a message on one line; the exit code is 2 by default, as for wrong flags.
@@ -33,7 +33,7 @@ def help_text():
 
 
 def main(words):
-    """Runs the command line behind the word `octavo`, and returns the exit code."""
+    """Runs the command line after `octavo`, and returns the exit code."""
     known = names()
     if not words or words[0] in ("-h", "--help", "help"):
         print(help_text(), file=sys.stdout if words else sys.stderr)

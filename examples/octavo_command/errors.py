@@ -2,7 +2,7 @@
 
 
 class CommandError(Exception):
-    """A message on one line: what must hold, what was given, what to do; and the exit code."""
+    """A message on one line: the requirement, the actual value, and the remedy; and the exit code."""
 
     def __init__(self, message, exit_code=2):
         super().__init__(message)

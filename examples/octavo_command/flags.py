@@ -21,7 +21,7 @@ def read_toml(path):
 
 
 class Flags:
-    """The words for a program. Values on the command line override those of --config."""
+    """The arguments of a program. Values on the command line override those of --config."""
 
     def __init__(self, words):
         self.words = list(words)
@@ -45,7 +45,7 @@ class Flags:
             return words[1]
         name, sign, value = words[0].partition("=")
         if not sign:
-            raise CommandError(f"{name} must have a value, but is the last word; add one")
+            raise CommandError(f"{name} must have a value, but is the last argument; add one")
         return value
 
     def _on_command_line(self, flag):

@@ -34,7 +34,7 @@ inline void declare_chat_form(CLI::App& app, ChatOptions& chats, const std::stri
       ->capture_default_str()
       ->check(programs::one_of(too_long_names));
   app.add_flag("--last-turn-only", chats.last_turn_only,
-               "learn only the assistant's last message of each chat")
+               "train only on the assistant's last message of each chat")
       ->group(group);
   add("--most-chats", chats.most_in_sequence, "maximum number of chats in a sequence")
       ->capture_default_str()

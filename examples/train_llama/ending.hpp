@@ -21,7 +21,7 @@ inline std::string why_it_gave_up(const octavo::RunSummary& summary, const Repor
   }
   std::string where;
   if (!met.empty()) {
-    where = "; the last met an Inf or NaN in " + met.front();
+    where = "; the last one had an Inf or NaN in " + met.front();
     if (met.size() > 1) where += octavo::message(" and ", met.size() - 1, " more operands");
   }
   const std::string file = report.metrics_file();

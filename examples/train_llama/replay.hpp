@@ -144,11 +144,13 @@ inline void print_difference(const std::vector<octavo::StepReplay>& replays,
   const std::string kernels = without_order(session);
   if (kernels.empty()) {
     fmt::print(
-        "differ: the step gave several results from the same state, although all kernels sum in a "
+        "differ: the step gave different results from the same state, although all kernels sum in "
+        "a "
         "fixed order: the hardware is faulty (memory, processor, or a link between ranks)\n");
   } else {
     fmt::print(
-        "differ: the step gave several results from the same state. {} sums in no fixed order, so "
+        "differ: the step gave different results from the same state. {} has no fixed order of "
+        "sums, so "
         "this proves nothing: replay with --deterministic\n",
         kernels);
   }
@@ -216,7 +218,7 @@ inline bool replay(octavo::TrainingSession& session, RunData& data, octavo::RunT
         kernels.empty() ? "If the run used this program, these flags, the same number of ranks and "
                           "the same kernels, the hardware was faulty then"
                         : kernels +
-                              " sums in no fixed order, so this proves nothing; runs with "
+                              " does not sum in a fixed order, so this proves nothing; runs with "
                               "--deterministic can be compared");
     return false;
   }

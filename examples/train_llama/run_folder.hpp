@@ -114,7 +114,7 @@ inline std::string note_of_unrecorded_steps(const std::filesystem::path& metrics
   const std::string steps = last + 1 == step ? octavo::message("step ", step)
                                              : octavo::message("steps ", last + 1, " to ", step);
   return octavo::message(metrics.string(), " does not record ", steps,
-                         ", which the run took; a write to it failed");
+                         ", which the run completed; a write to it failed");
 }
 
 /// Throws if the value of a flag cannot be written to config.toml, which is UTF-8.

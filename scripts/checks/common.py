@@ -24,7 +24,7 @@ def check(function):
 
 
 def nightly(function):
-    """Registers a check that takes long."""
+    """Registers a slow check."""
     NIGHTLY.add(function.__name__.replace("_", "-"))
     return check(function)
 

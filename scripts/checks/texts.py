@@ -24,7 +24,7 @@ def changelog_faults(text, version):
         faults.append("the first section must be '## [Unreleased]'")
     if not any(title.startswith(f"[{version}] - ") for title in titles):
         faults.append(f"version.hpp has version {version}: add its section, '## [{version}] - DATE'")
-    faults += [f"'### {kind}' is none of {', '.join(kinds)}"
+    faults += [f"'### {kind}' is not one of {', '.join(kinds)}"
                for kind in re.findall(r"^### (.+)$", text, re.MULTILINE) if kind not in kinds]
     dates = re.findall(r"^## \[[\d.]+\] - (\S+)$", text, re.MULTILINE)
     return faults + (["newer versions must come first"] if dates != sorted(dates)[::-1] else [])

@@ -205,11 +205,11 @@ err_is_one_line_with "generate: --max-tokens 2147483647: "
 run "a folder without hf:" 2 --model counts --prompt abc
 err_is_one_line_with "; pass hf:counts"
 run "a model that there is not" 2 --model count --prompt abc
-err_is_one_line_with "generate: --model: 'count' is none of "
+err_is_one_line_with "generate: --model: 'count' is not one of "
 grep -qF "hf:" err && fail "there is no such folder"
 mkdir models
 run "a folder that is no model" 2 --model models --prompt abc
-err_is_one_line_with "generate: --model: 'models' is none of "
+err_is_one_line_with "generate: --model: 'models' is not one of "
 grep -qF "hf:" err && fail "it is no model"
 run "a probability of 0" 2 "${greedy[@]}" --top-p 0 --prompt abc
 err_is_one_line_with "--top-p"

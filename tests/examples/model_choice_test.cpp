@@ -254,7 +254,7 @@ TEST_F(ModelsOfAProgram, SayWhatIsNotThere) {
                 .find("--model: '" + unless_said.model + "' is not compiled in, only: "),
             0U);
   // What there is not is said before what is not compiled in.
-  expect_said({.model = "gpt2_tiny", .precision = "fp9"}, "--precision: 'fp9' is none of ");
+  expect_said({.model = "gpt2_tiny", .precision = "fp9"}, "--precision: 'fp9' is not one of ");
 }
 
 TEST_F(ModelsOfAProgram, AreThoseWithAdaptersAndThoseThatRanksShare) {

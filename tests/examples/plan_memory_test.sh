@@ -109,7 +109,7 @@ awk -F'|' '/^(fp|bf)[a-z0-9-]+ +\| (none|norms|swiglu|ffn|block) /{gsub(/ /, "",
   END {exit bad || lines < 100}' out || fail "plans that fit them"
 run "a plan that fits no card" 0 --model llama3_70b
 grep -q PREDICTION out && fail "a prediction of what does not fit"
-grep -qF "No time is predicted, because the plan fits none of these GPUs." out || fail "it is not said"
+grep -qF "No time is predicted, because the plan does not fit on any of these GPUs." out || fail "it is not said"
 run "plans that fit no card" 0 --model llama3_70b --all --precision bf16
 grep -qF "tokens/s predicted for an H200" out || fail "it is not said for which card"
 awk -F'|' '/^bf16 /{gsub(/ /, "", $16); ++lines; if ($16 != "none" || NF > 16) bad = 1} END {exit bad || lines < 5}' out ||
@@ -211,7 +211,7 @@ several() {
   shift
   run "$name" 0 --model llama3_70b "$@"
   grep -q "^  no combination fits: the smallest needs" out || fail "it fits"
-  read -ra words < <(sed -nE 's/^  several would hold it, with(.*): [0-9.]+ GiB on each, and leaves .*/\1/p' out)
+  read -ra words < <(sed -nE 's/^  several GPUs would suffice, with(.*): [0-9.]+ GiB on each, and leaves .*/\1/p' out)
   case=" ${words[*]} "
   [[ $case == *" --zero 3 "* && $case =~ " --world "([0-9]+)" " ]] || fail "no number of GPUs"
   enough=${BASH_REMATCH[1]}
@@ -238,7 +238,7 @@ run "flags that leave no room" 0 --model llama3_8b --world 4 --zero 3 --recomput
 grep -q "more GPUs would not help" out && fail "it is for what the flags say"
 grep -qE "it would fit with other values of the flags that were set: .*--recompute block" out || fail "it would with others"
 run "more GPUs without such flags" 0 --model llama3_8b --zero 3 --world 4 --recompute none --card-memory 15
-grep -qE "several would hold it with other values of the flags that were set: .*--recompute [a-z]+ .*--world" out ||
+grep -qE "several GPUs would suffice with other values of the flags that were set: .*--recompute [a-z]+ .*--world" out ||
   fail "several would"
 # Nothing gathers in FP8 where one rank has all weights; where ranks have shards it is tried before less state.
 run "one rank that gathers" 0 --model llama3_8b --gather fp8
@@ -322,8 +322,8 @@ refused "a GPT-2 whose layers are to be shared" "cannot be shared" --model gpt2_
 refused "ranks that are no groups" "--world must be a multiple of --tensor-parallel 8, but is 12" --model llama3_70b --tensor-parallel 8 --world 12
 refused "more ranks than there can be" "--world must be at most 65536, but is 65537" --world 65537
 refused "a stage of ZeRO that there is not" "--zero: '4' is not a whole number from 1 to 3" --zero 4
-refused "weights that travel in capitals" "--gather: 'FP8' is none of stored, fp8; did you mean 'fp8'?" --gather FP8
-refused "gradients that travel in capitals" "--reduce: 'E4M3' is none of stored, fp32, e4m3; did you mean 'e4m3'?" \
+refused "weights that travel in capitals" "--gather: 'FP8' is not one of stored, fp8; did you mean 'fp8'?" --gather FP8
+refused "gradients that travel in capitals" "--reduce: 'E4M3' is not one of stored, fp32, e4m3; did you mean 'e4m3'?" \
   --reduce E4M3
 
 # What ranks send. Of 4 each has a quarter of the sums: 2 bytes a parameter more in FP32.
@@ -356,7 +356,7 @@ run "which of all precisions can" 0 --all --world 2 --gather fp8
 [ "$(grep -c '^fp8-.* gathering weights in FP8 needs a block' out)" -ge 2 ] || fail "rows and blocks are not refused"
 grep -qE '^fp8-delayed +\| none' out || fail "no plan of what can"
 run "several cards for what cannot" 0 --precision bf16 --model llama3_70b --card-memory 80 --gather fp8
-grep -qE "^  several would hold it, with .* --gather stored: " out || fail "other flags"
+grep -qE "^  several GPUs would suffice, with .* --gather stored: " out || fail "other flags"
 refused "adapters that travel in FP8" "--lora with --gather fp8: frozen weights are not gathered in FP8" \
   --model llama_tiny --precision fp32 --lora 4 --gather fp8
 
@@ -628,7 +628,7 @@ done
 refused "a folder without hf:" "hf:FOLDER" --model own
 
 refused "an unknown precision" "fp8-delayed, fp8-tensorwise" --precision fp9
-refused "an unknown device" "--device: 'gpu' is none of cpu, cuda; did you mean 'cuda'?" --device gpu
+refused "an unknown device" "--device: 'gpu' is not one of cpu, cuda; did you mean 'cuda'?" --device gpu
 refused "an unknown policy" "none, norms, swiglu, ffn, block" --recompute some
 refused "both ways of attention" "exclude each other" --with-cudnn --own-attention
 for flag in --with-cudnn --own-attention --deterministic "--card-memory=80"; do

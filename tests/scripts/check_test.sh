@@ -143,7 +143,7 @@ unlike() {
 }
 unlike 5d "a changelog without this version" "version.hpp has version 1.2.0: add its section"
 unlike 2d "a changelog without a place for changes" "the first section must be '## [Unreleased]'"
-unlike '3s/Added/New/' "an unknown kind of change" "'### New' is none of Added, Changed"
+unlike '3s/Added/New/' "an unknown kind of change" "'### New' is not one of Added, Changed"
 unlike '7s/ - .*//' "a version without a date" "'## [1.1.0]' must be '## [X.Y.Z] - YYYY-MM-DD'"
 unlike '7s/-01/-03/' "an older version above a newer one" "newer versions must come first"
 rm "$scratch/CHANGELOG.md" "$scratch/include/octavo/core/version.hpp"

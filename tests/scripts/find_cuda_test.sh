@@ -36,9 +36,9 @@ finds() {
 
 finds "no nvcc here"
 tool nvcc :
-finds "nvcc is here, but no GPU"
+finds "nvcc is installed, but there is no GPU"
 tool nvidia-smi "exit 6"
-finds "nvcc is here, but no GPU"
+finds "nvcc is installed, but there is no GPU"
 gpus 9.0
 finds "" 90a
 # Programs train on GPU 0.

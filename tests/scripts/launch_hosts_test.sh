@@ -94,11 +94,11 @@ says "other: $scratch/program is not this host's"
 launch "a host that does not answer" 2 a,gone ./program
 says "gone: no route to host"
 launch "no ranks" 2 a:0 ./program
-says "'a:0' is no HOST or HOST:RANKS"
+says "'a:0' is not HOST or HOST:RANKS"
 launch "no program" 2 a
 says "name the program"
 launch "a program that there is not" 2 a ./nowhere
-says "./nowhere: there is no such program"
+says "./nowhere: no such program"
 launch "no hosts" 2 -x A ./program
 says "the first argument must be the hosts"
 

@@ -178,6 +178,6 @@ if kill -0 "$run" 2>/dev/null; then
   kill -KILL "$run"
 fi
 wait "$run" && fail "exit code 0"
-grep -qF "mpirun waits for a host that does not answer" err || fail "it is not said why mpirun ended"
+grep -qF "mpirun waits for a host that does not respond" err || fail "it is not said why mpirun ended"
 
 finish

@@ -17,7 +17,7 @@ octavo import -- torchrun ... pretrain_gpt.py ...
 
 Reads a script of Megatron-LM or llm.c, a torchtitan TOML, a DeepSpeed JSON, an Accelerate YAML, a LLaMA-Factory YAML,
 or Hugging Face's TrainingArguments (JSON, a Python file or a command line), and every file that these name. Several files form one
-run. Nothing is executed. Prints a table with an answer for every key, and the configuration for train_llama or
+run. Nothing is executed. Prints a table with one row per key, and the configuration for train_llama or
 finetune_llama.
 
 Exit codes: 0 if every key is mapped or has no effect here; 1 if a key is refused or unknown (the configuration is
@@ -32,8 +32,8 @@ def parse(words):
     parser.add_argument("--out", metavar="FILE", help="new file for the configuration; by default it is only printed")
     parser.add_argument("--from", dest="trainer", choices=sorted(TRAINERS), help="trainer of JSON and YAML files")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE",
-                        help="value of a variable of a script; 1=VALUE is its first argument")
-    parser.add_argument("--ranks", type=int, metavar="N", help="number of ranks, if the sources do not set it")
+                        help="value of a variable in a script; 1=VALUE sets the script's first argument")
+    parser.add_argument("--ranks", type=int, metavar="N", help="number of ranks, if no source sets it")
     parser.add_argument("--steps", type=int, metavar="N", help="number of optimizer steps; replaces samples and epochs")
     command = []
     if "--" in words:
@@ -41,7 +41,7 @@ def parse(words):
         words, command = words[:at], words[at + 1:]
     options = parser.parse_args(words)
     if bool(options.files) == bool(command):
-        raise CommandError("pass either files or, behind --, a command line; see octavo import --help")
+        raise CommandError("pass either files or, after --, a command line; see octavo import --help")
     for name in ("ranks", "steps"):
         if getattr(options, name) is not None and getattr(options, name) < 1:
             raise CommandError(f"--{name} must be at least 1, but is {getattr(options, name)}")
@@ -63,7 +63,7 @@ def row_of(setting):
 
 
 def answer(setting, run):
-    """Answers a setting from its row, or stores a fact."""
+    """Maps a setting by its row, or stores a fact."""
     if setting.answer:
         return
     row = row_of(setting)
@@ -76,16 +76,16 @@ def answer(setting, run):
     elif setting.value is None:
         run.say(setting, NO_EFFECT, "not set")
     elif setting.value == "auto" and setting.trainer == "deepspeed":
-        run.say(setting, NO_EFFECT, "the trainer's arguments decide")
+        run.say(setting, NO_EFFECT, "the trainer's arguments set it")
     else:
         try:
             row.take(setting, run)
         except (ValueError, TypeError, OverflowError):
-            run.say(setting, REFUSED, "the value has another form than this importer expects")
+            run.say(setting, REFUSED, "the value does not have the form that this importer expects")
 
 
 def overridden(run):
-    """Answers settings that a command line sets again: it decides over files, and its last value over earlier ones."""
+    """Marks settings that a command line overrides: it overrides files, and its last value overrides earlier ones."""
     last = {}
     for setting in run.settings:
         if setting.place in run.commands and setting.trainer in TRAINERS:
@@ -154,7 +154,7 @@ def import_run(options, command):
         derive.common(run)
     for setting in run.settings:
         if not setting.answer:
-            run.say(setting, UNKNOWN, "unknown to this importer together with the other keys")
+            run.say(setting, UNKNOWN, "unknown to this importer in combination with the other keys")
     mistakes.find(run)
     return run
 

@@ -2,7 +2,7 @@
 from octavo_command import program
 from octavo_command.combination import Program
 
-SUMMARY = "compute which GPUs fit a training"
+SUMMARY = "compute the memory that training needs"
 PROGRAM = Program("plan_memory", default_precision="fp8-delayed")
 
 

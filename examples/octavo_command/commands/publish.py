@@ -24,14 +24,14 @@ class Metrics:
         try:
             lines = file.read_text(encoding="utf-8").split("\n")
         except OSError as error:
-            raise CommandError(f"cannot read {file}: {error.strerror}; name the folder of a run") from error
+            raise CommandError(f"cannot read {file}: {error.strerror}; pass the folder of a run") from error
         for number, line in enumerate(lines[:-1], 1):  # the last one is empty, or not complete yet
             try:
                 self.add(json.loads(line))
             except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise CommandError(f"{file}:{number}: not a record of a run: {error}") from error
+                raise CommandError(f"{file}:{number}: not a valid record of a run: {error}") from error
         if not self.configuration:
-            raise CommandError(f"{file} has no record of a run's beginning; name the folder of a run")
+            raise CommandError(f"{file} has no record of the start of a run; pass the folder of a run")
 
     def add(self, record):
         event = record.pop("event")
@@ -94,7 +94,7 @@ def parser():
     words.add_argument("--to", required=True, choices=SERVICES, help="the service")
     words.add_argument("--project", default="octavo", help="project or experiment (octavo)")
     words.add_argument("--out", type=Path, default=Path("."), help="folder for the service's files (.)")
-    words.add_argument("--online", action="store_true", help="with --to wandb, send to its server at once")
+    words.add_argument("--online", action="store_true", help="with --to wandb, upload to its server immediately")
     words.add_argument("--uri", help="with --to mlflow, the tracking server; by default, mlflow.db in --out")
     return words
 

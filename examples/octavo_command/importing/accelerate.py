@@ -37,12 +37,12 @@ ROWS = table(
     ("fp8_config.override_linear_precision",
      without("true", "all GEMMs run in FP8", "all three GEMMs of a layer run in FP8")),
     ("fp8_config.use_autocast_during_eval", nothing("evaluation uses the precision of training")),
-    ("fp8_config.use_mxfp8_block_scaling", never("no GPU that Octavo supports multiplies MX blocks")),
+    ("fp8_config.use_mxfp8_block_scaling", never("no supported GPU multiplies MX blocks")),
     ("fp8_config.pad_inner_dim", nothing("feature counts are checked when the model compiles")),
     ("fp8_config.enable_fsdp_float8_all_gather",
      choice("gather", {"true": "fp8", "false": "stored"}, "must be true or false")),
     ("fp8_config.opt_level fp8_config.optimization_level",
-     never("MS-AMP does not exist here; see --moments 8bit and --reduce e4m3")),
+     never("MS-AMP is not supported; see --moments 8bit and --reduce e4m3")),
     ("deepspeed_config.deepspeed_config_file", fact("deepspeed_file")),
     ("deepspeed_config.zero_stage", fact("zero_stage", whole)),
     ("deepspeed_config.gradient_accumulation_steps gradient_accumulation_steps", fact("accumulation", whole)),
@@ -66,12 +66,12 @@ ROWS = table(
     ("parallelism_config.parallelism_config_dp_shard_size", nothing("--zero shards over all ranks")),
     ("parallelism_config.parallelism_config_dp_replicate_size parallelism_config.parallelism_config_cp_size "
      "parallelism_config.parallelism_config_sp_size",
-     only("1 off", "off", "context parallelism and replicas of shards do not exist here")),
+     only("1 off", "off", "context parallelism and replicas of shards are not supported")),
     ("parallelism_config.*", nothing("concerns context parallelism")),
     ("megatron_lm_config.megatron_lm_tp_degree", fact("tensor_parallel", whole)),
     ("megatron_lm_config.megatron_lm_gradient_clipping", to("max-gradient-norm", number)),
     ("megatron_lm_config.megatron_lm_pp_degree",
-     only("1", "no pipeline parallelism", "pipeline parallelism does not exist here")),
+     only("1", "no pipeline parallelism", "pipeline parallelism is not supported")),
     ("megatron_lm_config.*", never("pass Megatron-LM's own command line to octavo import")),
 )
 
@@ -80,13 +80,13 @@ def derive(run):
     if "distributed_type" in run.facts:
         kind = run.fact("distributed_type")
         known = kind in ("NO", "MULTI_GPU", "MULTI_CPU", "FSDP", "DEEPSPEED")
-        run.answer("distributed_type", *((NO_EFFECT, "its section decides --zero") if known
+        run.answer("distributed_type", *((NO_EFFECT, "its section sets --zero") if known
                                          else (REFUSED, "ranks share state with --zero and --tensor-parallel")))
     if "deepspeed_file" in run.facts and not run.facts["deepspeed_file"][1].answer:
         run.answer("deepspeed_file", REFUSED, "does not exist here; pass the file to octavo import")
     if "zero_stage" in run.facts:
         stage = run.fact("zero_stage")
-        run.map("zero_stage", "zero", max(1, stage), "" if stage else "the least is 1")
+        run.map("zero_stage", "zero", max(1, stage), "" if stage else "the minimum is 1")
     precision(run)
 
 
@@ -99,11 +99,11 @@ def precision(run):
         if "mixed_precision" in run.facts:
             setting = run.facts["mixed_precision"][1]
             if kind == "fp16":
-                run.say(setting, REFUSED, "FP16 with loss scaling does not exist here; use bf16")
+                run.say(setting, REFUSED, "FP16 with loss scaling is not supported; use bf16")
             elif kind == "bf16":
                 run.put_fact("bf16", True, setting)
             else:
-                run.say(setting, NO_EFFECT, "the trainer's own settings decide the precision")
+                run.say(setting, NO_EFFECT, "the trainer's own settings determine the precision")
         return
     setting = run.facts["mixed_precision"][1]
     choose_backend(run, backend, setting, run.fact("fp8_format", "HYBRID").lower())
@@ -125,6 +125,6 @@ def choose_backend(run, backend, setting, formats="hybrid", history=1024, algori
                                           + ("; it casts gradients to E4M3, Octavo to E5M2" if rowwise else ""))
     else:
         run.answer("fp8_backend", REFUSED, "must be TE or AO here")
-        run.say(setting, REFUSED, f"the back end {backend} does not exist here")
+        run.say(setting, REFUSED, f"the back end {backend} is not supported")
     run.answer("fp8_format", *((MAPPED, "the formats of the recipe") if backend == "te"
                                else (NO_EFFECT, "only Transformer Engine reads it")))

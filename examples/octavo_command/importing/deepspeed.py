@@ -18,7 +18,7 @@ ROWS = table(
      nothing("AdamW with bias correction, one fused kernel")),
     ("optimizer.params.muon_lr", to("learning-rate", number)),
     ("optimizer.params.momentum", to("muon-momentum", number)),
-    ("optimizer.params.adam_lr optimizer.params.*", never("this setting of the optimizer does not exist here")),
+    ("optimizer.params.adam_lr optimizer.params.*", never("this setting of the optimizer is not supported")),
     ("scheduler.type", fact("scheduler_type")), ("scheduler.params.warmup_num_steps", fact("warmup_steps", whole)),
     ("scheduler.params.total_num_steps", fact("steps", whole)),
     ("scheduler.params.warmup_max_lr", to("learning-rate", number)),
@@ -34,15 +34,15 @@ ROWS = table(
     ("bf16.bf16_optimizer_states", choice("moments", {"true": "bf16"}, "moments are fp32, bf16 or 8bit")),
     ("bf16.* bfloat16.*", nothing("gradients are summed in the storage format, or in FP32 with --reduce fp32")),
     ("fp16.*", nothing("loss scaling is for FP16")),
-    ("amp.enabled", never("FP16 with loss scaling does not exist here; use bf16")),
+    ("amp.enabled", never("FP16 with loss scaling is not supported; use bf16")),
     ("amp.* torch_autocast.*", nothing("--precision decides")),
     ("fp8", nothing("DeepSpeed ignores it too; pass --precision fp8-delayed for FP8")),
     ("fp8.*", nothing("DeepSpeed ignores it too; pass --precision fp8-delayed for FP8")),
     ("data_types.grad_accum_dtype",
      choice("reduce", {"fp32": "fp32", "bf16": "stored"}, "sums are fp32 or in the storage format")),
     ("communication_data_type seq_parallel_communication_data_type",
-     only("bf16 fp32", "gradients travel in the storage format; sums over ranks are FP32",
-          "gradients travel in BF16 or E4M3")),
+     only("bf16 fp32", "gradients are exchanged in the storage format and summed over ranks in FP32",
+          "gradients are exchanged in BF16 or E4M3")),
     ("zero_optimization.stage", fact("zero_stage", whole)),
     ("zero_optimization.offload_optimizer.device",
      choice("offload", {"none": "none", "cpu": "optimizer"},
@@ -64,12 +64,12 @@ ROWS = table(
      only("1 off -1", "off", "all ranks share one copy of the weights")),
     ("zero_optimization.zenflow.* zero_optimization.zero_quantized_nontrainable_weights "
      "zero_optimization.zeropp_loco_param* zero_optimization.mics_hierarchical_params_gather",
-     never("this variant of ZeRO does not exist here")),
+     never("this variant of ZeRO is not supported")),
     ("zero_optimization.*", nothing("buckets, prefetch and overlap follow from the model; see docs/ranks.md")),
     ("zero_allow_untested_optimizer zero_force_ds_cpu_optimizer",
      nothing("every optimizer of Octavo works with ZeRO")),
     ("activation_checkpointing.*",
-     never("DeepSpeed recomputes only where the model calls it; pass --recompute block")),
+     never("DeepSpeed recomputes only if the model calls it; pass --recompute block")),
     ("tensor_parallel.autotp_size", fact("tensor_parallel", whole)),
     ("tensor_parallel.*", nothing("--tensor-parallel shards all layers")),
     ("steps_per_print", nothing("prints DeepSpeed's own lines; --log-every N sets Octavo's")),
@@ -82,13 +82,13 @@ ROWS = table(
      "timers* check_overflow",
      nothing("an implementation choice of DeepSpeed")),
     ("checkpoint.* load_universal* nebula.*",
-     nothing("checkpoints fit any number of ranks; see docs/checkpoints.md")),
+     nothing("checkpoints can resume on any number of ranks; see docs/checkpoints.md")),
     ("aio.*", nothing("there is no offload to disks")),
     ("compile.* hybrid_engine.* autotuning.*",
      nothing("the program is compiled; plan_memory finds settings that fit")),
     ("sparse_attention.* progressive_layer_drop.* eigenvalue.* quantize_training.* compression_training.* "
      "curriculum_learning.* data_efficiency.* expert_parallel.* pipeline.* elasticity.* random_ltd.*",
-     never("this technique does not exist here")),
+     never("this technique is not supported")),
 )
 
 
@@ -97,7 +97,7 @@ def derive(run):
     scheduler(run)
     if "zero_stage" in run.facts:
         stage = run.fact("zero_stage")
-        run.map("zero_stage", "zero", max(1, stage), "" if stage else "the least is 1")
+        run.map("zero_stage", "zero", max(1, stage), "" if stage else "the minimum is 1")
 
 
 def adam(run):

@@ -159,7 +159,7 @@ def precision(run):
         run.answer(name, NO_EFFECT, "FP8 is off")
     run.answer("fp8", NO_EFFECT, "off")
     if run.fact("fp16"):
-        run.answer("fp16", REFUSED, "FP16 with loss scaling does not exist here; use bf16")
+        run.answer("fp16", REFUSED, "FP16 with loss scaling is not supported; use bf16")
         run.answer("bf16", NO_EFFECT, "off")
         return None
     run.answer("fp16", NO_EFFECT, "off")
@@ -178,11 +178,11 @@ def fp8(run):
     recipe, formats = run.fact("fp8_recipe", "delayed"), run.fact("fp8")
     if recipe not in NAMED:
         run.answer("fp8_recipe", REFUSED, {
-            "mxfp8": "no GPU that Octavo supports multiplies MX blocks; mxfp8 runs on the cpu device only",
+            "mxfp8": "no supported GPU multiplies MX blocks; mxfp8 runs on the cpu device only",
         }.get(recipe, "must be delayed, tensorwise, rowwise or blockwise here"))
-        run.answer("fp8", REFUSED, "its recipe does not exist here")
+        run.answer("fp8", REFUSED, "its recipe is not supported")
         for name in FP8_FACTS[1:]:
-            run.answer(name, NO_EFFECT, "the recipe does not exist here")
+            run.answer(name, NO_EFFECT, "the recipe is not supported")
         return
     name, scaling = NAMED[recipe]
     if recipe == "delayed":

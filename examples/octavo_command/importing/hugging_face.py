@@ -22,7 +22,7 @@ def schedule_of(value):
 
 
 TRAINING = (
-    ("output_dir", to("out", text, "checkpoints are in its folder checkpoints")),
+    ("output_dir", to("out", text, "checkpoints are in its subfolder checkpoints")),
     ("overwrite_output_dir", nothing("a folder with a run is never overwritten")),
     ("per_device_train_batch_size per_gpu_train_batch_size", to("batch", whole)),
     ("gradient_accumulation_steps", fact("accumulation", whole)),
@@ -38,7 +38,7 @@ TRAINING = (
     ("weight_decay", to("weight-decay", number, "matrices only")),
     ("adam_beta1", to("beta1", number)), ("adam_beta2", to("beta2", number)), ("adam_epsilon", to("epsilon", number)),
     ("max_grad_norm", to("max-gradient-norm", number)),
-    ("label_smoothing_factor neftune_noise_alpha", never("this training technique does not exist here")),
+    ("label_smoothing_factor neftune_noise_alpha", never("this training technique is not supported")),
     ("average_tokens_across_devices", nothing("the loss is always the mean over all tokens of a step")),
     ("bf16", fact("bf16", is_on)), ("fp16", fact("fp16", is_on)),
     ("fp16_opt_level fp16_backend half_precision_backend fp16_full_eval bf16_full_eval tf32",

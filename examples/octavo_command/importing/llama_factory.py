@@ -36,14 +36,14 @@ ROWS = table(
      nothing("chats are read and packed at the start")),
     ("tensor_model_parallel_size", fact("tensor_parallel", whole)),
     ("pipeline_model_parallel_size expert_model_parallel_size context_parallel_size",
-     only("1 off", "off", "pipeline, context and expert parallelism do not exist here")),
+     only("1 off", "off", "pipeline, context and expert parallelism are not supported")),
     ("sequence_parallel use_distributed_optimizer overlap_grad_reduce overlap_param_gather apply_rope_fusion "
      "bias_activation_fusion moe_grouped_gemm moe_token_dispatcher_type use_packed_sequences",
      nothing("communication overlaps computation, and kernels are fused")),
     ("recompute_granularity", choice("recompute", {"full": "block"}, "pass --recompute")),
     ("lora_rank", fact("lora_rank", whole)), ("lora_alpha", fact("lora_alpha", whole)),
     ("lora_target", fact("lora_target", words)),
-    ("lora_dropout", only("0 0.0", "no dropout", "dropout does not exist here; pass 0")),
+    ("lora_dropout", only("0 0.0", "no dropout", "dropout is not supported; pass 0")),
     ("additional_target loraplus_* use_rslora use_dora pissa_* create_new_adapter use_llama_pro freeze_* oft_* "
      "module_dropout",
      never("adapters are plain LoRA on linear layers")),
@@ -55,7 +55,7 @@ ROWS = table(
     ("pref_* dpo_* kto_* simpo_* ppo_* ref_model* reward_model* ld_alpha use_dft_loss use_asft_loss asft_alpha "
      "use_eaft_loss eaft_alpha moe_aux_loss_coef mixture_of_depths shift_attn rope_scaling use_mca "
      "use_megatron_bridge megatron_bridge_args use_hyper_parallel hyper_parallel_*",
-     never("this training technique does not exist here")),
+     never("this training technique is not supported")),
     ("compute_accuracy early_stopping_steps", never("evaluation computes the loss; see --keep-best")),
     ("plot_loss include_effective_tokens_per_second use_swanlab swanlab_*",
      nothing("compare_runs --html draws the losses")),
@@ -94,7 +94,7 @@ def derive(run):
         value = run.fact("val_size")
         if value >= 1 or value <= 0:
             run.answer("val_size", *((REFUSED, "must be a fraction: validation-fraction") if value else
-                                     (NO_EFFECT, "a part is kept for validation, by default 0.1")))
+                                     (NO_EFFECT, "a fraction is kept for validation, by default 0.1")))
         else:
             run.map("val_size", "validation-fraction", value)
     fp8(run)
@@ -115,11 +115,11 @@ def stage(run):
         run.answer("template", NO_EFFECT, "pretraining has no chats")
         for name in ("dataset", "eval_dataset"):
             run.answer(name, REFUSED, "encode the text with prepare_data, and pass --data FILE")
-        run.answer("dataset_dir", NO_EFFECT, "names no files of tokens")
+        run.answer("dataset_dir", NO_EFFECT, "does not name token files")
     else:
         run.answer("stage", REFUSED, "stages are sft (finetune_llama) and pt (train_llama)")
         for name in ("dataset", "eval_dataset", "dataset_dir", "template"):
-            run.answer(name, NO_EFFECT, "the stage does not exist here")
+            run.answer(name, NO_EFFECT, "the stage is not supported")
 
 
 def fp8(run):
@@ -133,7 +133,7 @@ def fp8(run):
     setting.answer = ""
     accelerate.choose_backend(run, str(run.fact("fp8_backend", "auto")).lower(), setting, history=16, algorithm="max")
     if run.fact("fp8_gather"):
-        run.answer("fp8_gather", REFUSED, "weights travel in FP8 with one scale per tensor: choose fp8-delayed or "
+        run.answer("fp8_gather", REFUSED, "weights are gathered in FP8 with one scale per tensor: choose fp8-delayed or "
                                           "fp8-tensorwise, and pass --gather fp8")
     else:
         run.answer("fp8_gather", NO_EFFECT, "off")

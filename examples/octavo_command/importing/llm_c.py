@@ -133,7 +133,7 @@ def kept(run):
         run.map("kept", "keep-every", every, "all checkpoints")
         run.answer("major", NO_EFFECT, "all checkpoints are kept")
     else:
-        run.map("kept", "keep-last", max(2, count), "" if count > 1 else "the least is 2")
+        run.map("kept", "keep-last", max(2, count), "" if count > 1 else "the minimum is 2")
         if "major" in run.facts:
             run.map("major", "keep-every", major)
 

@@ -69,7 +69,7 @@ ROWS = table(
      choice("muon-nesterov", {"true": "on", "false": "off"}, "must be true or false")),
     ("--muon-scale-mode",
      choice("muon-rate", {"shape_scaling": "original"},
-            "spectral with the factor 0.2 is --muon-rate match-rms-adamw; others do not exist here")),
+            "spectral with the factor 0.2 is --muon-rate match-rms-adamw; others are not supported")),
     ("--muon-*", never("this setting of Muon is fixed in Octavo")),
     ("--sgd-momentum --lion-beta1 --lion-beta2", never("optimizers are AdamW and Muon")),
     ("--exp-avg-dtype", fact("first_moment")), ("--exp-avg-sq-dtype", fact("second_moment")),
@@ -88,9 +88,9 @@ ROWS = table(
     ("--calculate-per-token-loss", nothing("the loss is always the mean over tokens")),
     ("--check-for-nan-in-loss-and-grad --no-check-for-nan-in-loss-and-grad --no-check-for-nan-in-loss "
      "--check-for-spiky-loss --check-for-large-grads",
-     nothing("every step checks; see --max-skipped and --on-spike")),
+     nothing("every step is checked; see --max-skipped and --on-spike")),
     ("--label-smoothing --qk-clip --qk-clip-alpha --qk-clip-threshold --iterations-to-skip",
-     never("this training technique does not exist here")),
+     never("this training technique is not supported")),
     # --- precision
     ("--bf16", fact("bf16", bool)), ("--fp16", fact("fp16", bool)),
     ("--fp8-format", fact("fp8")), ("--fp8-recipe", fact("fp8_recipe")),
@@ -107,7 +107,7 @@ ROWS = table(
      nothing("memory of quantised copies: see --weight-copies")),
     ("--fp8-multi-head-attention --fp8-dot-product-attention --fp8-output-proj", never("attention runs in BF16")),
     ("--fp8-quantizer-factory --fp4-* --kitchen-* --use-kitchen* --quant-recipe --te-precision-config-file",
-     never("this quantisation does not exist here; a precision is a type, see docs/recipes.md")),
+     never("this quantisation is not supported; a precision is a type, see docs/recipes.md")),
     ("--transformer-impl --use-mcore-models --use-te-activation-func --use-transformer-engine-op-fuser --spec",
      nothing("names an implementation of Megatron's layers")),
     ("--use-legacy-models --enable-experimental --yaml-cfg", nothing("names an implementation of Megatron's layers")),
@@ -116,7 +116,8 @@ ROWS = table(
      choice("reduce", {"true": "fp32"}, "must be a switch")),
     ("--grad-reduce-in-bf16", choice("reduce", {"true": "stored"}, "must be a switch")),
     ("--megatron-fsdp-grad-comm-dtype",
-     only("bf16", "gradients travel in the storage format", "gradients travel in the storage format or in E4M3")),
+     only("bf16", "gradients are exchanged in the storage format",
+          "gradients are exchanged in the storage format or in E4M3")),
     ("--attention-softmax-in-fp32 --no-attention-softmax-in-fp32 --fp16-lm-cross-entropy "
      "--fp32-residual-connection --disable-bf16-reduced-precision-matmul --output-logit-dtype",
      nothing("softmax and cross-entropy compute in FP32, residuals are BF16")),
@@ -127,25 +128,25 @@ ROWS = table(
      "--num-layers-per-virtual-pipeline-stage --encoder-pipeline-model-parallel-size "
      "--num-virtual-stages-per-pipeline-rank",
      only(ONE, "no pipeline parallelism",
-          "pipeline parallelism does not exist here; use --zero 3 and --tensor-parallel")),
+          "pipeline parallelism is not supported; use --zero 3 and --tensor-parallel")),
     ("--context-parallel-size",
      only(ONE, "no context parallelism",
-          "context parallelism does not exist here; use --tensor-parallel and --recompute")),
+          "context parallelism is not supported; use --tensor-parallel and --recompute")),
     ("--expert-model-parallel-size --expert-tensor-parallel-size --encoder-tensor-model-parallel-size "
      "--expert-gtp-weight-remat-size --gtp-weight-remat-size --tensor-parallel-num-weight-shards "
      "--expert-tensor-parallel-num-weight-shards",
-     only(ONE, "off", "expert parallelism does not exist here; ranks share weights with --zero 3")),
+     only(ONE, "off", "expert parallelism is not supported; ranks share weights with --zero 3")),
     ("--pipeline-model-parallel-split-rank --pipeline-model-parallel-layout --decoder-first-pipeline-num-layers "
      "--decoder-last-pipeline-num-layers --account-for-* --standalone-embedding-stage "
      "--microbatch-group-size-per-virtual-pipeline-stage --num-layers-in-first-pipeline-stage "
      "--num-layers-in-last-pipeline-stage",
-     never("pipeline parallelism does not exist here")),
+     never("pipeline parallelism is not supported")),
     ("--pipeline-model-parallel-comm-backend --overlap-p2p-comm* --no-overlap-p2p-communication --no-batch-p2p-* "
      "--deallocate-pipeline-outputs --defer-embedding-wgrad-compute --wgrad-deferral-limit --variable-seq-lengths"
      " --no-scatter-gather-tensors-in-pipeline --use-ring-exchange-p2p --no-clone-scatter-output-in-embedding",
      nothing("concerns pipeline parallelism")),
     ("--cp-comm-type --hierarchical-context-parallel-sizes", nothing("concerns context parallelism")),
-    ("--hybrid-context-parallel --max-seqlen-per-dp-cp-rank", never("context parallelism does not exist here")),
+    ("--hybrid-context-parallel --max-seqlen-per-dp-cp-rank", never("context parallelism is not supported")),
     ("--sequence-parallel", nothing("tensor parallelism always shards norms and residuals by tokens")),
     ("--use-distributed-optimizer", choice("zero", {"true": 1}, "must be a switch")),
     ("--data-parallel-sharding-strategy",
@@ -200,7 +201,7 @@ ROWS = table(
     ("--qk-layernorm", fact("qk_norm", present)), ("--add-qkv-bias", fact("qkv_bias", present)),
     ("--num-experts --num-moe-experts", fact("experts", whole)),
     ("--group-query-attention", nothing("--num-query-groups decides")),
-    ("--max-position-embeddings", nothing("rotary positions have no limit; GPT-2 has its preset's")),
+    ("--max-position-embeddings", nothing("rotary positions have no maximum; GPT-2 uses its preset's maximum")),
     ("--position-embedding-type", fact("positions")),
     ("--use-rotary-position-embeddings", fact("positions", lambda _: "rope")),
     ("--rotary-percent", only("1 1.0", "all dimensions rotate", "all dimensions of a head rotate here")),
@@ -218,7 +219,7 @@ ROWS = table(
     ("--init-method-std --init-method-xavier-uniform --embedding-init-method-std --embedding-init-method "
      "--init-method --output-layer-init-method",
      nothing("Octavo initialises weights as its model does; --model hf:FOLDER loads others")),
-    ("--attention-dropout --hidden-dropout", only("0 0.0", "no dropout", "dropout does not exist here; pass 0")),
+    ("--attention-dropout --hidden-dropout", only("0 0.0", "no dropout", "dropout is not supported; pass 0")),
     ("--window-size",
      never("the preset mistral_7b has a window; another shape needs a config.json and -DOCTAVO_MODELS=NAME:FOLDER")),
     ("--make-vocab-size-divisible-by --no-pad-vocab-size --padded-vocab-size",
@@ -275,7 +276,7 @@ ROWS = table(
      nothing("files are read directly, one thread ahead of the step")),
     ("--reset-position-ids --reset-attention-mask --eod-mask-loss --dataloader-inter-document-masking",
      never("pass --document-end TOKEN and --most-documents N: they separate documents")),
-    ("--fim-*", never("fill-in-the-middle does not exist here")),
+    ("--fim-*", never("fill-in-the-middle is not supported")),
     ("--full-validation --multiple-validation-sets --validation-set-names --eval-global-batch-size "
      "--eval-micro-batch-size --start-eval-at-iter",
      never("evaluation uses --batch, --validation-batches and one set of files")),
@@ -288,7 +289,7 @@ ROWS = table(
      nothing("random numbers depend on --seed and step")),
     ("--deterministic-mode", choice("deterministic", {"true": True}, "must be a switch")),
     # --- output
-    ("--save", to("out", text, "checkpoints are in its folder checkpoints")),
+    ("--save", to("out", text, "checkpoints are in its subfolder checkpoints")),
     ("--save-interval --persistent-save-interval", to("checkpoint-every", whole)),
     ("--save-retain-interval", to("keep-every", whole)),
     ("--load", fact("load")),
@@ -349,7 +350,7 @@ def gather(run):
     if "fp8_gather" not in run.facts:
         return
     if not run.fact("fp8") or run.fact("fp8_recipe", "delayed") not in ("delayed", "tensorwise"):
-        run.answer("fp8_gather", NO_EFFECT, "weights travel in FP8 with one scale per tensor only")
+        run.answer("fp8_gather", NO_EFFECT, "weights are gathered in FP8 only with one scale per tensor")
     else:
         run.map("fp8_gather", "gather", "fp8")
 
@@ -458,10 +459,10 @@ def data(run):
     if "validation_data" in run.facts or "train_data" in run.facts:
         run.answer("split", NO_EFFECT, "validation has separate files")
     elif parts[1] <= 0:
-        run.answer("split", REFUSED, "a run keeps a part for validation; set validation-fraction")
+        run.answer("split", REFUSED, "a run keeps a fraction for validation; set validation-fraction")
     else:
         fraction = round(parts[1] / (parts[0] + parts[1]), 6)
-        run.map("split", "validation-fraction", fraction, "there is no part for tests")
+        run.map("split", "validation-fraction", fraction, "no part is kept for tests")
 
 
 def evaluation(run):

@@ -1,4 +1,4 @@
-"""Names configurations that do something else than they say."""
+"""Detects settings that do not do what they suggest."""
 from octavo_command.importing import derive
 from octavo_command.importing.rows import is_off
 from octavo_command.importing.run import shown
@@ -23,7 +23,7 @@ def find(run):
     backend(run)
     connections(run)
     for setting in values(run, None, "NVTE_FP8_ALLREDUCE"):
-        run.warn(f"{setting.place}: nothing reads NVTE_FP8_ALLREDUCE: gradients travelled in their own format")
+        run.warn(f"{setting.place}: nothing reads NVTE_FP8_ALLREDUCE: gradients were exchanged in their own format")
     layers = len(run.files) + (1 if run.has_script and not run.files else 0)
     if layers > 1:
         run.warn(f"{layers} files decide this run ({', '.join(run.files)}); the table shows which one decides each "

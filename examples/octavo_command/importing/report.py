@@ -1,4 +1,4 @@
-"""Prints the answers as a table, and the configuration."""
+"""Prints the results as a table, and the configuration."""
 import os
 import re
 

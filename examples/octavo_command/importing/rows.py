@@ -1,4 +1,4 @@
-"""The rows of the tables: how a key of another trainer is answered."""
+"""The rows of the tables: the result for each key of another trainer."""
 import math
 import re
 
@@ -41,7 +41,7 @@ def words(value):
 
 
 class Row:
-    """Answers a setting, or stores it as a fact that derive.py or the trainer's `derive` answers."""
+    """Maps a setting, or stores it as a fact that derive.py or the trainer's `derive` maps."""
 
     def take(self, setting, run):
         raise NotImplementedError
@@ -78,7 +78,7 @@ class nothing(Row):
 
 
 class never(Row):
-    """Octavo cannot do what the key asks for, unless the key switches it off."""
+    """Octavo does not support the key, unless its value disables the feature."""
 
     def __init__(self, why):
         self.why = why
@@ -91,7 +91,7 @@ class never(Row):
 
 
 class only(Row):
-    """Octavo does what some values of the key ask for, and refuses all others."""
+    """Octavo supports some values of the key, and refuses all others."""
 
     def __init__(self, values, why, otherwise):
         self.values, self.why, self.otherwise = values.lower().split(), why, otherwise
@@ -102,7 +102,7 @@ class only(Row):
 
 
 class without(Row):
-    """Octavo does what the key asks for, unless its value contains a word."""
+    """Octavo supports the key, unless its value contains a given word."""
 
     def __init__(self, word, why, otherwise):
         self.word, self.why, self.otherwise = word, why, otherwise

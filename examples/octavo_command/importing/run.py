@@ -1,4 +1,4 @@
-"""The settings of an imported run, and the answer to each."""
+"""The settings of an imported run, and the result for each."""
 import json
 from dataclasses import dataclass, field
 
@@ -59,7 +59,7 @@ class Run:
         return self._put(self.facts, name, value, setting)
 
     def put_flag(self, name, value, setting, why=""):
-        """Sets one of Octavo's flags, and answers the setting that it comes from."""
+        """Sets one of Octavo's flags, and maps the setting that it comes from."""
         if self._put(self.flags, name, value, setting):
             self.say(setting, MAPPED, f"{name} = {toml(value)}" + (f"; {why}" if why else ""))
 
@@ -70,7 +70,7 @@ class Run:
         return self.flags[name][0] if name in self.flags else default
 
     def answer(self, name, answer, text):
-        """Answers the setting behind a fact, if there is one."""
+        """Maps the setting behind a fact, if there is one."""
         if name in self.facts:
             self.say(self.facts[name][1], answer, text)
 

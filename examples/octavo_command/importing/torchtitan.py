@@ -79,20 +79,20 @@ ROWS = table(
     ("training.seed debug.seed", to("seed", whole)),
     ("training.deterministic debug.deterministic",
      choice("deterministic", {"true": True, "false": False}, "must be true or false")),
-    ("debug.deterministic_warn_only", nothing("no operation lacks a deterministic version")),
-    ("debug.*", never("this check does not exist here")),
+    ("debug.deterministic_warn_only", nothing("all operations have deterministic versions")),
+    ("debug.*", never("this check is not supported")),
     ("parallelism.data_parallel_shard_degree training.data_parallel_shard_degree", fact("shard", whole)),
     ("parallelism.data_parallel_replicate_degree training.data_parallel_replicate_degree",
      only("1", "no replicas of the shards", "all ranks share one copy of the weights with --zero 3")),
     ("parallelism.tensor_parallel_degree training.tensor_parallel_degree", fact("tensor_parallel", whole)),
     ("parallelism.pipeline_parallel_degree experimental.pipeline_parallel_degree",
      only("1", "no pipeline parallelism",
-          "pipeline parallelism does not exist here; use --zero 3 and --tensor-parallel")),
+          "pipeline parallelism is not supported; use --zero 3 and --tensor-parallel")),
     ("parallelism.context_parallel_degree experimental.context_parallel_degree",
      only("1", "no context parallelism",
-          "context parallelism does not exist here; use --tensor-parallel and --recompute")),
+          "context parallelism is not supported; use --tensor-parallel and --recompute")),
     ("parallelism.expert_parallel_degree parallelism.expert_tensor_parallel_degree",
-     only("1 0", "off", "expert parallelism does not exist here; ranks share weights with --zero 3")),
+     only("1 0", "off", "expert parallelism is not supported; ranks share weights with --zero 3")),
     ("parallelism.pipeline_parallel_* experimental.pipeline_parallel_* parallelism.context_parallel_* "
      "parallelism.expert_parallel_* parallelism.module_fqns_per_model_part parallelism.num_pp_microbatches",
      nothing("concerns pipeline, context and expert parallelism")),
@@ -141,7 +141,7 @@ ROWS = table(
     ("comm.*", nothing("errors name the lost rank; see docs/ranks.md")),
     ("memory_estimation.*", nothing("plan_memory computes the memory")),
     ("fault_tolerance.enable", never("lost ranks end the run; resume it with --resume auto")),
-    ("fault_tolerance.*", nothing("fault tolerance by replicas does not exist here")),
+    ("fault_tolerance.*", nothing("fault tolerance by replicas is not supported")),
     ("validation.enable", fact("validation", lambda value: not is_off(value))),
     ("validation.freq", fact("validation_freq", whole)), ("validation.steps", fact("validation_steps", whole)),
     ("validation.dataset validation.dataset_path", fact("validation_data")),
@@ -184,7 +184,7 @@ def float8_recipe(run):
     converters = run.fact("converters", [])
     wanted = "float8" in converters or "quantize.linear.float8" in converters or run.fact("float8_on")
     unknown = [name for name in converters if name not in ("float8", "quantize.linear.float8")]
-    run.answer("converters", *((REFUSED, f"{', '.join(unknown)} does not exist here") if unknown
+    run.answer("converters", *((REFUSED, f"{', '.join(unknown)} is not supported") if unknown
                                else (MAPPED, "FP8 for linear layers") if wanted else (NO_EFFECT, "none")))
     recipe, excluded = run.fact("float8_recipe", "tensorwise"), run.fact("float8_filter", [])
     for name in ("float8_on",):
@@ -234,7 +234,7 @@ def checkpoints(run):
             run.answer(name, NO_EFFECT, "checkpoints are off")
         return
     run.map("checkpoint_interval", "checkpoint-every", run.fact("checkpoint_interval"))
-    run.map("checkpoints", "resume", "auto", "as torchtitan resumes by itself")
+    run.map("checkpoints", "resume", "auto", "torchtitan resumes automatically")
     keep = run.fact("keep_last")
     if keep == 0:
         run.answer("keep_last", REFUSED, "only the newest N checkpoints are kept, and every Nth: --keep-every N")
