@@ -24,7 +24,7 @@ constexpr const char* name_of(GemmFormat format) {
   return names[static_cast<std::size_t>(format)];
 }
 
-/// Returns the bytes of an element; one of E2M1 has a byte of its own.
+/// Returns the bytes of an element. E2M1 is stored in a byte, as `Cpu` does.
 constexpr Index bytes_of(GemmFormat format) {
   constexpr std::array<Index, 5> bytes{4, 2, 1, 1, 1};
   return bytes[static_cast<std::size_t>(format)];
