@@ -235,7 +235,7 @@ class ScalingTable {
   }
 
   /// Calls `visitor(name, view)` for the state that determines casts in later steps: that of
-  /// operands with histories, and the number of casts of those that round stochastically. All
+  /// operands with histories, and the number of casts of operands that round stochastically. All
   /// others compute their scales again.
   template <class Visitor>
   void visit_state(Visitor& visitor) const {
