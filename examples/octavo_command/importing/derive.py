@@ -178,7 +178,7 @@ def fp8(run):
     recipe, formats = run.fact("fp8_recipe", "delayed"), run.fact("fp8")
     if recipe not in NAMED:
         run.answer("fp8_recipe", REFUSED, {
-            "mxfp8": "no supported GPU multiplies MX blocks; mxfp8 runs on the cpu device only",
+            "mxfp8": "GPUs multiply MX blocks only from compute capability 10.0 on; see --precision mxfp8",
         }.get(recipe, "must be delayed, tensorwise, rowwise or blockwise here"))
         run.answer("fp8", REFUSED, "its recipe is not supported")
         for name in FP8_FACTS[1:]:

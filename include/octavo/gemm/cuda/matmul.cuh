@@ -3,6 +3,7 @@
 #pragma once
 
 #include <octavo/gemm/cuda/limits.hpp>
+#include <octavo/gemm/cuda/mx_scales.cuh>
 #include <octavo/gemm/cuda/plans.cuh>
 #include <octavo/gemm/matmul.hpp>
 #include <octavo/memory/cuda/buffer.cuh>
@@ -78,7 +79,17 @@ GemmRun matmul_quantized_body(GemmAccumulation accumulation, QuantizedView<A, Ga
   key.scales_a = cublas_scales<Ga>();
   key.scales_b = cublas_scales<Gb>();
   key.fast_accumulation = accumulates_fast(accumulation, key.scales_a, key.scales_b);
-  enqueue_product(key, a.data(), b.data(), {a.scale_inverses(), b.scale_inverses()}, y, context);
+  GemmVectors scales{a.scale_inverses(), b.scale_inverses()};
+  if constexpr (std::is_same_v<Ga, PerBlock<1, 32, E8M0>>) {
+    const std::size_t bytes = matmul_workspace(a.outer(), b.outer(), a.inner(), context.limits());
+    auto* swizzled = reinterpret_cast<E8M0*>(
+        workspace_of<std::byte>(context, bytes, "a matrix product") + cublas_workspace_bytes);
+    E8M0* of_b = swizzled + swizzled_scale_count(a.outer(), ceil_divide(a.inner(), mx_block));
+    swizzle_scales(a, swizzled, context);
+    swizzle_scales(b, of_b, context);
+    scales = {swizzled, of_b};
+  }
+  enqueue_product(key, a.data(), b.data(), scales, y, context);
   return {FormatTraits<A>::name, FormatTraits<B>::name, cublas_implementation};
 }
 

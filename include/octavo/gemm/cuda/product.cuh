@@ -81,8 +81,8 @@ inline void check_cublas(cublasStatus_t status, const char* call, const GemmKey&
 /// elements of a and b back to values, null if they are not quantised, and the bias, in the
 /// result's format, null if there is none.
 struct GemmVectors {
-  const float* scales_a = nullptr;
-  const float* scales_b = nullptr;
+  const void* scales_a = nullptr;
+  const void* scales_b = nullptr;
   const void* bias = nullptr;
 };
 
