@@ -3,13 +3,16 @@
 //
 //   doctor
 //   doctor --gpu 1
+//   doctor --table "RTX 4090"
 //
 // Exit codes: 0 all checks passed, 1 a check failed, 2 invalid input.
 #include <common/flags.hpp>
 #include <doctor/cuda_checks.hpp>
 #include <doctor/machine.hpp>
+#include <doctor/table.hpp>
 
 #include <exception>
+#include <string>
 
 namespace doctor {
 namespace {
@@ -63,6 +66,18 @@ std::vector<Reference> check_cpu(Context<Cpu>& context, Report& report) {
   return references;
 }
 
+/// Prints the table of a card by name, or of the GPU here.
+void run_table(const std::string& card, int gpu) {
+  if (!card.empty()) return print_table(table_card(card));
+#if defined(OCTAVO_WITH_CUDA)
+  print_table(card_here(gpu));
+#else
+  (void)gpu;
+  throw octavo::ConfigError(
+      "--table needs a card such as --table \"RTX 4090\", because this program has no Cuda device");
+#endif
+}
+
 int run(int gpu, int threads) {
   Context<Cpu> context(threads);
   Report report;
@@ -94,6 +109,11 @@ int main(int argc, char** argv) {
   app.add_option("--threads", threads, "number of CPU threads for the cpu device; 0 uses all")
       ->check(programs::not_negative_whole())
       ->capture_default_str();
+  std::string card;
+  CLI::Option* table = app.add_option("--table", card,
+                                      "print the recipes of a card, such as \"RTX 4090\" or a "
+                                      "compute capability such as 8.9; by default, of --gpu");
+  table->expected(0, 1);
   if (const auto code = programs::parse(app, argc, argv)) return *code;
 #if !defined(OCTAVO_WITH_CUDA)
   if (app.count("--gpu") > 0) {
@@ -104,7 +124,12 @@ int main(int argc, char** argv) {
   }
 #endif
   try {
-    const int code = doctor::run(gpu, threads);
+    int code = 0;
+    if (table->count() > 0) {
+      doctor::run_table(card, gpu);
+    } else {
+      code = doctor::run(gpu, threads);
+    }
     programs::flush_output();
     return code;
   } catch (const octavo::ConfigError& error) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <doctor/findings.hpp>
+#include <doctor/table.hpp>
 
 namespace doctor {
 
@@ -10,5 +11,10 @@ namespace doctor {
 /// and FP8. If no GPU is available or supported, or `gpu` is not, a check fails with the reason.
 /// @param references  results of each recipe on the `Cpu` device
 void check_cuda(int gpu, const std::vector<Reference>& references, Report& report);
+
+/// Returns the GPU of this index, with the features that its kernels have in this program.
+/// @throws CudaError    if there is none
+/// @throws ConfigError  if Octavo does not support it
+TableCard card_here(int gpu);
 
 }  // namespace doctor

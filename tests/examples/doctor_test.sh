@@ -57,6 +57,33 @@ if grep -qE "^machine \| GPU +\| not checked" before; then
   run "--gpu where there is no Cuda device" 2 --gpu 0
   err_is_one_line_with "--gpu is for the cuda device, which is not compiled in"
 fi
+# Tables of cards need no GPU.
+table() {
+  run "the table of $1" 0 --table "$1"
+  local recipe
+  for recipe in fp32 bf16 fp8-delayed fp8-tensorwise fp8-rowwise fp8-blockwise mxfp8; do
+    local trains="no:"
+    [[ " $2 " != *" $recipe "* ]] || trains="yes"
+    grep -qE "^$recipe +\|.*\| $trains" out || fail "$1: $recipe is not '$trains'"
+  done
+}
+table "A100" "fp32 bf16"
+table "rtx 4090" "fp32 bf16 fp8-delayed fp8-tensorwise"
+table "NVIDIA H100" "fp32 bf16 fp8-delayed fp8-tensorwise fp8-rowwise fp8-blockwise"
+grep -q "CMAKE_CUDA_ARCHITECTURES=90a" out || fail "no architecture"
+table "12.0" "fp32 bf16 fp8-delayed fp8-tensorwise mxfp8"
+grep -q "compiled only" out || fail "a card that was never run is not called that"
+run "a card that does not exist" 2 --table "RTX 1"
+err_is_one_line_with "the card must be one of A100 40GB"
+run "several cards" 2 --table RTX
+err_is_one_line_with "names several cards"
+run "a card that is too old" 2 --table 7.5
+err_is_one_line_with "Octavo needs compute capability 8.0 (A100) or later, but this GPU has 7.5"
+if grep -qE "^machine \| GPU +\| not checked" before; then
+  run "a table without a card" 2 --table
+  err_is_one_line_with "--table needs a card"
+fi
+
 run "an unknown flag" 2 --gpus 1
 grep -qF "did you mean 'gpu'" err || fail "no suggestion"
 run "a number that is none" 2 --threads many
