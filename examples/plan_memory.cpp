@@ -4,6 +4,7 @@
 //   plan_memory --model llama3_8b --precision fp8-delayed --batch 1 --seq-len 8192
 //   plan_memory --model hf:FOLDER --lora 16
 //   plan_memory --model llama3_8b --all
+//   plan_memory --model llama3_small --card "RTX 4090"
 //
 // Exit codes: 0 success, 1 runtime error, 2 invalid input.
 #include <common/flags.hpp>
@@ -81,7 +82,7 @@ std::string figures_text(const Planner& planner, const Options& options, double 
   const octavo::MemoryPlan plan = planner.plan(options);
   std::string text = fmt::format(": {:.1f} GiB{}, and leaves {:.1f} GiB", gib(plan.peak),
                                  options.world > 1 ? " on each" : "", left_on(card, options, plan));
-  if (is_predictable(options) && is_of_hopper(card)) {
+  if (is_predictable(options) && is_measured(options, card)) {
     text += fmt::format("; predicted for an H200: {:.0f} tokens/s per GPU",
                         tokens_a_gpu(options) / planner.time(options, plan).step());
   }
@@ -118,16 +119,21 @@ void print_changes(const Planner& planner, const Options& options, double card) 
 void print_card(const Planner& planner, const Options& asked, double card) {
   const Options options = planner.resolved(asked, card);
   const double left = planner.left(card, options);
-  fmt::print("\na GPU with {:g} GiB: {}", card,
-             is_of_hopper(card) ? ""
-                                : "Octavo does not run on that card, only on Hopper GPUs (H100, "
-                                  "H200, GH200: 64 to 144 GiB); by its memory alone the plan ");
+  fmt::print("\n{} with {:g} GiB: ", options.card.empty() ? "a GPU" : options.card, card);
   if (left >= 0) {
     fmt::print("fits and leaves {:.1f} GiB{}\n", left, state_text(asked, options));
     return;
   }
   fmt::print("does not fit, it lacks {:.1f} GiB{}\n", -left, state_text(asked, options));
   print_changes(planner, options, card);
+}
+
+/// Prints how far Octavo is tested on a card that was named, and the precisions that it runs.
+void print_gpu(const Options& options) {
+  if (options.card.empty()) return;
+  fmt::print("\n{}: compute capability {}.{}, {}\nit trains in {}\n", options.card,
+             options.gpu.capability / 10, options.gpu.capability % 10,
+             programs::tested_on(options.gpu.capability), octavo::precisions_of(options.gpu));
 }
 
 void print_one(const Planner& planner, const Options& asked) {
@@ -141,8 +147,12 @@ void print_one(const Planner& planner, const Options& asked) {
   const octavo::MemoryPlan plan = planner.plan(options);
   print_plan(options, plan, state_remark(asked));
   if (asked.device != "cuda") return;
+  print_gpu(asked);
   for (const double card : asked.card_memory) print_card(planner, asked, card);
   fmt::print("\n{:g} GiB of each GPU are reserved for CUDA.\n", cuda_gib(options));
+  if (options.gpu.capability != 90) {
+    fmt::print("\nNo time is predicted, because no step was measured on this GPU.\n");
+  }
   if (!is_predictable(options)) return;
   if (fits_one(options, plan)) {
     print_prediction(options, planner.time(options, plan));
@@ -155,7 +165,7 @@ void print_one(const Planner& planner, const Options& asked) {
 std::string fitting(const Options& options, const octavo::MemoryPlan& plan) {
   std::string cards;
   for (const double card : options.card_memory) {
-    if (is_of_hopper(card) && left_on(card, options, plan) >= 0)
+    if (left_on(card, options, plan) >= 0)
       cards += fmt::format("{}{:g}", cards.empty() ? "" : " ", card);
   }
   return cards.empty() ? "none" : cards;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <common/flags.hpp>
+#include <common/gpu_cards.hpp>
 #include <common/paths.hpp>
 #include <common/presets.hpp>
 #include <octavo/io/hugging_face_config.hpp>
@@ -55,6 +56,8 @@ struct Options {
   /// Returns the number of tensor-parallel groups.
   [[nodiscard]] int groups() const { return world / tensor_parallel; }
   std::vector<double> card_memory{80, 141};
+  std::string card;         ///< name of a GPU; empty: H100 and H200
+  octavo::GpuFeatures gpu;  ///< of that card
   bool all = false;
 };
 
@@ -158,6 +161,8 @@ inline void declare(CLI::App& app, Options& options) {
   add("--threads", options.threads, "number of CPU threads for the cpu device; 0 uses all")
       ->check(not_negative_whole());
   add("--card-memory", options.card_memory, "GPU memory in GiB; repeatable")->check(above_zero());
+  app.add_option("--card", options.card,
+                 "plan for this GPU, such as \"RTX 4090\"; by default, for an H100 and an H200");
   app.add_flag(
       "--all", options.all,
       "print one line for every combination of precision, recompute policy, weight copies, "
@@ -182,8 +187,21 @@ inline void make_consistent(const CLI::App& app, Options& options) {
                                        "--with-cudnn and --own-attention exclude each other; pass "
                                        "only one");
   programs::require_device(app, options.device, octavo::Cpu::name, {"--threads"});
-  programs::require_device(app, options.device, octavo::Cuda::name,
-                           {"--with-cudnn", "--own-attention", "--deterministic", "--card-memory"});
+  programs::require_device(
+      app, options.device, octavo::Cuda::name,
+      {"--with-cudnn", "--own-attention", "--deterministic", "--card-memory", "--card"});
+  if (options.card.empty()) return;
+  const std::vector<programs::GpuCard> cards = programs::cards_named(options.card);
+  if (app.count("--card-memory") == 0) options.card_memory.clear();
+  for (const programs::GpuCard& card : cards) {
+    octavo::require<octavo::ConfigError>(card.capability == cards.front().capability, "--card '",
+                                         options.card, "' names several GPUs, such as ",
+                                         cards.front().name, " and ", card.name,
+                                         "; pass the name of one");
+    if (app.count("--card-memory") == 0) options.card_memory.push_back(card.gib);
+  }
+  if (cards.size() == 1) options.card = cards.front().name;
+  options.gpu = octavo::features_of(cards.front().capability);
 }
 
 /// Throws if --lora or --tensor-parallel does not support the model.
@@ -236,6 +254,8 @@ inline Request request_of(const Options& options) {
   if (options.device == octavo::Cpu::name) {
     request.cpu = octavo::Context<octavo::Cpu>(options.threads);
   }
+  request.cuda.gpu = options.gpu;
+  request.cuda.card = options.card.empty() ? "an H100 or H200" : "the GPU " + options.card;
   request.cuda.cudnn = options.cudnn;
   request.cuda.deterministic = options.deterministic;
   return request;

@@ -228,10 +228,11 @@ inline double tokens_a_gpu(const Options& options) {
          options.tensor_parallel;
 }
 
-/// Whether steps of this kind were measured; those in FP32, with adapters, or in a precision
-/// without a name were not.
+/// Whether steps of this kind were measured; those in FP32, with adapters, in a precision without
+/// a name, or on GPUs other than Hopper's were not.
 inline bool is_predictable(const Options& options) {
-  return options.precision != "fp32" && options.lora == 0 && is_named(options.precision);
+  return options.gpu.capability == 90 && options.precision != "fp32" && options.lora == 0 &&
+         is_named(options.precision);
 }
 
 inline void print_prediction(const Options& options, const Prediction& time) {

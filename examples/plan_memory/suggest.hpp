@@ -25,9 +25,10 @@ inline double left_on(double card, const Options& options, const octavo::MemoryP
   return card - cuda_gib(options) - static_cast<double>(plan.peak) / bytes_in_gib;
 }
 
-/// Whether a Hopper GPU, the only kind that Octavo runs on, has this many GiB: those have 64 to
-/// 144.
-inline bool is_of_hopper(double card) { return card >= 60 && card <= 150; }
+/// Whether steps were measured on GPUs of this kind, Hopper, which have 64 to 144 GiB.
+inline bool is_measured(const Options& options, double card) {
+  return options.gpu.capability == 90 && card >= 60 && card <= 150;
+}
 
 /// Whether a plan fits one of the GPUs in --card-memory.
 inline bool fits_one(const Options& options, const octavo::MemoryPlan& plan) {

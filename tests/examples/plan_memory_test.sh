@@ -95,18 +95,22 @@ is "weights" "$(bytes weights) == bf16_weights"
 # Two FP8 copies of all that multiplies but the head.
 is "quantised weights" "$(bytes 'quantised weights') == 2 * 32 * 4096 * (6144 + 4096 + 3 * 14336)"
 is "activations" "$(bytes activations) < bf16_activations"
-not_hopper="Octavo does not run on that card, only on Hopper GPUs \(H100, H200, GH200: 64 to 144 GiB\)"
-grep -qE "^a GPU with 1000 GiB: $not_hopper; by its memory alone the plan fits and leaves [0-9.]+ GiB" out ||
-  fail "1000 GiB are enough"
-grep -qE "^a GPU with 10 GiB: $not_hopper; by its memory alone the plan does not fit" out || fail "10 GiB are not enough"
-run "cards that are not Hopper" 0 --model llama_tiny --card-memory 24 --card-memory 40 --card-memory 192
-[ "$(grep -cE "^a GPU with (24|40|192) GiB: $not_hopper; " out)" -eq 3 ] || fail "it is not said"
-run "cards that are" 0 --model llama_tiny --card-memory 64 --card-memory 80 --card-memory 94 --card-memory 96 \
-  --card-memory 141 --card-memory 144
-[ "$(grep -cE "^a GPU with [0-9]+ GiB: fits and leaves" out)" -eq 6 ] || fail "they would not do"
-run "a table for cards that are not Hopper" 0 --model llama_tiny --card-memory 24 --all
-awk -F'|' '/^(fp|bf)[a-z0-9-]+ +\| (none|norms|swiglu|ffn|block) /{gsub(/ /, "", $16); ++lines; if ($16 != "none") bad = 1}
-  END {exit bad || lines < 100}' out || fail "plans that fit them"
+grep -qE "^a GPU with 1000 GiB: fits and leaves [0-9.]+ GiB" out || fail "1000 GiB are enough"
+grep -qE "^a GPU with 10 GiB: does not fit" out || fail "10 GiB are not enough"
+run "cards of a size" 0 --model llama_tiny --card-memory 24 --card-memory 64 --card-memory 192
+[ "$(grep -cE "^a GPU with [0-9]+ GiB: fits and leaves" out)" -eq 3 ] || fail "they would not do"
+run "a card by its name" 0 --model llama3_small --card "nvidia rtx 4090"
+grep -qE "^RTX 4090: compute capability 8.9, " out || fail "the card is not described"
+grep -qE "^it trains in fp32, bf16, fp8-delayed, .*fp8-tensorwise$" out || fail "its precisions are not listed"
+grep -qE "^RTX 4090 with 24 GiB: (fits|does not fit)" out || fail "its size is not known"
+grep -q PREDICTION out && fail "a prediction of a card that was not measured"
+grep -qF "No time is predicted, because no step was measured on this GPU." out || fail "it is not said"
+run "two sizes of a card" 0 --model llama3_small --precision bf16 --card A100
+[ "$(grep -cE "^A100 with (40|80) GiB: " out)" -eq 2 ] || fail "not both sizes"
+refused "a precision that a card lacks" "the GPU A100 40GB has no FP8 products; use fp32 or bf16" --card "A100 40GB"
+run "blocks that a B200 has" 0 --model llama3_8b --precision mxfp8 --card B200
+refused "a card that does not exist" "the card must be one of A100 40GB" --card "RTX 1"
+refused "several cards" "names several GPUs" --card RTX
 run "a plan that fits no card" 0 --model llama3_70b
 grep -q PREDICTION out && fail "a prediction of what does not fit"
 grep -qF "No time is predicted, because the plan does not fit on any of these GPUs." out || fail "it is not said"
@@ -525,7 +529,7 @@ for model in llama_tiny llama3_small llama3_8b llama3_70b; do
       [ "$(grep -cE "$line" out)" -eq 100 ] || fail "not 100 choices with $moments moments and offload $place"
     done
   done
-  grep -qE '^mxfp8 +\| no GPU' out || fail "MX blocks are not refused"
+  grep -qE '^mxfp8 +\| an H100 or H200 has no mxfp8 products' out || fail "MX blocks are not refused"
 done
 run "a plan of gpt2_1558m" 0 --model gpt2_1558m --seq-len 1024
 grep -qF "gpt2_1558m: 1557611200 parameters" out || fail "not the parameters of GPT-2 XL"
@@ -675,7 +679,7 @@ refused "a head chunk that is no number" "is not a whole number from 0" --head-c
 refused "too many tokens" "is too large" --batch 2000000000 --seq-len 2000000000
 refused "no precision serves it" "has positions for 1024 tokens" --all --precision fp8-delayed \
   --model gpt2_1558m --seq-len 1030
-refused "MX blocks on a GPU" "choose --precision fp8-blockwise, or --device cpu" --precision mxfp8
+refused "MX blocks on a GPU" "an H100 or H200 has no mxfp8 products; use fp32, bf16" --precision mxfp8
 run "MX blocks on the cpu" 0 --model llama_tiny --precision mxfp8 --device cpu --seq-len 64
 
 finish
