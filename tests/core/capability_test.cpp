@@ -10,7 +10,7 @@ using namespace octavo;
 
 TEST(Capability, OldGpusAreRefusedInOneLine) {
   EXPECT_EQ(capability_refusal(75),
-            "Octavo needs compute capability 8.0 (A100) or later, but this GPU has 7.5");
+            "Octavo needs compute capability 8.0 (A100) or later, but the GPU has 7.5");
   for (const int capability : {80, 86, 87, 89, 90, 100, 103, 110, 120, 121}) {
     EXPECT_EQ(capability_refusal(capability), "") << capability;
   }

@@ -78,7 +78,7 @@ err_is_one_line_with "the card must be one of A100 40GB"
 run "several cards" 2 --table RTX
 err_is_one_line_with "names several cards"
 run "a card that is too old" 2 --table 7.5
-err_is_one_line_with "Octavo needs compute capability 8.0 (A100) or later, but this GPU has 7.5"
+err_is_one_line_with "Octavo needs compute capability 8.0 (A100) or later, but the GPU has 7.5"
 if grep -qE "^machine \| GPU +\| not checked" before; then
   run "a table without a card" 2 --table
   err_is_one_line_with "--table needs a card"

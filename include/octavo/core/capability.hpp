@@ -86,7 +86,7 @@ inline constexpr int least_capability = 80;
 inline std::string capability_refusal(int capability) {
   if (capability >= least_capability) return {};
   return message("Octavo needs compute capability ", least_capability / 10, ".",
-                 least_capability % 10, " (A100) or later, but this GPU has ", capability / 10, ".",
+                 least_capability % 10, " (A100) or later, but the GPU has ", capability / 10, ".",
                  capability % 10);
 }
 

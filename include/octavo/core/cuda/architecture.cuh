@@ -53,7 +53,7 @@ inline KernelArchitecture ask_kernel_architecture(int gpu, const DeviceLimits<Cu
   require<ConfigError>(
       status != cudaErrorNoKernelImageForDevice && status != cudaErrorInvalidDeviceFunction,
       limits.card, " has compute capability ", capability / 10, ".", capability % 10,
-      ", but this program is compiled for other GPUs; build it with CMAKE_CUDA_ARCHITECTURES=",
+      ", but the program is compiled for other GPUs; build it with CMAKE_CUDA_ARCHITECTURES=",
       architecture_for(capability));
   check(status, "the launch of the first kernel", " on ", limits.card);
   check(copied, "cudaMemcpy");
