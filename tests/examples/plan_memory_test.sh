@@ -257,7 +257,7 @@ of_cuda=()
 for world in 1 4; do
   run "what $world GPUs leave" 0 --model llama3_8b --world "$world" --card-memory 900
   reserve=$(sed -nE 's/^([0-9.]+) GiB of each GPU are reserved for CUDA\.$/\1/p' out)
-  awk -v left="$(sed -nE 's/^a GPU with 900 GiB: .* fits and leaves ([0-9.]+) GiB.*/\1/p' out)" -v reserve="$reserve" \
+  awk -v left="$(sed -nE 's/^a GPU with 900 GiB: fits and leaves ([0-9.]+) GiB.*/\1/p' out)" -v reserve="$reserve" \
     -v peak="$(bytes peak)" 'BEGIN {rest = 900 - left - reserve - peak / 2^30; exit !(rest > -0.1 && rest < 0.1)}' ||
     fail "of 900 GiB it takes $(bytes peak) bytes, and CUDA $reserve GiB"
   of_cuda+=("${reserve/./}")
@@ -521,12 +521,12 @@ block $((4 + 80 * 11))"
 run_limit=120  # 600 plans of 80 blocks
 for model in llama_tiny llama3_small llama3_8b llama3_70b; do
   run "all of $model" 0 --model "$model" --all
-  # With moments of each format, in each place: FP32 and BF16 in 5 policies, 9 FP8 precisions with 2 kinds of
+  # With moments of each format, in each place: FP32 and BF16 in 5 policies, 10 FP8 precisions with 2 kinds of
   # copies, too.
   for moments in fp32 bf16 8bit; do
     for place in none optimizer; do
       line="^(fp|bf)[a-z0-9-]+ +\| (none|norms|swiglu|ffn|block) +\| (kept|remade) +\| (fp32|bf16|none) +\| $moments +\| $place "
-      [ "$(grep -cE "$line" out)" -eq 100 ] || fail "not 100 choices with $moments moments and offload $place"
+      [ "$(grep -cE "$line" out)" -eq 110 ] || fail "not 110 choices with $moments moments and offload $place"
     done
   done
   grep -qE '^mxfp8 +\| an H100 or H200 has no mxfp8 products' out || fail "MX blocks are not refused"
@@ -631,7 +631,7 @@ for model in hf:own/none none.json; do
 done
 refused "a folder without hf:" "hf:FOLDER" --model own
 
-refused "an unknown precision" "fp8-delayed, fp8-tensorwise" --precision fp9
+refused "an unknown precision" "fp8-tensorwise, fp8-rowwise" --precision fp9
 refused "an unknown device" "--device: 'gpu' is not one of cpu, cuda; did you mean 'cuda'?" --device gpu
 refused "an unknown policy" "none, norms, swiglu, ffn, block" --recompute some
 refused "both ways of attention" "exclude each other" --with-cudnn --own-attention
