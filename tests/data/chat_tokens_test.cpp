@@ -15,6 +15,7 @@
 #include <fstream>
 #include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -99,6 +100,19 @@ TEST(ChatTokens, AreThoseOfTransformers) {
                                                   {"gemma", "<end_of_turn>"}};
     EXPECT_EQ(encoder.end_of_turn(), tokenizer.special_token(ends.at(of_template["tokenizer"])));
   }
+}
+
+TEST(ChatTokens, OfGeneratedAnswersLoseTheirReasoningAfterTheNextQuestion) {
+  const BytePairTokenizer tokenizer = tokenizer_named("chatml");
+  const ChatEncoder encoder(chat_template("qwen3"), tokenizer);
+  Chat chat{{"user", "Where?"},
+            {"assistant", "", tokenizer.encode("<think>\nRain\n</think>\n\nHere.")}};
+  EXPECT_TRUE(
+      has(tokenizer.decode(encoder.encode(chat).tokens), "<think>\nRain\n</think>\n\nHere."));
+  chat.push_back({"user", "Really?"});
+  EXPECT_EQ(tokenizer.decode(encoder.encode_prompt(chat)),
+            "<|im_start|>user\nWhere?<|im_end|>\n<|im_start|>assistant\nHere.<|im_end|>\n"
+            "<|im_start|>user\nReally?<|im_end|>\n<|im_start|>assistant\n");
 }
 
 TEST(ChatTokens, OfMessagesHoldNoSpecialTokens) {
@@ -219,8 +233,8 @@ TEST_F(TemplateFile, ThatIsNoneIsRefused) {
   EXPECT_TRUE(has(refused(R"({"assistant": {}, "special_tokens": [""]})"), "has no name"));
   EXPECT_TRUE(has(refused(R"({"assistant": {}} x)"), "continues after"));
   EXPECT_TRUE(has(error_of<ConfigError>([] { (void)chat_template("llama2"); }),
-                  "no chat template 'llama2'; use chatml, smollm2, qwen2.5, llama3, mistral, "
-                  "mistral-v0.3, gemma, gemma3, or a file"));
+                  "no chat template 'llama2'; use chatml, smollm2, qwen2.5, qwen3, llama3, "
+                  "mistral, mistral-v0.3, gemma, gemma3, or a file"));
 }
 
 TEST_F(TemplateFile, ThatTheTokenizerCannotServeIsRefused) {

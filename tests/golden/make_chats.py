@@ -21,6 +21,44 @@ CHATML = """{% for message in messages %}DEFAULT{{'<|im_start|>' + message['role
 message['role'] == 'assistant' %}{% generation %}{{message['content'] + '<|im_end|>'}}{% endgeneration %}\
 {% else %}{{message['content'] + '<|im_end|>'}}{% endif %}{{'\\n'}}{% endfor %}\
 {% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
+# Of the published template, without tools; with generation marks.
+QWEN3 = """{%- if messages[0].role == 'system' %}
+    {{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}
+{%- endif %}
+{%- set ns = namespace(multi_step_tool=true, last_query_index=messages|length - 1) %}
+{%- for message in messages[::-1] %}
+    {%- set index = (messages|length - 1) - loop.index0 %}
+    {%- if ns.multi_step_tool and message.role == "user" and not(message.content.startswith('<tool_response>') and \
+message.content.endswith('</tool_response>')) %}
+        {%- set ns.multi_step_tool = false %}
+        {%- set ns.last_query_index = index %}
+    {%- endif %}
+{%- endfor %}
+{%- for message in messages %}
+    {%- if (message.role == "user") or (message.role == "system" and not loop.first) %}
+        {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}
+    {%- elif message.role == "assistant" %}
+        {%- set content = message.content %}
+        {%- set reasoning_content = '' %}
+        {%- if '</think>' in message.content %}
+            {%- set content = message.content.split('</think>')[-1].lstrip('\\n') %}
+            {%- set reasoning_content = message.content.split('</think>')[0].rstrip('\\n').split('<think>')[-1].lstrip('\\n') %}
+        {%- endif %}
+        {{- '<|im_start|>' + message.role + '\\n' }}
+        {%- generation %}
+        {%- if loop.index0 > ns.last_query_index and (loop.last or (not loop.last and reasoning_content)) %}
+            {{- '<think>\\n' + reasoning_content.strip('\\n') + '\\n</think>\\n\\n' + content.lstrip('\\n') }}
+        {%- else %}
+            {{- content }}
+        {%- endif %}
+        {{- '<|im_end|>' }}
+        {%- endgeneration %}
+        {{- '\\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+{%- endif %}"""
 LLAMA3 = """{% for message in messages %}{% if loop.index0 == 0 %}{{ bos_token }}{% endif %}\
 {{'<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n'}}{% if message['role'] == \
 'assistant' %}{% generation %}{{message['content'] | trim + '<|eot_id|>'}}{% endgeneration %}\
@@ -121,6 +159,7 @@ You are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>
 '}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant
 ' }}{% endif %}"""),
     "qwen2.5": ("chatml", chatml(QWEN25), None),
+    "qwen3": ("chatml", QWEN3, None),
     "llama3": ("llama3", LLAMA3, """{% set loop_messages = messages %}{% for message in loop_messages %}\
 {% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n'+ message['content'] | \
 trim + '<|eot_id|>' %}{% if loop.index0 == 0 %}{% set content = bos_token + content %}{% endif %}\
@@ -154,6 +193,13 @@ CHATS = [
     chat(("system", " Be plain. \n"), ("user", "  The rain\n"), ("assistant", " in Spain\n"), ("user", "stays?"),
          ("assistant", "\u4f60 mainly")),
     chat(("user", "the"), ("assistant", "plain"), ("user", ""), ("assistant", "")),
+    chat(("user", "Where?"), ("assistant", "<think>\nThe rain.\n</think>\n\nIn Spain."), ("user", "Really?"),
+         ("assistant", "<think>\n\n\nIn the plain\n\n</think>\n\n\n Yes.\n")),
+    chat(("user", "Where?"), ("assistant", "<think>a</think>b"), ("assistant", "c"), ("assistant", "d")),
+    chat(("assistant", "<think>x</think>y"), ("user", "<tool_response>r</tool_response>"), ("assistant", "plain")),
+    chat(("user", "x"), ("assistant", "no <think>u</think> y <think>z</think>w"),
+         ("user", "<tool_response>r</tool_response>"), ("assistant", "<think>\n</think>\nv"), ("user", "<tool_response>"),
+         ("assistant", "</think>"), ("user", "<tool_response></tool_response>")),
 ]
 
 

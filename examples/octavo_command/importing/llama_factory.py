@@ -80,8 +80,8 @@ ROWS = table(
     ("task task_dir batch_size lang n_shot save_dir download_mode", nothing("concerns evaluation; see evaluate")),
 )
 
-TEMPLATES = {"llama3": "llama3", "qwen": "qwen2.5", "qwen3_nothink": "chatml", "chatml": "chatml", "smollm2": "smollm2",
-             "gemma": "gemma", "gemma2": "gemma", "gemma3": "gemma3"}
+TEMPLATES = {"llama3": "llama3", "qwen": "qwen2.5", "qwen3": "qwen3", "qwen3_nothink": "chatml",
+             "chatml": "chatml", "smollm2": "smollm2", "gemma": "gemma", "gemma2": "gemma", "gemma3": "gemma3"}
 # The columns of each form that finetune_llama reads.
 COLUMNS = {"alpaca": {"prompt": ["instruction"], "query": ["input"], "response": ["output"], "system": ["system"],
                       "history": ["history"]},

@@ -52,6 +52,9 @@ struct ChatTemplate {
   /// Text between an initial system message and the first user message, if the system message is
   /// part of the first user message. If missing, a system message is a separate turn.
   std::optional<std::string> system_separator{};
+  /// Answers begin with reasoning between <think> and </think>, which is omitted from all answers
+  /// before the last question.
+  bool has_reasoning = false;
   bool alternates = false;     ///< user and assistant must alternate, beginning with the user
   bool trims_content = false;  ///< removes white space around all contents
   /// Names of special tokens of the tokenizer. In the strings of the template, these names are
@@ -71,6 +74,13 @@ inline ChatTemplate chatml(std::string name, std::optional<std::string> default_
                       .special_tokens = {"<|im_start|>", "<|im_end|>"}};
   for (const std::string role : chat_roles)
     result.turns[role] = {"<|im_start|>" + role + "\n", "<|im_end|>"};
+  return result;
+}
+
+/// Source: the chat_template in tokenizer_config.json of Qwen3-8B.
+inline ChatTemplate qwen3_chat() {
+  ChatTemplate result = chatml("qwen3", {});
+  result.has_reasoning = true;
   return result;
 }
 
@@ -138,6 +148,8 @@ class ChatTemplateReader {
         template_.trims_content = json_.boolean();
       } else if (key == "system_separator") {
         template_.system_separator = json_.string();
+      } else if (key == "has_reasoning") {
+        template_.has_reasoning = json_.boolean();
       } else if (key == "alternates") {
         template_.alternates = json_.boolean();
       } else if (key == "special_tokens") {
@@ -206,12 +218,15 @@ inline std::string_view stripped(std::string_view text) {
 }  // namespace detail
 
 /// The names of the templates that `chat_template` returns.
-inline constexpr std::array chat_template_names{"chatml",  "smollm2",      "qwen2.5", "llama3",
-                                                "mistral", "mistral-v0.3", "gemma",   "gemma3"};
+inline constexpr std::array chat_template_names{"chatml",       "smollm2", "qwen2.5",
+                                                "qwen3",        "llama3",  "mistral",
+                                                "mistral-v0.3", "gemma",   "gemma3"};
 
 /// Returns the chat template of a name, or reads one from a JSON file:
 /// - `chatml`: no default system message, as Qwen3 without tools and without thinking
 /// - `smollm2`, `qwen2.5`: ChatML with the default system messages of those models
+/// - `qwen3`: Qwen3 with thinking, without tools; an answer may begin with reasoning, such as
+///   "<think>\nreasoning\n</think>\n\nanswer"
 /// - `llama3`: Llama 3; later versions (from 3.1) differ, because they put dates into the system
 ///   message
 /// - `mistral`: Mistral-7B-Instruct v0.1 and v0.2; the first user message begins with the system
@@ -226,6 +241,7 @@ inline constexpr std::array chat_template_names{"chatml",  "smollm2",      "qwen
 /// @throws IoError      naming file and byte, if the file cannot be read or has other members
 [[nodiscard]] inline ChatTemplate chat_template(const std::string& name) {
   if (name == "chatml") return detail::chatml(name, {});
+  if (name == "qwen3") return detail::qwen3_chat();
   if (name == "llama3") return detail::llama3_chat();
   if (name == "mistral") return detail::mistral_chat();
   if (name == "mistral-v0.3") return detail::mistral_v3_chat();

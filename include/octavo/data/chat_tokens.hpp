@@ -5,6 +5,7 @@
 #include <octavo/core/context.hpp>
 #include <octavo/core/device.hpp>
 #include <octavo/core/error.hpp>
+#include <octavo/data/chat_reasoning.hpp>
 #include <octavo/data/chat_template.hpp>
 #include <octavo/data/tokenizer.hpp>
 
@@ -195,11 +196,31 @@ class ChatEncoder {
                            template_.name, ": a user message must follow the system message");
     }
     require_roles(chat);
+    std::vector<ChatMessage> reasoned;
+    if (template_.has_reasoning) chat = reasoned = with_reasoning(chat);
     if (template_.default_system.has_value() && chat.front().role != "system")
       add_message({"system", *template_.default_system}, "", pieces);
     for (std::size_t i = 0; i < chat.size(); ++i)
       add_message(chat[i], i == 0 ? std::string_view(system) : "", pieces);
     return pieces;
+  }
+
+  /// Returns the chat with the reasoning of its answers as the template writes it.
+  [[nodiscard]] std::vector<ChatMessage> with_reasoning(std::span<const ChatMessage> chat) const {
+    std::vector<ChatMessage> result(chat.begin(), chat.end());
+    const std::size_t current = detail::behind_last_question(chat);
+    for (std::size_t i = 0; i < result.size(); ++i) {
+      ChatMessage& message = result[i];
+      if (message.role != "assistant") continue;
+      if (message.tokens.has_value()) {
+        if (i >= current) continue;  // as generated
+        message.content = tokenizer_.decode(*message.tokens, TextPosition::after_special_token);
+        message.tokens.reset();
+      }
+      message.content =
+          detail::with_reasoning(message.content, i >= current, i + 1 == result.size());
+    }
+    return result;
   }
 
   void require_roles(std::span<const ChatMessage> chat) const {
