@@ -1,4 +1,5 @@
-/// @file Counter-based random numbers. A number is a pure function of seed, stream and position, so
+/// @file
+/// Counter-based random numbers. A number is a pure function of seed, stream and position, so
 /// it does not depend on the order of draws or the number of threads.
 #pragma once
 

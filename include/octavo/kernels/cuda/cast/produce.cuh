@@ -1,4 +1,5 @@
-/// @file Writing of operands. A kernel whose result is an operand defines a source and calls
+/// @file
+/// Writing of operands. A kernel whose result is an operand defines a source and calls
 /// `produce`; more complex kernels, such as RMSNorm, call `write_operand` with one function that
 /// writes the values and one that writes the copies.
 #pragma once
