@@ -3,6 +3,7 @@
 #pragma once
 
 #include <octavo/octavo.hpp>
+#include <plan_memory/experts_layout.hpp>
 #include <plan_memory/shape.hpp>
 
 #include <algorithm>
@@ -23,6 +24,7 @@ class ProjectionLayout {
   static constexpr bool multiplies_quantized = octavo::QuantizedPrecision<Base>;
 
   /// Adds the layer to the manifest and the scaling table.
+  /// @param out  output features of the layer, or of one expert
   /// @throws ConfigError  if the precision does not support the sizes
   void declare_layer(const std::string& name, octavo::LayerRegistry<D> registry, Index in,
                      Index out, const octavo::LinearUse& use) {
@@ -33,7 +35,7 @@ class ProjectionLayout {
         "; choose --precision ", multiple > 16 ? "fp8-tensorwise" : "bf16");
     registry_ = registry;
     in_ = in;
-    out_ = out;
+    out_ = use.experts == 0 ? out : use.experts * out;
     octavo::LayerScratch<D> of_placeholder;
     registry.scratch = &of_placeholder;
     const std::size_t first = registry.manifest->entries().size();
@@ -43,7 +45,7 @@ class ProjectionLayout {
       registry.manifest->entry(i).out = out;
     }
     if constexpr (Layer::frozen && multiplies_quantized) {
-      const Index tokens = use.tokens == 0 ? registry_.batch.rows() : use.tokens;
+      const Index tokens = use.rows(registry_.batch.rows());
       reserve_cast<octavo::OperandKind::input>(tokens, in);
       reserve_cast<octavo::OperandKind::output_gradient>(tokens, out);
     }
@@ -51,14 +53,16 @@ class ProjectionLayout {
 
   void declare(const std::string& name, const octavo::LayerRegistry<D>& registry, Index in,
                Index out, bool has_bias, octavo::LinearUse use = {}) {
-    weight_.declare(name + ".weight", out, in, {});
+    weight_.declare(name + ".weight", std::max(use.experts, 1) * out, in, {});
     weight_.is_overwritten = true;
     weight_.matrices = use.matrices(out);
     if (has_bias) bias_.emplace().declare(name + ".bias", 1, out, {});
     use.bias = has_bias;
     declare_layer(name, registry, in, out, use);
     weight_.operand = layer_.weight_by_one_scale();
-    if constexpr (Layer::frozen) adapter_.declare(name, registry, use, in, out);
+    if constexpr (Layer::frozen) {
+      if (use.experts == 0) adapter_.declare(name, registry, use, in, out);
+    }
   }
 
   void set_part(const octavo::ParameterPart& part) { weight_.part = part; }
@@ -144,6 +148,7 @@ class BlockLayout {
   using Output = ProjectionLayout<typename P::template Of<octavo::LinearRole::output>, D>;
   using Up = ProjectionLayout<typename P::template Of<octavo::LinearRole::gate_up>, D>;
   using Down = ProjectionLayout<typename P::template Of<octavo::LinearRole::down>, D>;
+  using Experts = ExpertsLayout<Up, Down, T, D>;
   using Run = octavo::FlatParameters<T, T, D>;
 
   /// Allocates weights and their quantised copies.
@@ -169,8 +174,12 @@ class BlockLayout {
     typename Qkv::Layer::InputMemory().take_transient(arena, tokens, sizes.hidden);
     typename Output::Layer::InputMemory().take_row_major(arena, kind, tokens,
                                                          sizes.attention_columns());
-    typename Up::Layer::InputMemory().take_transient(arena, tokens, sizes.hidden);
-    typename Down::Layer::InputMemory().take_transient(arena, tokens, sizes.ffn);
+    if (sizes.experts != 0) {
+      Experts::take_shared(arena, sizes, tokens);
+    } else {
+      typename Up::Layer::InputMemory().take_transient(arena, tokens, sizes.hidden);
+      typename Down::Layer::InputMemory().take_transient(arena, tokens, sizes.ffn);
+    }
     take_saved_where(arena, sizes, tokens,
                      [&](octavo::Recompute dropped_from) { return recompute >= dropped_from; });
     (void)arena.template take<T>(kind, tokens / sizes.degree * sizes.hidden);
@@ -179,7 +188,10 @@ class BlockLayout {
           take_scratch<Qkv, Output>(arena, tokens, sizes.qkv_columns(), sizes.attention_columns(),
                                     sizes);
         },
-        [&] { take_scratch<Up, Down>(arena, tokens, sizes.wide_columns(), sizes.ffn, sizes); });
+        [&] {
+          if (sizes.experts != 0) return Experts::take_scratch(arena, sizes, tokens);
+          take_scratch<Up, Down>(arena, tokens, sizes.wide_columns(), sizes.ffn, sizes);
+        });
   }
 
   /// Allocates the activations that the block saves for the backward.
@@ -203,6 +215,7 @@ class BlockLayout {
     output_.visit_bias(visitor);
     if (post_norms_[0].has_value()) post_norms_[0]->visit(visitor);
     mlp_norm_.visit(visitor);
+    if (router_.has_value()) visitor(*router_);
     up_.visit_weight(visitor);
     down_.visit_weight(visitor);
     up_.visit_bias(visitor);
@@ -250,6 +263,7 @@ class BlockLayout {
     using enum octavo::LoraTarget;
     const Index gate = sizes.gated_mlp ? sizes.ffn : 0;
     mlp_norm_.declare(name + ".mlp_norm", sizes);
+    if (sizes.experts != 0) return declare_experts(sizes, name, registry, recomputation);
     if (sizes.post_norms) post_norms_[1].emplace().declare(name + ".mlp_post_norm", sizes);
     up_.declare(name + ".gate_up", registry, sizes.hidden, sizes.wide_columns(), sizes.linear_bias,
                 {.recomputed = recomputation.drops(octavo::Recompute::ffn),
@@ -262,6 +276,26 @@ class BlockLayout {
     const auto degree = static_cast<int>(sizes.degree);
     up_.set_part(octavo::ParameterPart::rows(degree, registry.place, {sizes.ffn, gate, 0}));
     down_.set_part(octavo::ParameterPart::columns(degree, registry.place, sizes.hidden));
+  }
+
+  void declare_experts(const BlockSizes& sizes, const std::string& name,
+                       const octavo::LayerRegistry<D>& registry,
+                       octavo::Recomputation recomputation) {
+    using enum octavo::LoraTarget;
+    if constexpr (Up::Layer::frozen) octavo::detail::check_lora_of_experts(name, registry.lora);
+    registry.expert_loss->add_router(sizes.experts, sizes.balance_coefficient);
+    router_.emplace().declare(name + ".router.weight", sizes.experts, sizes.hidden, {});
+    router_->is_overwritten = true;
+    const auto experts = static_cast<int>(sizes.experts);
+    const auto choices = static_cast<int>(sizes.choices);
+    up_.declare(name + ".experts.gate_up", registry, sizes.hidden, sizes.wide_columns(), false,
+                {.recomputed = recomputation.drops(octavo::Recompute::ffn),
+                 .experts = experts,
+                 .choices = choices,
+                 .parts = {{{gate_proj, sizes.ffn}, {up_proj, sizes.ffn}}}});
+    down_.declare(
+        name + ".experts.down", registry, sizes.ffn, sizes.hidden, false,
+        {.recomputed = recomputation.runs_forward_again(), .experts = experts, .choices = choices});
   }
 
   /// Allocates the activations in `wanted`, according to the first policy that drops each.
@@ -294,6 +328,21 @@ class BlockLayout {
     }
     take_post_norm();
     if (wanted(Recompute::block)) take_statistics();
+    if (sizes.experts != 0) {
+      Experts::take_saved(arena, sizes, tokens, wanted);
+    } else {
+      take_saved_mlp(arena, sizes, tokens, wanted);
+    }
+    take_post_norm();
+    if (!wanted(Recompute::block)) return;
+    take_statistics();
+    (void)arena.template take<T>(kind, tokens / sizes.degree * sizes.hidden);
+  }
+
+  template <class Wanted>
+  static void take_saved_mlp(octavo::Arena<D>& arena, const BlockSizes& sizes, Index tokens,
+                             const Wanted& wanted) {
+    using octavo::Recompute;
     if (wanted(Recompute::norms)) {
       typename Up::Layer::InputMemory().take_kept(arena, tokens, sizes.hidden);
     }
@@ -301,10 +350,6 @@ class BlockLayout {
       typename Down::Layer::InputMemory().take_kept(arena, tokens, sizes.ffn);
     }
     if (wanted(Recompute::ffn)) (void)arena.template take<T>(kind, tokens * sizes.wide_columns());
-    take_post_norm();
-    if (!wanted(Recompute::block)) return;
-    take_statistics();
-    (void)arena.template take<T>(kind, tokens / sizes.degree * sizes.hidden);
   }
 
   /// Allocates the memory for the backward of one half of the block.
@@ -340,6 +385,7 @@ class BlockLayout {
   Output output_;
   NormLayout<T, D> mlp_norm_;
   std::array<std::optional<NormLayout<T, D>>, 2> post_norms_;
+  std::optional<octavo::Parameter<T, T, D>> router_;
   Up up_;
   Down down_;
 };

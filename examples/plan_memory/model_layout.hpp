@@ -112,6 +112,7 @@ class ModelLayout {
     octavo::detail::check_reduced_tokens(batch, options_.head_chunk, scaling_.size() != 0,
                                          head_is_quantized_);
     scaling_.take(arena);
+    expert_loss_.take(arena);
     weight_stage_.take(arena);
     scratch_.take(arena);
     if (!options_.gradients_share_memory) take_gradients(arena);
@@ -192,6 +193,7 @@ class ModelLayout {
     registry.scratch = &scratch_;
     registry.lora = options_.lora;
     registry.place = options_.tensor_place;
+    registry.expert_loss = &expert_loss_;
     table_.declare("embedding.weight", vocabulary_rows_, sizes_.hidden, {});
     if (shape_.model.learns_positions()) {
       positions_.declare("positions.weight", shape_.model.positions, sizes_.hidden, {});
@@ -344,6 +346,7 @@ class ModelLayout {
   octavo::TensorParallelGroup<D> group_;
   octavo::Manifest manifest_;
   octavo::ScalingTable<D> scaling_;
+  octavo::ExpertLoss<D> expert_loss_;
   octavo::WeightStage<D> weight_stage_;
   octavo::LayerScratch<D> scratch_;
   Run adapter_run_;

@@ -46,6 +46,9 @@ struct BlockSizes {
         qk_norm(shape.model.qk_norm),
         gated_mlp(shape.model.gated_mlp),
         post_norms(shape.model.post_norms),
+        experts(shape.model.experts),
+        choices(shape.model.choices),
+        balance_coefficient(shape.model.balance_coefficient),
         degree(ranks) {}
 
   /// Returns the shape that determines the attention's workspace.
@@ -74,6 +77,9 @@ struct BlockSizes {
   bool qk_norm;
   bool gated_mlp;
   bool post_norms;
+  Index experts;  ///< 0: a plain MLP
+  Index choices;  ///< number of experts that process a token
+  float balance_coefficient;
   Index degree;  ///< tensor-parallel degree
 };
 
@@ -110,7 +116,9 @@ inline octavo::ModelFacts Shape::facts() const {
                             .qk_norm = model.qk_norm,
                             .qkv_bias = model.qkv_bias,
                             .window = static_cast<int>(model.window),
-                            .first_windowed_layer = static_cast<int>(model.first_windowed_layer)}
+                            .first_windowed_layer = static_cast<int>(model.first_windowed_layer),
+                            .experts = {.experts = static_cast<int>(model.experts),
+                                        .choices = static_cast<int>(model.choices)}}
             .facts();
   }
   facts.name = name;
@@ -125,15 +133,16 @@ inline void require_possible(const Shape& shape) {
   require<ConfigError>(std::min({model.layers, model.hidden, model.ffn, model.heads, model.kv_heads,
                                  model.head_dim, model.vocabulary}) > 0,
                        shape.name, ": every size of the model must be at least 1");
-  require<ConfigError>(model.experts == 0, shape.name,
-                       ": mixtures of experts cannot be planned without building their trainer; "
-                       "its first lines contain the plan");
+  require<ConfigError>(model.experts >= 0 && (model.experts == 0 || model.choices >= 1) &&
+                           model.choices <= model.experts,
+                       shape.name, ": a token must choose 1 to ", model.experts,
+                       " experts, but chooses ", model.choices);
   // These limits keep products of sizes far below 2^64.
-  require<ConfigError>(
-      std::max({model.hidden, model.ffn, model.vocabulary, model.heads * model.head_dim,
-                model.kv_heads * model.head_dim}) < (Index{1} << 24) &&
-          model.layers <= 4096,
-      shape.name, ": a size of the model is too large for planning");
+  require<ConfigError>(std::max({model.hidden, model.ffn, model.experts, model.experts * model.ffn,
+                                 model.vocabulary, model.heads * model.head_dim,
+                                 model.kv_heads * model.head_dim}) < (Index{1} << 24) &&
+                           model.layers <= 4096,
+                       shape.name, ": a size of the model is too large for planning");
   require<ConfigError>(model.heads % model.kv_heads == 0, shape.name,
                        ": the number of heads must be a multiple of the ", model.kv_heads,
                        " KV heads, but is ", model.heads);

@@ -47,6 +47,24 @@ constexpr Gemma3Config small_gemma3{.name = "small_gemma3",
                                     .window = 8,
                                     .global_every = 2};
 
+/// Experts, with and without a load-balancing loss.
+constexpr LlamaConfig small_mixtral = [] {
+  LlamaConfig config = tied_qwen;
+  config.name = "small_mixtral";
+  config.tied_embeddings = false;
+  config.qk_norm = false;
+  config.experts = {.experts = 4, .choices = 2};
+  config.balance_coefficient = 0.02f;
+  return config;
+}();
+constexpr LlamaConfig small_qwen3_moe = [] {
+  LlamaConfig config = tied_qwen;
+  config.name = "small_qwen3_moe";
+  config.ffn = 128;
+  config.experts = {.experts = 6, .choices = 3, .renormalised = false};
+  return config;
+}();
+
 /// What the compiled model of a request's options takes.
 template <auto Config, class P, Device D, int Degree>
 struct Compiled {
@@ -138,7 +156,9 @@ void expect_equal_plans(const char* precision) {
   options.world = Degree;
   options.lora = is_lora<P> ? 5 : 0;
   if (is_lora<P>) options.lora_targets = {"k_proj", "down_proj", "gate_proj"};
-  const planner::Plan plan({options.model, description_of(Config)}, precision);
+  const ModelDescription described = description_of(Config);
+  if (is_lora<P> && described.experts != 0) options.lora_targets = {"k_proj", "o_proj"};
+  const planner::Plan plan({options.model, described}, precision);
   std::size_t planned = 0;
   for (const planner::Options& choice : choices(options)) {
     const planner::Request request = planner::request_of(choice);
@@ -158,7 +178,8 @@ void expect_equal_plans(const char* precision) {
                 gemm.expected.is_fp8() == other.expected.is_fp8() &&
                 gemm.recomputed == other.recomputed && gemm.is_head == other.is_head &&
                 gemm.scales_a == other.scales_a && gemm.scales_b == other.scales_b &&
-                gemm.bias == other.bias && gemm.adds == other.adds)
+                gemm.bias == other.bias && gemm.adds == other.adds &&
+                gemm.experts == other.experts && gemm.choices == other.choices)
         << text_of(options) << ": " << other.layer;
   }
 }
@@ -192,6 +213,13 @@ TEST(RunTimePlan, EqualsThatOfACompiledGemma3) {
   expect_equal_plans<small_gemma3, Bf16, Cpu>("bf16");
   expect_equal_plans<small_gemma3, PrecisionNamed<"fp8-delayed">, Cuda>("fp8-delayed");
   expect_equal_plans<small_gemma3, Lora<PrecisionNamed<"fp8-tensorwise">>, Cuda>("fp8-tensorwise");
+}
+TEST(RunTimePlan, EqualsThatOfCompiledExperts) {
+  expect_equal_plans<small_mixtral, Bf16, Cpu>("bf16");
+  expect_equal_plans<small_mixtral, PrecisionNamed<"fp8-delayed">, Cuda>("fp8-delayed");
+  expect_equal_plans<small_qwen3_moe, PrecisionNamed<"fp8-rowwise">, Cpu>("fp8-rowwise");
+  expect_equal_plans<small_qwen3_moe, Lora<PrecisionNamed<"fp8-tensorwise">>, Cuda>(
+      "fp8-tensorwise");
 }
 TEST(RunTimePlan, EqualsThatOfCompiledAdapters) {
   expect_equal_plans_in_all<llama_tiny, Cuda, 1, true>();

@@ -80,7 +80,7 @@ class ExpertsMLP {
   void declare(const std::string& name, LayerRegistry<D> registry, BlockInitial initial,
                Recomputation recomputation) {
     recomputation_ = recomputation;
-    if constexpr (frozen) check_targets(name, registry.lora);
+    if constexpr (frozen) detail::check_lora_of_experts(name, registry.lora);
     loss_ = registry.expert_loss;
     if (loss_ != nullptr) loss_->add_router(Experts.experts, Experts.balance_coefficient);
     router_.declare(name + ".router.weight", Experts.experts, Shape.hidden, initial.inner);
@@ -263,19 +263,6 @@ class ExpertsMLP {
                 const Context<D>& context) const {
     experts_swiglu_forward(TensorView<const T, 2, D>(wide(saved, row_count(tokens))),
                            weights(saved, tokens), rows_of(saved, tokens), activated, context);
-  }
-
-  /// Throws unless the options leave the experts without adapters.
-  static void check_targets(const std::string& name, const LoraOptions& lora) {
-    const bool is_all = lora.targets == LoraOptions().targets;
-    for (const LoraTarget target :
-         {LoraTarget::gate_proj, LoraTarget::up_proj, LoraTarget::down_proj}) {
-      require<ConfigError>(is_all || !lora.has(target), "LoRA: the experts of ", name,
-                           " cannot have adapters, but ",
-                           lora_target_names[static_cast<std::size_t>(target)],
-                           " is selected; choose from q_proj, k_proj, v_proj and o_proj, or "
-                           "all-linear for these four");
-    }
   }
 
   /// Computes the gradient of the router's weight unless it is frozen, and adds to that of its

@@ -79,5 +79,19 @@ inline void check_lora(const LoraOptions& options) {
                        "no layer is selected for adapters; name some, such as q_proj and v_proj");
 }
 
+/// Throws unless the options leave the experts of a block without adapters.
+/// @throws ConfigError  naming a selected layer of experts
+inline void check_lora_of_experts(const std::string& block, const LoraOptions& lora) {
+  const bool is_all = lora.targets == LoraOptions().targets;
+  for (const LoraTarget target :
+       {LoraTarget::gate_proj, LoraTarget::up_proj, LoraTarget::down_proj}) {
+    require<ConfigError>(is_all || !lora.has(target), "LoRA: the experts of ", block,
+                         " cannot have adapters, but ",
+                         lora_target_names[static_cast<std::size_t>(target)],
+                         " is selected; choose from q_proj, k_proj, v_proj and o_proj, or "
+                         "all-linear for these four");
+  }
+}
+
 }  // namespace detail
 }  // namespace octavo
