@@ -53,7 +53,7 @@ inline SafetensorsEntry tensor_of(const StateEntry& entry) {
   return tensor;
 }
 
-/// Describes the properties of an entry that its tensor does not have.
+/// Describes those properties of an entry that a safetensors tensor cannot represent.
 inline std::string description_of(const StateEntry& entry) {
   const ParameterPart& part = entry.part;
   const std::array<Index, 6> numbers{part.degree,    part.place,     part.groups[0],

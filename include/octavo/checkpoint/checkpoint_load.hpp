@@ -85,7 +85,7 @@ inline OwnedBytes memory_for_entries(TrainingSession& session, std::size_t bytes
   }
 }
 
-/// Counts the distinct names of each text in lines of "text\tname".
+/// Counts, for each text in lines of "text\tname", its distinct names.
 inline std::vector<std::string> counted(const std::vector<std::string>& texts) {
   std::set<std::string> lines;
   for (const std::string& text : texts) {
@@ -120,7 +120,7 @@ inline std::vector<std::string> counted(const std::vector<std::string>& texts) {
 /// are none, copied from the weights; moments are rounded to the nearest number of their format.
 /// With another recipe, scales and histories are reset, and the next step calibrates them. With the
 /// same recipe and another optimizer, they are kept.
-/// @param path    of the checkpoint; taken from rank 0
+/// @param path    of the checkpoint; rank 0's is used
 /// @param more    entries that the program saved in addition to the session's state
 /// @param others  whether the recipe or optimizer may differ
 /// @return  the manifest; if the recipe or optimizer differs, its last conversion is this one

@@ -26,7 +26,8 @@ inline std::uint64_t key_of(const StateEntry& entry) {
   return hash;
 }
 
-/// Which entries this rank writes. If several ranks have an entry, the first of them writes it.
+/// Determines which entries this rank writes. If several ranks have an entry, the first of them
+/// writes it.
 struct CheckpointShare {
   std::vector<bool> writes;  ///< for each entry
   std::uint64_t bytes = 0;   ///< that all ranks write

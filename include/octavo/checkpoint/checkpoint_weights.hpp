@@ -101,7 +101,7 @@ class CheckpointWeights {
 /// if it had them. Delayed scales are loaded if the recipe is the same; otherwise they must be
 /// calibrated. Every file is read and its checksum verified before the session is changed. All
 /// ranks call it together.
-/// @param path  of the checkpoint; taken from rank 0
+/// @param path  of the checkpoint; rank 0's is used
 /// @throws ConfigError  for a checkpoint of another model
 /// @throws IoError      naming the file, for an incomplete or damaged checkpoint
 inline CheckpointManifest load_checkpoint_weights(const std::filesystem::path& path,

@@ -27,9 +27,9 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// Where and how often a run is saved.
+/// The folder and the interval of a run's checkpoints.
 struct CheckpointOptions {
-  std::filesystem::path folder{};  ///< such as RUN/checkpoints; taken from rank 0
+  std::filesystem::path folder{};  ///< such as RUN/checkpoints; rank 0's is used
   Index every = 0;                 ///< steps; 0: only when the program calls `save`
   CheckpointsToKeep keep{};
   /// Identifies the validation data, such as its hash: only losses on the same data are compared.

@@ -22,9 +22,9 @@ namespace octavo OCTAVO_ABI {
 /// transports bytes; the types of models, recipes and sharding determine which data are sent and in
 /// which format.
 ///
-/// Functions with a context are asynchronous; on the `Cpu` device they complete at once. `what`
-/// names the operation in errors, such as "weights of blocks.3"; it must live until the call
-/// returns.
+/// Functions with a context are asynchronous; on the `Cpu` device they complete before they return.
+/// `what` names the operation in errors, such as "weights of blocks.3"; it must stay valid until
+/// the call returns.
 /// @throws CommError  naming ranks and operation, if others do not respond within the time-out of
 ///                    the communicator; the program must end then
 template <Device D>

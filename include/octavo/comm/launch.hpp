@@ -35,7 +35,7 @@ struct LaunchFlags {
   std::optional<int> port{};                    ///< `--port`, of the rendezvous
 };
 
-/// The rank of a process, and how it reaches the others.
+/// The rank of a process, and the addresses for connecting to the others.
 struct Launch {
   Launcher launcher = Launcher::none;
   int rank = 0;
@@ -140,7 +140,8 @@ class LaunchReader {
 
   /// Reads the variables of one launcher, which must be set completely or not at all.
   [[nodiscard]] std::optional<Launch> of_launcher(const LaunchVariables& of) const {
-    // An sbatch script itself also has SLURM_PROCID=0 and SLURM_LOCALID=0; only steps have tasks.
+    // SLURM_PROCID=0 and SLURM_LOCALID=0 are also set in an sbatch script itself; only steps have
+    // tasks.
     if (of.launcher == Launcher::slurm && !text("SLURM_STEP_ID")) return std::nullopt;
     const std::optional<int> rank = number(of.rank, 0);
     const std::optional<int> size = number(of.size, 1);

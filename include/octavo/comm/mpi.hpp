@@ -22,8 +22,8 @@ namespace octavo OCTAVO_ABI {
 
 namespace detail {
 
-/// Ends the process with a message if this object lives longer than a time-out: for MPI calls that
-/// wait for other ranks without a deadline.
+/// Ends the process with a message if this object exists for longer than a time-out. Used for MPI
+/// calls that wait for other ranks without a deadline.
 class MpiAlarm {
  public:
   MpiAlarm(std::chrono::milliseconds time, const char* message) {

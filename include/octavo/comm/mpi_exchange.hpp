@@ -36,7 +36,7 @@ inline void check_mpi(int status, const char* call) {
   throw CommError(message(call, " failed: ", text.data()));
 }
 
-/// The ranks that exchange messages, and how.
+/// The ranks that exchange messages, and the limits of the exchange.
 struct MpiRoute {
   MPI_Comm communicator = MPI_COMM_NULL;
   int rank = 0;
@@ -45,8 +45,8 @@ struct MpiRoute {
   std::size_t largest_message = std::size_t{1} << 30;  ///< bytes; MPI counts in int
 };
 
-/// The messages of one operation. The buffers must live until `wait` returns, or until the program
-/// ends if it throws.
+/// The messages of one operation. The buffers must stay valid until `wait` returns, or until the
+/// program ends if `wait` throws.
 class MpiExchange {
  public:
   /// @param number  of the operation, the same on all ranks

@@ -83,7 +83,7 @@ class Rendezvous {
     std::abort();
   }
 
-  /// A member of objects that need a rendezvous for as long as they live, such as communicators.
+  /// A member of objects that need a rendezvous during their lifetime, such as communicators.
   class User {
    public:
     explicit User(Rendezvous& rendezvous) : rendezvous_(rendezvous) { ++rendezvous_.users_; }

@@ -58,7 +58,7 @@ inline Addresses addresses_of(const std::string& host, int port) {
   return {found, &::freeaddrinfo};
 }
 
-/// Disables Nagle's algorithm, so that frames are sent at once.
+/// Disables Nagle's algorithm, so that frames are sent immediately.
 inline void set_prompt(int socket) {
   const int on = 1;
   ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
@@ -156,8 +156,8 @@ inline Descriptor listen_at(const std::string& host, int port, bool all_ranks_ar
 /// Kinds of frames.
 enum class FrameKind : std::uint32_t {
   hello,      ///< first frame of a rank: Hello and secret
-  refusal,    ///< answer if the rank is refused: a text
-  welcome,    ///< answer once all ranks are connected
+  refusal,    ///< response if the rank is rejected: a text
+  welcome,    ///< response once all ranks are connected
   heartbeat,  ///< of a rank: its operation
   question,   ///< of a rank: its operation; of rank 0: who is silent or in another, a text
   gather,     ///< of a rank: a part; of rank 0: the whole

@@ -18,8 +18,9 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// A line about what this process waits for. If a rank dies, launchers send SIGTERM to all others,
-/// whose signal handler can print only the text prepared here. For use by one thread.
+/// A line about the operation for which this process waits. If a rank dies, launchers send SIGTERM
+/// to all others, whose signal handler can print only the text prepared here. For use by one
+/// thread.
 class WaitNote {
  public:
   /// Replaces the line. Text beyond 500 bytes is cut off.
@@ -55,7 +56,7 @@ class WaitNote {
   inline static std::atomic<const Line*> current{nullptr};
 };
 
-/// While it lives, a SIGTERM that ends the program prints the note first.
+/// During its lifetime, a SIGTERM that ends the program first prints the note.
 class NoteOnTermination {
  public:
   NoteOnTermination() {

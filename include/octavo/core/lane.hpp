@@ -12,7 +12,7 @@ namespace octavo OCTAVO_ABI {
 template <Device D>
 class Lane;
 
-/// The `Cpu` device runs all work immediately, so nothing overlaps.
+/// The `Cpu` device runs all work immediately, so work does not overlap.
 template <>
 class Lane<Cpu> {
  public:

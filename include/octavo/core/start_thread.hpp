@@ -13,7 +13,7 @@ namespace octavo OCTAVO_ABI::detail {
 
 /// Starts a thread.
 /// @param purpose  of the thread, for the message, such as "writing a checkpoint"
-/// @throws Error  with the purpose, if the system refuses to create another thread
+/// @throws Error  with the purpose, if the system cannot create another thread
 template <class Body>
 [[nodiscard]] std::thread start_thread(std::string_view purpose, Body body) {
   try {

@@ -96,7 +96,7 @@ class ThreadPool {
   /// Calls `body(i)` for 0 ≤ i < count on the pool's threads, and returns when all calls have
   /// ended. Supports one caller at a time.
   /// @throws  the first exception that a call threw; all other calls are still made
-  /// @throws Error  if the system refuses to start a thread
+  /// @throws Error  if the system cannot start a thread
   template <class Body>
   void run(Index count, const Body& body) {
     Team& team = started();
@@ -213,7 +213,8 @@ class ThreadPool {
     }
     return *team_;
   }
-  /// The threads of a parent do not exist in its child: they can be neither used nor joined.
+  /// The threads of a parent process do not exist in its child: the child can neither use nor join
+  /// them.
   void forget_after_fork() {
     if (team_ != nullptr && forks_ != detail::fork_count().load(std::memory_order_relaxed)) {
       static_cast<void>(team_.release());

@@ -17,7 +17,7 @@ inline void require_batch_shape(Index sequences, Index sequence_length) {
   require<ConfigError>(sequences >= 1, "sequences must be at least 1, but is ", sequences);
   require<ConfigError>(sequence_length >= 1, "sequence length must be at least 1, but is ",
                        sequence_length);
-  // A batch of more tokens could not be counted, let alone allocated.
+  // The number of tokens of a larger batch would overflow.
   require<ConfigError>(sequences <= std::numeric_limits<std::int32_t>::max() / sequence_length,
                        "a batch of ", sequences, " sequences of ", sequence_length,
                        " tokens is too large; reduce the batch or the sequence length");

@@ -107,7 +107,7 @@ struct BytePairs {
 /// characters before and after it, so that the words of a text can be merged separately. Words of
 /// bytes end with the text.
 /// @param text   valid UTF-8
-/// @param until  the search stops behind this place, although the word continues
+/// @param until  the search stops after this position, even if the word continues
 [[nodiscard]] inline std::size_t end_of_word(const BytePairs& pairs, std::string_view text,
                                              std::size_t from, std::size_t until) {
   if (!pairs.has_characters()) return text.size();

@@ -38,7 +38,7 @@ inline ReasonedAnswer reasoned_answer(std::string_view content) {
   return {reasoning, without_leading_lines(content.substr(content.rfind(end) + end.size()))};
 }
 
-/// Returns the place behind the last question of a chat; the size of the chat if it has none. A
+/// Returns the position after the last question of a chat; the size of the chat if it has none. A
 /// message of the user that contains the response of a tool is not a question.
 inline std::size_t behind_last_question(std::span<const ChatMessage> chat) {
   for (std::size_t place = chat.size(); place > 0; --place) {

@@ -13,7 +13,7 @@ namespace octavo OCTAVO_ABI {
 
 namespace detail {
 
-/// The folder or the pattern that a file was found by, if the file is not named itself.
+/// The folder or the pattern through which a file was found, if the file is not named directly.
 struct FileGroup {
   std::filesystem::path name;  ///< empty: the file is named
   bool is_pattern = false;

@@ -200,7 +200,7 @@ class TokenStream {
     if (!options_.shuffle) return 0;
     constexpr std::uint64_t beyond_permutations = std::uint64_t{1} << 63;
     const auto words = philox(random_of(share, epoch), beyond_permutations);
-    // 64 bits over a length below 2^32 leave a bias below 2^-32.
+    // 64 random bits modulo a length below 2^32 have a bias below 2^-32.
     const std::uint64_t random = (std::uint64_t{words[0]} << 32) | words[1];
     return static_cast<Index>(random % static_cast<std::uint64_t>(options_.sequence_length));
   }

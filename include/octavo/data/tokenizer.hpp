@@ -54,7 +54,7 @@ class Tokenizer {
       TextPosition position = TextPosition::start) const = 0;
 
   /// Encodes each text as `encode` does. The result does not depend on the number of threads.
-  /// @param positions  what precedes each text; empty: nothing precedes any
+  /// @param positions  what precedes each text; empty: nothing precedes any of them
   /// @throws ShapeError  if `positions` is not empty and its size differs from that of `texts`
   [[nodiscard]] virtual std::vector<std::vector<std::int32_t>> encode_all(
       std::span<const std::string_view> texts, const Context<Cpu>& context,

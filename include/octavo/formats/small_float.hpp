@@ -22,8 +22,7 @@ OCTAVO_HOST_DEVICE constexpr std::uint32_t encode_magnitude(float value) {
   const std::uint32_t source = float_bits(value) & 0x7fffffffu;
   const std::uint32_t half = (1u << (shift - 1)) - 1u + ((source >> shift) & 1u);
   const std::uint32_t normal = ((source + half) >> shift) - rebias;
-  // Adding a number whose last place is the smallest subnormal makes the hardware round a
-  // subnormal.
+  // Rounds a subnormal in hardware, by adding a number whose last place is the smallest subnormal.
   constexpr float aligner = power_of_two(24 - Traits::exponent_bias - Traits::mantissa_bits);
   const std::uint32_t subnormal =
       float_bits(float_from_bits(source) + aligner) - float_bits(aligner);

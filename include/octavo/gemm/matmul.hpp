@@ -114,9 +114,8 @@ struct GemmFactors {
 /// once.
 /// @param a, b  matrices of BF16 values; op transposes if the flag is set
 /// @param y     the result and C, which may be empty; neither may be a or b. No bias
-/// @note enqueues; does not synchronise; uses `matmul_workspace` bytes of the workspace of a
-/// context
-///       for `Cuda`, and none of one for `Cpu`
+/// @note enqueues; does not synchronise; on `Cuda` uses `matmul_workspace` bytes of the context's
+/// workspace, on `Cpu` none
 template <class T, Device D>
 void matmul_bf16(TensorView<const T, 2, D> a, bool transpose_a, TensorView<const T, 2, D> b,
                  bool transpose_b, const GemmFactors& factors, const GemmOutput<T, D>& y,

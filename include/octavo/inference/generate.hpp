@@ -65,12 +65,12 @@ inline std::vector<std::int32_t> generate(TextModel& model, std::span<const std:
   return text;
 }
 
-/// The text of a model that is being trained, in the layout and precision of training. Nothing is
-/// cached, and the model sees at most the last `sequence` tokens.
+/// The text of a model that is being trained, in the layout and precision of training. It has no
+/// cache, and the model receives at most the last `sequence` tokens.
 class TrainingText final : public TextModel {
  public:
   /// @param session   outlives this
-  /// @param sequence  maximum number of tokens that the model sees at once
+  /// @param sequence  maximum number of tokens that the model receives
   TrainingText(TrainingSession& session, Index sequence) : session_(session), sequence_(sequence) {
     session.begin_evaluation();
   }

@@ -97,8 +97,9 @@ class Sampler {
     return bits ^ ((bits >> 31) & std::numeric_limits<std::int32_t>::max());
   }
 
-  /// Returns the first of the largest logits. Finds its block first, by integers: compilers
-  /// vectorise their maximum whatever the options about NaN (Clang, and GCC 12 with -O3).
+  /// Returns the first of the largest logits. First finds its block by comparing integers:
+  /// compilers vectorise their maximum regardless of options about NaN (Clang, and GCC 12 with
+  /// -O3).
   static std::size_t find_likeliest(std::span<const float> logits) {
     constexpr float infinity = std::numeric_limits<float>::infinity();
     std::int32_t largest = std::numeric_limits<std::int32_t>::min();

@@ -48,7 +48,7 @@ class AppendedFile {
   ~AppendedFile() { ::close(descriptor_); }
 
   /// Appends a record.
-  /// @throws IoError  if it cannot be written completely; then none of it is in the file
+  /// @throws IoError  if it cannot be written completely; the file then contains none of it
   void append(std::string_view record) {
     const WriteResult result = write_all(descriptor_, record);
     if (result.error == 0) {

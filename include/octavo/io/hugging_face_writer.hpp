@@ -70,7 +70,7 @@ class HuggingFaceWriter {
   HuggingFaceWriter(const HuggingFaceWriter&) = delete;
   HuggingFaceWriter& operator=(const HuggingFaceWriter&) = delete;
 
-  /// Checks that a folder can be created at a path, and leaves nothing there.
+  /// Checks that a folder can be created at a path, without leaving one there.
   /// @throws IoError  if the path exists already, or cannot be created
   static void require_free(const std::filesystem::path& folder) {
     std::error_code error;

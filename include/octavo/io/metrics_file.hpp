@@ -22,7 +22,7 @@ class MetricsFile {
       : file_(std::move(path), before) {}
 
   /// Appends a line.
-  /// @throws IoError  if it cannot be written completely; then none of it is in the file
+  /// @throws IoError  if it cannot be written completely; the file then contains none of it
   void write(const JsonLine& line) { file_.append(line.str() + '\n'); }
 
   [[nodiscard]] const std::filesystem::path& path() const { return file_.path(); }

@@ -63,7 +63,7 @@ inline bool is_at(const std::filesystem::path& path, int descriptor) {
          opened.st_ino == there.st_ino && opened.st_dev == there.st_dev;
 }
 
-/// Locks what was just created.
+/// Locks the file or folder that was just created.
 /// @return false if another process took it for a leftover; it removes it
 inline bool lock_as_owner(const std::filesystem::path& path, int descriptor) {
   // On a disk without locks, leftovers are not removed either.

@@ -29,7 +29,7 @@ struct CacheRows {
 
 namespace detail {
 
-/// Throws ShapeError unless a cache with such heads has room for the new rows.
+/// Throws ShapeError unless the cache has these heads and room for the new rows.
 template <class T, Device D>
 void check_cache(const char* operation, TensorView<const T, 2, D> qkv, HeadLayout layout,
                  TensorView<const std::int32_t, 1, D> positions, const KeyValueCache<T, D>& cache) {

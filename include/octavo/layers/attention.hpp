@@ -223,7 +223,7 @@ class GroupedQueryAttention {
   }
 
  private:
-  /// Computes attended = attention(rotation(qkv(x))), and saves what the backward needs.
+  /// Computes attended = attention(rotation(qkv(x))), and saves the data for the backward.
   /// @param x         [tokens, hidden]
   /// @param attended  [tokens, attention_columns]
   void attend(const Input& x, const typename OutputProjection::Input& attended,

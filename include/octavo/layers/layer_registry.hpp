@@ -13,7 +13,7 @@
 namespace octavo OCTAVO_ABI {
 
 /// Memory for the quantised copy of one weight at a time, used if copies are computed for each
-/// GEMM. Layers first reserve what they need; then the memory is allocated.
+/// GEMM. Layers reserve the memory that they need before it is allocated.
 template <Device D>
 class WeightStage {
  public:
@@ -40,7 +40,7 @@ class WeightStage {
 };
 
 /// Memory for one operation at a time: casts of a frozen layer's operands, and intermediate results
-/// of adapters. Layers first reserve what they need; then the memory is allocated.
+/// of adapters. Layers reserve the memory that they need before it is allocated.
 template <Device D>
 class LayerScratch {
  public:

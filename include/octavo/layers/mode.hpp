@@ -28,8 +28,8 @@ struct Mode {
     static constexpr bool records = false;
     static constexpr bool finds_scales = false;
   };
-  /// Saves and records nothing; attends to the cached keys and values of earlier tokens, and caches
-  /// its own.
+  /// Saves no activations and records no amaxes; attends to the cached keys and values of earlier
+  /// tokens, and caches those of the new tokens.
   struct generate {
     static constexpr bool saves = false;
     static constexpr bool records = false;

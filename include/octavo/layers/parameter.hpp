@@ -17,7 +17,7 @@ struct StackedMatrices {
   /// Rows of each, such as those of queries, keys and values. Some may be 0; all are 0 if the
   /// parameter is not such a weight.
   std::array<Index, 3> rows{};
-  Index repeats = 1;  ///< how often these matrices follow each other, such as for each expert
+  Index repeats = 1;  ///< number of times that these matrices are repeated, such as for each expert
   Index choices = 0;  ///< number of repeats that process each token; 0: not those of experts
 
   [[nodiscard]] bool empty() const { return rows == std::array<Index, 3>{}; }

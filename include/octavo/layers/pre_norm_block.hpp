@@ -79,7 +79,7 @@ class PreNormBlock {
         shared.scratch);
   }
 
-  /// Allocates the memory that inference-only blocks share; nothing is kept for a backward.
+  /// Allocates the memory that inference-only blocks share, without memory for a backward.
   static void take_inference(Arena<D>& arena, Shared& shared, Index tokens) {
     std::apply([&](auto&... saved) { (Branches::take_shared(arena, saved, tokens), ...); },
                shared.saved.branches);

@@ -148,8 +148,8 @@ class ScalingTable {
   }
 
   /// Returns the current amaxes of weights that ranks cast and whose scales do not come from
-  /// histories. Each rank computes those of its shards (`found_amax`); ranks take the maximum and
-  /// compute the scales from it: `set_found_scales`.
+  /// histories. Each rank computes those of its shards (`found_amax`); ranks compute the maximum,
+  /// and from it the scales: `set_found_scales`.
   [[nodiscard]] TensorView<std::uint32_t, 1, D> found_amaxes() const { return found_; }
   /// Returns the current amax of operand `number`, [1]; of size 0 if its scale comes from a
   /// history.

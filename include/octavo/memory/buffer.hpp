@@ -148,7 +148,8 @@ class Staging<Cpu> {
   /// Reserves the bytes of all copies between two calls of `begin`; unused here.
   Staging(std::size_t, const Context<Cpu>&) {}
 
-  /// Starts over. All previous copies must have completed: the context was synchronised since.
+  /// Begins a new set of copies. All previous copies must have completed, because the context was
+  /// synchronised since then.
   void begin() {}
 
   void copy(void* target, const void* source, std::size_t bytes, const Context<Cpu>&) {

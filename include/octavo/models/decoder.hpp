@@ -56,9 +56,9 @@ class Decoder {
   }
 
   /// Returns the shape in which a session runs batches of shape `batch`: each sequence is padded at
-  /// its end with rows that have no targets, which causal attention does not see. The padding makes
-  /// the number of rows a multiple that FP8 GEMMs can reduce and that divides evenly among the
-  /// ranks that share the layers. On `Cuda`, rows are also padded to a multiple of 64, because
+  /// its end with rows that have no targets, which do not affect causal attention. The padding
+  /// makes the number of rows a multiple that FP8 GEMMs can reduce and that divides evenly among
+  /// the ranks that share the layers. On `Cuda`, rows are also padded to a multiple of 64, because
   /// other GEMMs are slower, if that lengthens a sequence by at most 1/64.
   [[nodiscard]] static constexpr BatchShape run_shape(BatchShape batch);
 

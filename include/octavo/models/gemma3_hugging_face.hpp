@@ -45,7 +45,7 @@ inline std::vector<HuggingFaceTensor> gemma3_tensors(const ModelDescription& mod
 
 inline std::vector<std::string_view> gemma3_constants() { return {".inv_freq"}; }
 
-/// Reads after how many layers one has no window.
+/// Reads the distance between layers without a window.
 inline Index read_global_every(const JsonFields& fields, Index layers) {
   const std::vector<std::string> kinds = fields.words("layer_types");
   if (kinds.empty()) return fields.natural("sliding_window_pattern", 6);

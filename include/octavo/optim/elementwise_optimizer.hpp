@@ -15,14 +15,14 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// The data about a step that the host knows.
+/// The data about a step that is known on the host.
 struct StepNumbers {
   double learning_rate;
   std::int64_t step;   ///< from 1; skipped steps do not count
   std::uint64_t seed;  ///< of stochastic rounding
 };
 
-/// A rule by which an optimizer updates each element from its gradient and its own state:
+/// The rule by which an optimizer updates each element from its gradient and its own state:
 /// - `Settings`, constants of a training, and `static void check(settings)`, which throws a
 ///   ConfigError for invalid ones;
 /// - `Step`, the values that change from step to step, trivially copyable, and `static Step

@@ -19,7 +19,7 @@ struct NewtonSchulzSettings {
   float a = 3.4445f;
   float b = -4.7750f;
   float c = 2.0315f;
-  float epsilon = 1e-7f;  ///< least norm by which a matrix is divided
+  float epsilon = 1e-7f;  ///< minimum norm by which a matrix is divided
 };
 
 /// The memory for orthogonalising one matrix at a time.
@@ -30,7 +30,7 @@ class NewtonSchulz {
 
   NewtonSchulz() = default;
   /// @param most_elements  of a matrix
-  /// @param most_side      most rows or columns of a matrix, whichever it has fewer of
+  /// @param most_side      maximum length of the shorter side of a matrix
   NewtonSchulz(Arena<D>& arena, Index most_elements, Index most_side) {
     constexpr auto kind = MemoryKind::optimizer;
     const auto take = [&](Index count) { return arena.template take<T>(kind, count); };

@@ -128,8 +128,8 @@ class SharedRuns : public SingleRank::Memory<W, G, D> {
 ///   each rank first casts its shard into the gather buffer, so the cast needs no further memory.
 ///   The amaxes for the scales are computed earlier, once per step, in one reduction.
 ///
-/// Results of sums and decisions are the same on all ranks, so ranks stay in step without further
-/// communication.
+/// Results of sums and decisions are the same on all ranks, so ranks remain consistent without
+/// further communication.
 /// @tparam Reduce  the format in which gradients are sent: `ReduceIn<…>`
 /// @tparam Gather  the format in which weights are sent: `GatherIn<…>`
 template <class Reduce = ReduceIn<>, class Gather = GatherIn<>>
@@ -141,7 +141,7 @@ struct DataParallel {
     static constexpr bool casts_weights = Gather::is_cast;
 
     /// @throws UsageError   if the model's flat buffers cannot be divided into equal shards
-    /// @throws ConfigError  if weights should be sent in FP8, but none of the model's can
+    /// @throws ConfigError  if weights should be sent in FP8, but the model has no such weights
     Memory(Arena<D>& arena, const ModelRuns<W, G, D>& runs, const Sharding& sharding)
         : detail::SharedRuns<W, G, typename Reduce::template Sum<G>, D>(
               arena, runs, sharding, Reduce::is_packed, casts_weights) {}

@@ -17,8 +17,7 @@ namespace octavo OCTAVO_ABI::detail {
 /// @param plans      called without arguments, returns this rank's algorithms: see `gemm_plans`
 /// @param take       called with records, uses them from now on: see `take_gemm_plans`
 /// @throws CommError  on every rank, if libraries differ, or if algorithms still differ after all
-///                    ranks have taken those of rank 0, because a rank has other records or refuses
-///                    some
+/// ranks have set those of rank 0, because a rank has other records or rejects some
 template <class Ranks, class Plans, class Take>
 void share_gemm_plans_sync(Ranks& ranks, const std::string& libraries, const Plans& plans,
                            const Take& take) {

@@ -74,8 +74,8 @@ void require_equal_replicas(std::span<const std::type_identity_t<Value>> hashes,
 }  // namespace detail
 
 /// Compares the weights that every rank has whole, bit by bit through hashes. It compares the
-/// weights that a step has read, after its backward and before its optimizer step. Shards exist on
-/// one rank only and cannot be compared: masters, moments, and with `Zero::weights` also weights.
+/// weights that a step has read, after its backward and before its optimizer step. Data that exists
+/// on one rank only cannot be compared: masters, moments, and with `Zero::weights` also weights.
 template <Device D>
 class ReplicaCheck {
  public:

@@ -276,7 +276,7 @@ template <int Length, AmaxReduction Reduction, Margin HeadRoom, ScaleRounding Ro
 inline constexpr bool is_delayed_scaling<DelayedScaling<Length, Reduction, HeadRoom, Rounding>> =
     true;
 
-/// Reports the rule that a type with a scaling's members breaks.
+/// Reports which rule a custom scaling violates.
 template <class S>
 struct ScalingCheck {};
 template <HasScalingMembers S>

@@ -26,9 +26,8 @@ namespace octavo OCTAVO_ABI {
 /// the program immediately.
 class InterruptGuard {
  public:
-  /// @param acknowledgement  written to standard error at the first signal; must live as long as
-  /// the
-  ///                         guard. Null: nothing is written
+  /// @param acknowledgement  written to standard error at the first signal; must outlive the guard.
+  /// Null: nothing is written
   explicit InterruptGuard(const char* acknowledgement = nullptr) {
     first_time = 0;
     signal_number = 0;

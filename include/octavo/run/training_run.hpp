@@ -172,8 +172,8 @@ class TrainingRun {
           session_.manifest().executed(static_cast<std::uint64_t>(session_.facts().micro_batches));
     }
     const Index steps = options_.schedule.steps;
-    // A signal in a run's last step has no effect. Ranks stop together, whichever of them received
-    // it.
+    // A signal in a run's last step has no effect. All ranks stop together, even if only one of
+    // them received the signal.
     if (record.step < steps) {
       if (std::chrono::steady_clock::now() >= options_.end_time) InterruptGuard::request(SIGTERM);
       summary_.signal = static_cast<int>(session_.ranks().largest(InterruptGuard::received()));
@@ -217,8 +217,8 @@ class TrainingRun {
     return spike;
   }
 
-  /// Returns to the newest checkpoint, if there is one and rollbacks remain. The batches stay after
-  /// the spike.
+  /// Returns to the newest checkpoint, if one exists and rollbacks remain. The position in the data
+  /// stays after the spike.
   void roll_back(SpikeRecord& spike) {
     if (spike.rollbacks == options_.spikes.max_rollbacks) {
       spike.reason = message("the run has already rolled back ", spike.rollbacks, " times");

@@ -18,7 +18,7 @@ class ModelSession final : public detail::SessionOfModel<Model> {
  public:
   using D = typename Model::DeviceType;
 
-  /// A session that trains alone.
+  /// A session on a single rank.
   ModelSession(const SessionOptions& options, Context<D>& context)
       : Base(options, context, nullptr, detail::factory_of<Model, Optimizer, Ranks>()) {}
 

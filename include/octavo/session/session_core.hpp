@@ -146,7 +146,7 @@ class SessionCore : public TrainingSession {
     bool value;
   };
 
-  /// @param communicator  null for a session that trains alone
+  /// @param communicator  null for a session on a single rank
   SessionCore(const SessionOptions& options, Context<D>& context, Communicator<D>* communicator,
               const MemoryPlan& plan)
       : communicator_(communicator == nullptr ? alone_ : *communicator),
@@ -311,7 +311,7 @@ class SessionCore : public TrainingSession {
   }
 
   /// Enqueues everything between the step's inputs and its status, without synchronisation or
-  /// allocation. Nothing here depends on the host's values, so one recording of it is valid for
+  /// allocation. The enqueued work does not depend on host values, so one recording is valid for
   /// every step.
   /// @param compares  also hashes the weights
   /// @param was_read  the state has been read since the last step, by a thread that may still be

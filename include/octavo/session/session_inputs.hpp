@@ -119,7 +119,7 @@ class SessionInputs {
     staging_.copy(buffers_.targets.data(), targets.data(), targets.size_bytes(), context);
   }
 
-  /// Copies as many micro-batches as the batch has. Document boundaries are copied too, so one
+  /// Copies as many micro-batches as the batch has. Also copies document boundaries, so one
   /// recording of the step is valid for all batches.
   void copy_batch(const Batch& given, const Context<D>& context) {
     const Batch batch = as_it_runs(given);

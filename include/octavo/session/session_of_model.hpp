@@ -45,7 +45,7 @@ class SessionOfModel : public SessionCore<typename Model::DeviceType> {
   using Core = SessionCore<D>;
   using Factory = SessionFactory<T, G, D>;
 
-  /// @param communicator  null for a session that trains alone
+  /// @param communicator  null for a session on a single rank
   SessionOfModel(const SessionOptions& options, Context<D>& context, Communicator<D>* communicator,
                  const Factory& factory)
       : SessionOfModel(of_rank(options, communicator),

@@ -136,8 +136,7 @@ template <class Model>
 using SessionMemoryOf =
     SessionMemory<typename Model::T, typename Model::G, typename Model::DeviceType>;
 
-/// Returns the limits that plans and sessions of these options ask the device's libraries for: see
-/// `Decoder::limits`.
+/// Returns the device limits for plans and sessions with these options: see `Decoder::limits`.
 template <class Model>
 [[nodiscard]] DeviceLimits<typename Model::DeviceType> limits_of(
     const SessionOptions& options, const Context<typename Model::DeviceType>& context) {

@@ -54,7 +54,7 @@ class SessionRanks {
     return std::ranges::max(gather(own, "signals"));
   }
   /// Returns the texts of all ranks, in rank order, on each of them.
-  /// @param what  names the exchange in errors; must live as long as the program
+  /// @param what  names the exchange in errors; must stay valid until the program ends
   [[nodiscard]] std::vector<std::string> texts(const std::string& own, const char* what) {
     return all_gather_texts(*this, own, what);
   }

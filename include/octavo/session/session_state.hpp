@@ -32,7 +32,7 @@ class SessionState {
   /// Copies all entries to be read, and waits for the copies. Called once for each `begin_reading`,
   /// by the reading thread. On the `Cuda` device, data that is not copied yet when a step would
   /// wait is moved to free device memory, as far as it fits, until it is copied.
-  /// @throws CudaError  if some data cannot be read; nothing waits for it afterwards
+  /// @throws CudaError  if some data cannot be read; other code then no longer waits for the copies
   virtual void end_reading() {}
   /// Allocates the host memory to which reading is fastest: pinned on the `Cuda` device, which
   /// takes a while.

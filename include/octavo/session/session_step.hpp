@@ -162,7 +162,7 @@ void SessionCore<D>::enqueue_step(bool compares, bool was_read) {
   const TensorView<const StepLimits, 1, D> limits = buffers_.limits;
   reset_counts();
   // A recording of the step gathers weights, even if they are already gathered. Weights that are
-  // being read are gathered, and nothing writes them.
+  // being read are already gathered and must not be written.
   if (!was_read) ranks.weights_moved();
   fill_zero(status.data(), status.bytes(), context_);
   scaling().clear_statistics(context_);

@@ -46,7 +46,7 @@ class StateReader {
   }
 
   /// Called on the reading thread, once per `begin`: copies everything, and waits for it.
-  /// @throws CudaError  if a copy fails; nothing waits for the copies then
+  /// @throws CudaError  if a copy fails; other code then no longer waits for the copies
   void finish() {
     OwnedBytes aside;
     std::size_t end = pieces_.size();
@@ -66,7 +66,7 @@ class StateReader {
     for (std::size_t i = end; i < pieces_.size(); ++i) copy_sync(pieces_[i]);
   }
 
-  /// Called on the session's thread: waits until nothing reads memory that the next work enqueued
+  /// Called on the session's thread: waits until no copy reads memory that the next work enqueued
   /// on the main context changes.
   void wait() noexcept {
     if (!is_reading_) return;

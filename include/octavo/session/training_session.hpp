@@ -41,8 +41,8 @@ struct SessionOptions {
   Sharding sharding{};
   /// How GEMM algorithms are chosen on the `Cuda` device, if the context has no records of them.
   GemmChoice gemm_choice = GemmChoice::heuristic;
-  /// Interval in steps at which ranks compare the weights that each of them holds whole
-  /// (`ReplicaCheck`); 0: never. Not with `Zero::weights`, with which ranks hold shards.
+  /// Interval in steps at which ranks compare the replicated weights (`ReplicaCheck`); 0: never.
+  /// Not with `Zero::weights`, which replicates no weights.
   Index check_replicas = 0;
 };
 
@@ -140,8 +140,8 @@ class TrainingSession {
   [[nodiscard]] virtual bool must_calibrate() const { return false; }
 
   /// Calibrates delayed scales without histories on a batch, for evaluations before the next step.
-  /// That step calibrates them again, and has the same bits as without this call. All ranks must
-  /// call it. Does nothing unless `must_calibrate()`.
+  /// That step calibrates them again, and its results are bitwise the same as without this call.
+  /// All ranks must call it. Does nothing unless `must_calibrate()`.
   /// @param batch  of rows tokens
   /// @throws ShapeError, ConfigError  as in `step`
   virtual void calibrate(const Batch& batch) { (void)batch; }

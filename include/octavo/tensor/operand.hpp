@@ -101,11 +101,11 @@ struct OperandMemory {
   void take_row_major(Arena<D>&, MemoryKind, Index, Index) {}
   void take_transposed(Arena<D>&, MemoryKind, Index, Index) {}
 
-  /// Allocates what a backward needs of a forward's input.
+  /// Allocates the copies of a forward's input that the backward needs.
   void take_kept(Arena<D>& arena, Index rows, Index columns) {
     take_values(arena, MemoryKind::activations, rows, columns);
   }
-  /// Allocates what only the forward needs.
+  /// Allocates the copies that only the forward needs.
   void take_transient(Arena<D>&, Index, Index) {}
 
   /// Returns the operand for this number of rows. `slot`, `record` and `copies` are used only if

@@ -228,7 +228,8 @@ class CopyExchange {
     detail::Meeting meeting = meeting_for(kind, target, bytes, context);
     meeting.begins = 1 + number_of(kind, what);
     meet(meeting, context);
-    // Each rank starts with a different target, so that no rank receives from all at once.
+    // Each rank starts with a different target, so that a rank does not receive from all others at
+    // the same time.
     const std::size_t count = kind == Kind::gather ? ranks : ranks - 1;  // the last one is this
                                                                          // rank itself
     for (std::size_t i = 1; i <= count; ++i) {

@@ -440,8 +440,8 @@ class NcclComm final : public Communicator<Cuda> {
     for (NcclComm* each : whole_.all_) each->abort_own();
     abort_own();
   }
-  /// NCCL cancels its kernels at once, but its abort returns only after recorded graphs with its
-  /// operations are destroyed together with the caller's objects. Therefore a thread calls it.
+  /// NCCL cancels its kernels immediately, but its abort returns only after recorded graphs with
+  /// its operations are destroyed together with the caller's objects. Therefore a thread calls it.
   void abort_own() noexcept {
     if (copies_.has_value()) copies_->give_up();
     ncclComm_t communicator = std::exchange(communicator_, nullptr);
@@ -478,7 +478,7 @@ class NcclComm final : public Communicator<Cuda> {
   int version_ = 0;
   ncclComm_t communicator_ = nullptr;  ///< null: none, or aborted
   std::string reason_;                 ///< of `whole_`: why it was aborted
-  std::thread aborting_;               ///< ends once graphs with operations are gone
+  std::thread aborting_;               ///< ends after all graphs with operations are destroyed
   std::future<void> aborted_;
   std::optional<PeerMemory> memory_;    ///< of `whole_`; none: all operations use NCCL
   std::vector<OwnedBytes> shared_;      ///< of `whole_`: the memory that `allocate` returned

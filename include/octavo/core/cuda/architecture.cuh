@@ -35,7 +35,7 @@ OCTAVO_KERNEL void report_architecture_kernel(Word* report) {
 #endif
 }
 
-/// Asks the current GPU once; see `kernel_architecture`.
+/// Queries the current GPU once; see `kernel_architecture`.
 /// @throws ConfigError  if the program has no kernels for this GPU
 inline KernelArchitecture ask_kernel_architecture(int gpu, const DeviceLimits<Cuda>& limits) {
   static std::mutex mutex;

@@ -57,7 +57,7 @@ inline constexpr Index sgemm_block = 128;
 
 using SgemmVector [[gnu::vector_size(sgemm_lanes * sizeof(float))]] = float;
 
-// cudafe++ knows neither vector shuffles nor GCC's unroll pragma.
+// cudafe++ supports neither vector shuffles nor GCC's unroll pragma.
 #if defined(__GNUC__) && !defined(__CUDACC__)
 #define OCTAVO_SGEMM_SHUFFLES 1
 #else

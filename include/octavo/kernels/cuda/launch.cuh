@@ -30,8 +30,8 @@ __device__ inline void let_next_begin() {
 #endif
 }
 
-/// Waits for all work enqueued before this kernel, whose writes are then visible. Returns at once
-/// unless `launch_ahead` enqueued the kernel.
+/// Waits for all work enqueued before this kernel, whose writes are then visible. Returns
+/// immediately unless `launch_ahead` enqueued the kernel.
 __device__ inline void wait_for_previous() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   cudaGridDependencySynchronize();
@@ -48,8 +48,8 @@ void allow_shared_bytes(const char* name, Kernel* kernel, std::size_t shared_byt
         "cudaFuncSetAttribute", " for ", shared_bytes, " bytes of shared memory in ", name);
 }
 
-/// Enqueues a kernel with launch attributes. Reports only the launch's own error, not one left
-/// behind by another library or the caller.
+/// Enqueues a kernel with launch attributes. Reports only the error of this launch, not an earlier
+/// one of another library or the caller.
 template <class... Parameters, class... Arguments>
 void launch_with(std::span<cudaLaunchAttribute> attributes, const char* name,
                  void (*kernel)(Parameters...), dim3 blocks, int threads, std::size_t shared_bytes,

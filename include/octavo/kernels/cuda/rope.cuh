@@ -62,7 +62,7 @@ void rope_backward_body(TensorView<T, 2, Cuda> rotated_gradient, HeadLayout layo
   }
   const auto write_copies = [&] {
     if constexpr (QuantizedPrecision<P>) {
-      // Two heads at once read their angles once, if no block of scales spans both.
+      // Two heads processed together read their angles only once, if no block of scales spans both.
       using Granularity = OperandGranularity<P, OperandKind::output_gradient>;
       const RotatedSource<T, 2> halves{rotated_gradient.data(), angles};
       if (halves.vectors() && angles.all_heads % 2 == 0 &&

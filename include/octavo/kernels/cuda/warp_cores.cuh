@@ -53,7 +53,7 @@ struct WarpCores {
     asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
     __syncthreads();
   }
-  /// Products are ordinary instructions: nothing must be called around them.
+  /// Products are ordinary instructions and need no calls before or after them.
   template <class... Registers>
   static __device__ void begin_products(Registers&...) {}
   static __device__ void commit_products() {}

@@ -130,8 +130,8 @@ class SafeMagnitudes {
 };
 
 /// Subtracts the counts of elements beyond the matrix: one thread cast `elements`, of which `count`
-/// are inside. A NaN scale, that of an MX block that contains a NaN, also turns their zeros into
-/// NaN. With other scales, nothing is counted there.
+/// are inside. The scale of an MX block that contains a NaN is NaN and also turns their zeros into
+/// NaN. With other scales, these elements are not counted.
 __device__ inline void discount_beyond(int count, int elements, float scale, CastTotals& totals) {
   if (!isnan(scale)) return;
   const int within = min(max(count, 0), elements);

@@ -55,7 +55,7 @@ __device__ void tensor_cast_tile(const CastArguments<Format, PerTensor>& argumen
   OperandScale& scaling = *arguments.slot.scaling;
   const float in_slot = FindsScale ? float_from_bits(scaling.found_amax_bits) : scaling.scale;
   const auto prepare = [&] {
-    // `in_slot` is read before the values, but nothing waits for it until they have been requested.
+    // `in_slot` is requested before the values, but awaited only after they have been requested.
     if constexpr (FindsScale) {
       const float amax = opaque(in_slot);
       const float scale = current_scale(FormatTraits<Format>::max, amax, arguments.power_of_two);
