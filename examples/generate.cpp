@@ -70,8 +70,11 @@ void declare(CLI::App& app, Options& options) {
   add("--begin", options.begin, "special token before the prompt, or none", text)
       ->capture_default_str();
   add("--chat", options.chat,
-      "chat template: chatml, smollm2, qwen2.5, llama3, or a JSON file; --prompt is the question, "
-      "or each line of standard input without --prompt",
+      "chat template: " +
+          programs::joined(
+              {octavo::chat_template_names.begin(), octavo::chat_template_names.end()}) +
+          ", or a JSON file; --prompt is the question, or each line of standard input without "
+          "--prompt",
       text);
   add("--system", options.system, "system message of the chat", text);
   add("--context", options.context,

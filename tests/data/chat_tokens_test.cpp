@@ -187,6 +187,17 @@ TEST_F(TemplateFile, PutsTheSystemMessageIntoTheFirstOfTheUser) {
   EXPECT_TRUE(has(refused({{"user", "u"}, {"system", "s"}}), "has the role 'system', but"));
 }
 
+TEST_F(TemplateFile, OmitsReasoningBeforeTheLastQuestion) {
+  const ByteTokenizer tokenizer;
+  const ChatEncoder encoder(chat_template(written(R"({
+    "has_reasoning": true, "user": {"before": "U:"}, "assistant": {"before": "A:", "end": ";"}})")),
+                            tokenizer);
+  const Chat chat{{"user", "u"}, {"assistant", "<think>r</think>a"}, {"user", "v"}};
+  EXPECT_EQ(tokenizer.decode(encoder.encode(chat).tokens), "U:uA:a;U:v");
+  EXPECT_EQ(tokenizer.decode(encoder.encode(std::span(chat).first(2)).tokens),
+            "U:uA:<think>\nr\n</think>\n\na;");
+}
+
 TEST_F(TemplateFile, NamesSpecialTokens) {
   const BytePairTokenizer tokenizer = tokenizer_named("chatml");
   const ChatEncoder encoder(chat_template(written(R"({
