@@ -350,6 +350,17 @@ class Keys(Case):
         self.assertEqual(run.code, 1)
         self.assertIn("--not-a-flag: unknown", run.output)
 
+    def test_decay_and_unknown_keys_of_torchtitan(self):
+        titan = self.file("titan.toml", '[model]\nname = "llama3"\nflavor = "8B"\n[comm]\nsave_trace = 1\n'
+                                        '[lr_scheduler]\ndecay_type = "linear"\ndecay_ratio = 0.8\n'
+                                        '[mx]\nrecipe_name = "mxfp8"\n')
+        run = Imported(titan, "--ranks", "1")
+        self.assertEqual((run.toml["schedule"], run.toml["decay-fraction"]), ("wsd", 0.8))
+        self.assertIn('schedule = "wsd"', run.text("lr_scheduler.decay_type"))
+        self.assertIn("decay-fraction = 0.8", run.text("lr_scheduler.decay_ratio"))
+        self.assertEqual(run.kind("comm.save_trace"), "unknown")
+        self.assertIn("see --precision mxfp8", run.text("mx.recipe_name"))
+
     def test_exit_code_without_refusals(self):
         self.assertEqual(self.megatron("--lr 1e-3 --context-parallel-size 1").code, 0)
         self.assertEqual(self.megatron("--lr 1e-3 --context-parallel-size 2").code, 1)

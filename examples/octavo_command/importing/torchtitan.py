@@ -109,7 +109,8 @@ ROWS = table(
     ("checkpoint.initial_load_path",
      never("only Hugging Face folders and Octavo's checkpoints are read: --model hf:FOLDER")),
     ("checkpoint.load_step", only("-1", "--resume auto resumes from the newest", "pass --resume PATH")),
-    ("checkpoint.folder checkpoint.async_mode checkpoint.export_dtype checkpoint.create_seed_checkpoint "
+    ("checkpoint.folder", nothing("checkpoints are in the folder checkpoints of --out")),
+    ("checkpoint.async_mode checkpoint.export_dtype checkpoint.create_seed_checkpoint "
      "checkpoint.model_weights_only checkpoint.last_save_model_only checkpoint.last_save_model_weights_only "
      "checkpoint.initial_load_model_only checkpoint.initial_load_model_weights_only "
      "checkpoint.exclude_from_loading checkpoint.enable_first_step_checkpoint "
@@ -133,12 +134,14 @@ ROWS = table(
     (float8("emulate"), never("the cpu device computes the same values: pass --device cpu")),
     ("float8.scaling_type_input float8.scaling_type_weight float8.scaling_type_grad_output",
      only("dynamic", "scaling by the current amax", "choose --precision fp8-delayed")),
-    ("float8.moe_fqns_prototype mx.* quantize.*",
-     never("MX formats and grouped GEMMs in FP8 do not run on GPUs here")),
+    ("mx.* quantize.linear.mx.*",
+     never("GPUs multiply MX blocks only from compute capability 10.0 on; see --precision mxfp8")),
+    ("float8.moe_fqns_prototype quantize.*", never("experts have no separate precision")),
     ("comm.init_timeout_seconds", nothing("--comm-timeout is one for all communication")),
     ("comm.train_timeout_seconds", to("comm-timeout", whole)),
     ("comm.mode", only("default", "the default", "ranks communicate through NCCL or MPI")),
-    ("comm.*", nothing("errors name the lost rank; see docs/ranks.md")),
+    ("comm.trace_buf_size comm.save_traces_folder comm.save_traces_file_prefix",
+     nothing("errors name the lost rank; see docs/ranks.md")),
     ("memory_estimation.*", nothing("plan_memory computes the memory")),
     ("fault_tolerance.enable", never("lost ranks end the run; resume it with --resume auto")),
     ("fault_tolerance.*", nothing("fault tolerance by replicas is not supported")),
@@ -173,9 +176,9 @@ def derive(run):
 def decay_ratio(run):
     if "decay_ratio" in run.facts:
         if run.flag("schedule") == "linear":
-            run.flags.pop("schedule")
-            run.map("decay_ratio", "schedule", "wsd")
-            run.flags["decay-fraction"] = (run.fact("decay_ratio"), None)
+            setting = run.flags.pop("schedule")[1]
+            run.put_flag("schedule", "wsd", setting, "decays linearly")
+            run.map("decay_ratio", "decay-fraction", run.fact("decay_ratio"))
         else:
             run.answer("decay_ratio", REFUSED, "wsd decays linearly here")
 
