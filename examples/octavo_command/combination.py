@@ -66,6 +66,20 @@ def _checkpoint_flags(flags):
     return flags_module.Flags(["--config", config])
 
 
+def _take_from_exported_run(flags):
+    """Sets the model and the precision of the run whose weights --export-hf writes, so that its program is used."""
+    resume = flags.get("resume")
+    if flags.get("export-hf") is None or resume is None:
+        return
+    config = flags_module.config_of_run(flags.get("out", "") if resume in ("latest", "auto") else resume)
+    if config is None:
+        return  # the program describes what is missing
+    run = flags_module.Flags(["--config", config])
+    for name in ("model", "precision"):
+        if flags.get(name) is None and run.get(name) is not None:
+            flags.set(name, run.get(name))
+
+
 def _precision(flags, otherwise, names):
     """Returns the chosen precision, which --precision then names."""
     chosen = precisions.take_words(flags, otherwise, names)
@@ -78,6 +92,8 @@ def _precision(flags, otherwise, names):
 
 def _of_model(program, flags, root, cache_models, options, environment):
     names = precisions.named(root)
+    if program.trains:
+        _take_from_exported_run(flags)
     run = _checkpoint_flags(flags)
     base = program.default_precision
     if run is not None:

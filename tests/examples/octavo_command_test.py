@@ -258,6 +258,19 @@ class Combinations(Temporary):
         self.assertEqual(wanted.options["OCTAVO_PRECISIONS"], "bf16")
         self.refused("there is no config.toml of its run", generate, "--checkpoint", str(self.folder))
 
+    def test_an_export_uses_the_program_of_its_run(self):
+        run = self.folder / "run"
+        run.mkdir()
+        (run / "config.toml").write_text(f'model = "gpt2_tiny"\nprecision = "{CUSTOM}"\n')
+        for words in (["--resume", str(run)], ["--resume", "latest", "--out", str(run)]):
+            wanted, left = self.combine(train, *words, "--export-hf", "exported")
+            self.assertEqual(wanted.options["OCTAVO_PRESETS"], "gpt2_tiny")
+            self.assertEqual(left, ["--precision", CUSTOM, "--model", "gpt2_tiny", *words, "--export-hf", "exported"])
+        wanted, _ = self.combine(train, "--resume", str(run), "--export-hf", "exported", "--precision", "bf16")
+        self.assertEqual(wanted.options["OCTAVO_PRECISIONS"], "bf16")
+        for words in (["--resume", str(run)], ["--resume", str(self.folder), "--export-hf", "exported"]):
+            self.assertEqual(self.combine(train, *words)[1], words)
+
 
 class Keys(Temporary):
     def key(self, *words, content="a", compiler="g++", module=train):
