@@ -429,7 +429,10 @@ class Command(Temporary):
         self.assertIn("building needs the compiler no-such-compiler, which is not on PATH", err)
 
     def test_help_adds_the_flags_of_octavo(self):
-        self.assertIn("--fp8-amax-compute-algo max|most_recent", self.run_command("train", "--help")[1])
+        out = self.run_command("train", "--help")[1]
+        self.assertIn("--fp8-amax-compute-algo max|most_recent", out)
+        self.assertIn("shape:FOLDER", out)
+        self.assertIn("fp8-blockwise", out)
 
     def test_commands(self):
         code, out, _ = self.run_command("--help")
