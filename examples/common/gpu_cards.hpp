@@ -28,7 +28,7 @@ inline constexpr std::array gpu_cards{
 /// How far Octavo is tested on GPUs of a compute capability.
 inline const char* tested_on(int capability) {
   if (capability == 90) return "run and measured";
-  if (capability < 90) return "its kernels run on an H100 in tests, but not on this GPU";
+  if (capability < 90) return "kernels tested on an H100, never run on this GPU";
   return "compiled only, never run";
 }
 
@@ -50,8 +50,9 @@ inline std::string plain_name(std::string_view name) {
 }  // namespace detail
 
 /// Returns the cards whose name begins with this one, such as "RTX 4090" or "a100".
+/// @param advice  how to choose any other GPU, for the message
 /// @throws ConfigError  if there is none; it lists the names
-inline std::vector<GpuCard> cards_named(std::string_view name) {
+inline std::vector<GpuCard> cards_named(std::string_view name, const char* advice) {
   const std::string wanted = detail::plain_name(name);
   std::vector<GpuCard> found;
   std::string names;
@@ -60,7 +61,7 @@ inline std::vector<GpuCard> cards_named(std::string_view name) {
     if (!wanted.empty() && detail::plain_name(card.name).starts_with(wanted)) found.push_back(card);
   }
   octavo::require<octavo::ConfigError>(!found.empty(), "the card must be one of ", names,
-                                       ", but is '", name, "'");
+                                       ", but is '", name, "'; for another GPU, ", advice);
   return found;
 }
 

@@ -31,7 +31,8 @@ inline TableCard table_card(const std::string& name) {
                              name.find_first_not_of("0123456789.") == std::string::npos &&
                              name.find('.', dot + 1) == std::string::npos;
   if (!is_capability) {
-    const std::vector<programs::GpuCard> cards = programs::cards_named(name);
+    const std::vector<programs::GpuCard> cards =
+        programs::cards_named(name, "pass its compute capability, such as 8.6");
     for (const programs::GpuCard& card : cards) {
       octavo::require<octavo::ConfigError>(card.capability == cards.front().capability, "'", name,
                                            "' names several cards, such as ", cards.front().name,

@@ -191,7 +191,8 @@ inline void make_consistent(const CLI::App& app, Options& options) {
       app, options.device, octavo::Cuda::name,
       {"--with-cudnn", "--own-attention", "--deterministic", "--card-memory", "--card"});
   if (options.card.empty()) return;
-  const std::vector<programs::GpuCard> cards = programs::cards_named(options.card);
+  const std::vector<programs::GpuCard> cards = programs::cards_named(
+      options.card, "pass a card of its generation and its memory, --card-memory GIB");
   if (app.count("--card-memory") == 0) options.card_memory.clear();
   for (const programs::GpuCard& card : cards) {
     octavo::require<octavo::ConfigError>(card.capability == cards.front().capability, "--card '",

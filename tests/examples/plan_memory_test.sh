@@ -109,7 +109,9 @@ run "two sizes of a card" 0 --model llama3_small --precision bf16 --card A100
 [ "$(grep -cE "^A100 with (40|80) GiB: " out)" -eq 2 ] || fail "not both sizes"
 refused "a precision that a card lacks" "the GPU A100 40GB has no FP8 products; use fp32 or bf16" --card "A100 40GB"
 run "blocks that a B200 has" 0 --model llama3_8b --precision mxfp8 --card B200
-refused "a card that does not exist" "the card must be one of A100 40GB" --card "RTX 1"
+refused "a card that does not exist" "for another GPU, pass a card of its generation" --card "RTX 1"
+run "the memory of another card" 0 --model llama3_small --precision bf16 --card "A100 40GB" --card-memory 24
+grep -qE "^A100 40GB with 24 GiB: (fits|does not fit)" out || fail "--card-memory does not replace the card's memory"
 refused "several cards" "names several GPUs" --card RTX
 run "a plan that fits no card" 0 --model llama3_70b
 grep -q PREDICTION out && fail "a prediction of what does not fit"
