@@ -2,7 +2,7 @@
 #pragma once
 
 #include <doctor/findings.hpp>
-#include <doctor/table.hpp>
+#include <doctor/table_card.hpp>
 
 namespace doctor {
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <common/gpu_cards.hpp>
+#include <doctor/table_card.hpp>
 #include <octavo/gemm/manifest.hpp>
 #include <octavo/precision/gpu_precisions.hpp>
 
@@ -15,12 +16,6 @@
 namespace doctor {
 
 using octavo::Index;
-
-/// A GPU in the table.
-struct TableCard {
-  std::string name;
-  octavo::GpuFeatures gpu;
-};
 
 /// Returns the GPU of a name such as "RTX 4090", or of a compute capability such as "8.9".
 /// @throws ConfigError  if there is none, or Octavo does not support it
