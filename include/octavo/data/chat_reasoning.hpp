@@ -24,7 +24,7 @@ inline std::string_view without_leading_lines(std::string_view text) {
   return text;
 }
 
-/// Divides an answer such as "<think>\nreasoning\n</think>\n\nanswer".
+/// Divides an answer that may begin with reasoning between `<think>` and `</think>`.
 inline ReasonedAnswer reasoned_answer(std::string_view content) {
   constexpr std::string_view begin = "<think>";
   constexpr std::string_view end = "</think>";

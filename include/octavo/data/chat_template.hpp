@@ -52,8 +52,8 @@ struct ChatTemplate {
   /// Text between an initial system message and the first user message, if the system message is
   /// part of the first user message. If missing, a system message is a separate turn.
   std::optional<std::string> system_separator{};
-  /// Answers begin with reasoning between <think> and </think>, which is omitted from all answers
-  /// before the last question.
+  /// Answers begin with reasoning between `<think>` and `</think>`, which is omitted from all
+  /// answers before the last question.
   bool has_reasoning = false;
   bool alternates = false;     ///< user and assistant must alternate, beginning with the user
   bool trims_content = false;  ///< removes white space around all contents
@@ -225,8 +225,8 @@ inline constexpr std::array chat_template_names{"chatml",       "smollm2", "qwen
 /// Returns the chat template of a name, or reads one from a JSON file:
 /// - `chatml`: no default system message, as Qwen3 without tools and without thinking
 /// - `smollm2`, `qwen2.5`: ChatML with the default system messages of those models
-/// - `qwen3`: Qwen3 with thinking, without tools; an answer may begin with reasoning, such as
-///   "<think>\nreasoning\n</think>\n\nanswer"
+/// - `qwen3`: Qwen3 with thinking, without tools; an answer may begin with reasoning between
+///   `<think>` and `</think>`
 /// - `llama3`: Llama 3; later versions (from 3.1) differ, because they put dates into the system
 ///   message
 /// - `mistral`: Mistral-7B-Instruct v0.1 and v0.2; the first user message begins with the system
