@@ -13,7 +13,7 @@ import pkgutil
 import sys
 
 from octavo_command import commands
-from octavo_command.errors import CommandError
+from octavo_command.errors import CommandError, nearest
 
 
 def names():
@@ -40,7 +40,8 @@ def main(words):
         return 0 if words else 2
     try:
         if words[0] not in known:
-            raise CommandError(f"the command must be one of {', '.join(known)}, but is '{words[0]}'")
+            raise CommandError(f"the command must be one of {', '.join(known)}, but is '{words[0]}'"
+                               + nearest(words[0], known))
         return load(known[words[0]]).run(words[1:])
     except CommandError as error:
         print(f"octavo: {error}", file=sys.stderr)

@@ -4,7 +4,7 @@ import hashlib
 import os
 import re
 
-from octavo_command.errors import CommandError
+from octavo_command.errors import CommandError, nearest
 
 
 def presets(root):
@@ -62,4 +62,4 @@ def resolve(given, root, models):
     if re.fullmatch(r"[a-z0-9_]+", given) and os.path.exists(kept):
         return Model(given, config=kept)
     raise CommandError(f"--model must be one of {', '.join(known)}, hf:FOLDER or shape:FOLDER, but is "
-                       f"'{given}'")
+                       f"'{given}'{nearest(given, known)}")

@@ -2,7 +2,7 @@
 import os
 import re
 
-from octavo_command.errors import CommandError
+from octavo_command.errors import CommandError, nearest
 
 HEADER = "include/octavo/precision/named_precisions.hpp"
 
@@ -75,7 +75,7 @@ def resolve(text, names):
     if is_name(text):
         if text not in names:
             raise CommandError(f"--precision must be one of {', '.join(names)}, or a C++ type, "
-                               f"but is '{text}'")
+                               f"but is '{text}'{nearest(text, names)}")
         return text
     whole = str(parse(text))
     return next((name for name, type_of in names.items() if type_of == whole), whole)

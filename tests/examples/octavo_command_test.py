@@ -240,6 +240,7 @@ class Combinations(Temporary):
 
     def test_models_that_do_not_exist(self):
         self.refused("--model must be one of ", train, "--model", "lama_tiny")
+        self.refused("but is 'lama_tiny'; did you mean 'llama_tiny'?", train, "--model", "lama_tiny")
         self.refused("there is no such folder", train, "--model", "hf:/none")
         self.refused("cannot read", train, "--model", f"shape:{self.folder}")
         self.refused("--device must be cpu or cuda, but is 'gpu'", train, "--device", "gpu")
@@ -441,7 +442,7 @@ class Command(Temporary):
             self.assertRegex(out, rf"\n  {name} +[a-z]")
         code, _, err = self.run_command("trains")
         self.assertEqual(code, 2)
-        self.assertRegex(err, "^octavo: the command must be one of .*train.*, but is 'trains'\n$")
+        self.assertRegex(err, "^octavo: the command must be one of .*train.*, but is 'trains'; did you mean 'train'\\?\n$")
 
 
 if __name__ == "__main__":
