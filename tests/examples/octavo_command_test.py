@@ -442,7 +442,8 @@ class Command(Temporary):
             self.assertRegex(out, rf"\n  {name} +[a-z]")
         code, _, err = self.run_command("trains")
         self.assertEqual(code, 2)
-        self.assertRegex(err, "^octavo: the command must be one of .*train.*, but is 'trains'; did you mean 'train'\\?\n$")
+        self.assertRegex(err, "^octavo: the command must be one of .*train.*, "
+                              "but is 'trains'; did you mean 'train'\\?\n$")
 
 
 if __name__ == "__main__":
