@@ -330,27 +330,27 @@ TEST_F(Converted, TellsWhatBecameOfEachKind) {
   }
   EXPECT_EQ(loaded.changes,
             (std::vector{message(parameters,
-                                 " first moments: made of fp32 first moments, rounded "
+                                 " first moments: converted from fp32 first moments, rounded "
                                  "to 8-bit"),
                          message(parameters, " master weights: dropped"),
-                         message(operands, " scales with histories: taken over"),
+                         message(operands, " scales with histories: kept"),
                          message(parameters,
-                                 " second moments: made of fp32 second moments, "
+                                 " second moments: converted from fp32 second moments, "
                                  "rounded to 8-bit"),
-                         message(parameters, " weights: taken over in bf16")}));
+                         message(parameters, " weights: kept in bf16")}));
   const Loaded plain = load(makers().at("fp32"), 1, Zero::optimizer, saved());
   EXPECT_TRUE(tells(plain.changes, message(operands, " scales with histories: dropped")));
-  EXPECT_TRUE(
-      tells(plain.changes, message(parameters, " weights: made of fp32 master weights, now fp32")));
+  EXPECT_TRUE(tells(plain.changes,
+                    message(parameters, " weights: converted from fp32 master weights, now fp32")));
   train_and_save(makers().at("bf16"), 1, Zero::optimizer, folder_ / "bf16");
   const Loaded calibrated =
       load(makers().at("delayed"), 1, Zero::optimizer, folder_ / "bf16" / "step-00000002");
   EXPECT_TRUE(
       tells(calibrated.changes, message(operands,
-                                        " scales with histories: initialised again, the next step "
+                                        " scales with histories: initialised again; the next step "
                                         "calibrates them")));
   const Loaded other = load(makers().at("blockwise, 8-bit"), 1, Zero::optimizer, saved());
-  EXPECT_TRUE(tells(other.changes, message(parameters, " master weights: taken over in fp32")));
+  EXPECT_TRUE(tells(other.changes, message(parameters, " master weights: kept in fp32")));
 }
 
 TEST_F(Converted, IsToldInLaterCheckpoints) {

@@ -109,19 +109,18 @@ class CheckpointConversion {
   /// "".
   [[nodiscard]] std::string text(const StateEntry& wanted) const {
     if (wanted.name.starts_with(scaling_prefix)) {
-      return message(
-          "scales with histories: ",
-          is_same_recipe_ ? "taken over" : "initialised again, the next step calibrates them", '\t',
-          operand_of(wanted.name), '\n');
+      return message("scales with histories: ",
+                     is_same_recipe_ ? "kept" : "initialised again; the next step calibrates them",
+                     '\t', operand_of(wanted.name), '\n');
     }
     const auto state = parameter_state(wanted.name);
     if (!state.has_value() || state->is_scale()) return {};
     const StateEntry* source = source_of(wanted);
     const std::string what =
         source == nullptr
-            ? message("taken over in ", wanted.format)
-            : message("made of ", source->format, ' ', parameter_state(source->name)->text(), ", ",
-                      is_finer(source->format, wanted.format) ? "rounded to " : "now ",
+            ? message("kept in ", wanted.format)
+            : message("converted from ", source->format, ' ', parameter_state(source->name)->text(),
+                      ", ", is_finer(source->format, wanted.format) ? "rounded to " : "now ",
                       wanted.format);
     return message(state->text(), ": ", what, '\t', state->parameter, '\n');
   }
