@@ -159,7 +159,7 @@ enum class FrameKind : std::uint32_t {
   refusal,    ///< response if the rank is rejected: a text
   welcome,    ///< response once all ranks are connected
   heartbeat,  ///< of a rank: its operation
-  question,   ///< of a rank: its operation; of rank 0: who is silent or in another, a text
+  question,   ///< from a rank: its operation; from rank 0: a text about the others
   gather,     ///< of a rank: a part; of rank 0: the whole
   fault,      ///< a rank is lost: a text
   farewell,   ///< a rank ends, or gives up: a text

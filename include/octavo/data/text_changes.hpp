@@ -84,7 +84,7 @@ using ChangedTexts = std::deque<std::string>;
   return texts.emplace_back(std::move(changed));
 }
 
-/// Returns the text with `to` for each `from`, from left to right.
+/// Returns the text with each `from` replaced by `to`, from left to right.
 [[nodiscard]] inline std::string_view replaced(std::string_view text, std::string_view from,
                                                std::string_view to, ChangedTexts& texts) {
   std::size_t found = text.find(from);

@@ -24,7 +24,7 @@ struct ChatEvaluationOptions {
   BatchShape batch{};
   int rank = 0;   ///< index of this replica
   int ranks = 1;  ///< number of replicas, which have the same chats and options
-  Index batches = std::numeric_limits<Index>::max();  ///< maximum number: the first ones
+  Index batches = std::numeric_limits<Index>::max();  ///< maximum number; the first ones are used
   std::int32_t filler = 0;                            ///< see `ChatSequences`
 };
 

@@ -22,7 +22,8 @@ struct ParameterFacts {
   bool is_frozen = false;
 };
 
-/// The weights of a session, without their format. Also the part that the session itself uses.
+/// The weights of a session, without their format. Also declares the functions for the session
+/// itself.
 template <Device D>
 class WeightsOnDevice : public SessionWeights {
  public:

@@ -45,7 +45,7 @@ struct TensorScale {
 };
 
 /// Casts one tile with one scale, and transposes its bytes.
-/// @tparam FindsScale  by current scaling, from the amax in the slot's `found_amax_bits`
+/// @tparam FindsScale  whether to compute the scale from `found_amax_bits` (current scaling)
 template <Fit F, bool FindsScale, class Format, class Source>
 __device__ void tensor_cast_tile(const CastArguments<Format, PerTensor>& arguments,
                                  const Source& source, TilePlace place) {
