@@ -96,7 +96,7 @@ ROWS = table(
     ("tokenizer_name use_fast_tokenizer cache_dir model_revision token use_auth_token trust_remote_code "
      "low_cpu_mem_usage",
      nothing("files are read from folders; prepare_data --tokenizer encodes text")),
-    ("dtype torch_dtype attn_implementation", nothing("--precision decides; attention is fused")),
+    ("dtype torch_dtype attn_implementation", nothing("--precision determines the formats; attention is fused")),
     ("dataset_name dataset_config_name",
      never("datasets are not downloaded: encode the text with prepare_data, and pass --data FILE")),
     ("train_file",

@@ -291,7 +291,7 @@ def read_flags(run, program, words, place, folder, given):
 
 
 def read_named(run, setting, folder, given, trainer):
-    """Reads a file that a source names, if it exists; the name is answered as a setting."""
+    """Reads a file that a source names, if it exists; the name becomes a setting."""
     name = str(setting.value)
     for path in (name, os.path.join(folder, name), os.path.join(folder, os.path.basename(name))):
         if os.path.isfile(path):

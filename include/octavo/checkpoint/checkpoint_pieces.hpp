@@ -72,7 +72,7 @@ class CheckpointPieces {
     return found == pieces_.end() ? nullptr : found->second.front().entry;
   }
 
-  /// Returns the whole entries of a name: one, or one per tensor-parallel part. They have no
+  /// Returns the unsharded entries with a name: one, or one per tensor-parallel part. They have no
   /// functions for reading and writing.
   [[nodiscard]] std::vector<StateEntry> parts(const std::string& name) const {
     std::vector<StateEntry> result;
