@@ -28,6 +28,12 @@ struct ExpertChoices {
   TensorView<std::int32_t, 2, D> experts;  ///< [tokens, choices]: by descending logit
   TensorView<float, 2, D> weights;         ///< [tokens, choices]: factors of the experts' outputs
   bool renormalised = false;               ///< the weights of a token sum to 1
+
+  /// Returns those of consecutive tokens.
+  [[nodiscard]] ExpertChoices rows(Index begin, Index count) const {
+    return {probabilities.rows(begin, count), experts.rows(begin, count),
+            weights.rows(begin, count), renormalised};
+  }
 };
 
 namespace detail {

@@ -6,6 +6,7 @@
 #include <octavo/kernels/elementwise.hpp>
 #include <octavo/kernels/router.hpp>
 #include <octavo/memory/arena.hpp>
+#include <octavo/tensor/batch.hpp>
 
 #include <cstdint>
 
@@ -14,7 +15,7 @@ namespace octavo OCTAVO_ABI {
 /// The load-balancing loss of all routers of a model. Layers register their routers before the
 /// memory is allocated. The model clears the sums before a micro-batch, the forwards of training
 /// add to them, and the backwards, which run after all forwards, read them. The loss therefore
-/// covers one micro-batch and all layers, as in transformers.
+/// covers one micro-batch and all layers, without padding, as in transformers.
 template <Device D>
 struct ExpertLoss {
   ExpertBalance<D> sums{};  ///< empty: the loss is not computed
@@ -44,22 +45,40 @@ struct ExpertLoss {
   [[nodiscard]] bool is_computed() const { return sums.counts.size() != 0; }
 
   /// Clears the sums before the forwards of a micro-batch.
-  void begin_forward(const Context<D>& context) const {
+  /// @param padding  rows at the end of each sequence that are not counted
+  void begin_forward(BatchShape batch, Index padding, const Context<D>& context) {
+    batch_ = batch;
+    padding_ = padding;
     if (!is_computed()) return;
     fill_zero(sums.counts.data(), sums.counts.bytes(), context);
     fill_zero(sums.probabilities.data(), sums.probabilities.bytes(), context);
   }
-  /// Sets the term of the loss before the backwards.
+  /// Sets the term of the loss before the backwards of the same micro-batch.
   /// @param share  of the micro-batch: see Accumulation
-  /// @param rows   of the micro-batch
-  void begin_backward(float share, Index rows) {
-    if (is_computed()) term = BalanceTerm<D>::of(sums, coefficient_ * share, routers_ * rows);
+  void begin_backward(float share) {
+    const Index counted = batch_.rows() - batch_.sequences * padding_;
+    if (is_computed()) term = BalanceTerm<D>::of(sums, coefficient_ * share, routers_ * counted);
+  }
+
+  /// Calls `body(begin, count, is_counted)` for consecutive rows of the micro-batch: once if it has
+  /// no padding, and otherwise twice for each sequence.
+  /// @param rows  of the micro-batch
+  template <class Body>
+  void for_each_part(Index rows, const Body& body) const {
+    if (padding_ == 0) return body(Index{0}, rows, true);
+    for (Index i = 0; i < batch_.sequences; ++i) {
+      const Index end = (i + 1) * batch_.tokens;
+      body(i * batch_.tokens, batch_.tokens - padding_, true);
+      body(end - padding_, padding_, false);
+    }
   }
 
  private:
   Index experts_ = 0;
   Index routers_ = 0;
   float coefficient_ = 0;
+  BatchShape batch_{};
+  Index padding_ = 0;
 };
 
 }  // namespace octavo

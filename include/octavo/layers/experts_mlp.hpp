@@ -177,7 +177,9 @@ class ExpertsMLP {
     route(x, saved, context);
     if constexpr (M::records) {
       if (loss_ != nullptr && loss_->is_computed()) {
-        add_expert_balance(choices, loss_->sums, context);
+        loss_->for_each_part(tokens, [&](Index begin, Index count, bool is_counted) {
+          if (is_counted) add_expert_balance(choices.rows(begin, count), loss_->sums, context);
+        });
       }
     }
     const auto copies =
@@ -272,8 +274,16 @@ class ExpertsMLP {
                           const Scratch& scratch, bool accumulate, const Context<D>& context) {
     const Index tokens = x.values.extent(0);
     const TensorView<float, 2, D> gradient{scratch.logits_gradient, {tokens, Experts.experts}};
-    const BalanceTerm<D> term = loss_ == nullptr ? BalanceTerm<D>{} : loss_->term;
-    choose_experts_backward(choices_of(saved, tokens), weight_gradient, term, gradient, context);
+    const auto choices = choices_of(saved, tokens);
+    if (loss_ != nullptr && loss_->is_computed()) {
+      loss_->for_each_part(tokens, [&](Index begin, Index count, bool is_counted) {
+        choose_experts_backward(choices.rows(begin, count), weight_gradient.rows(begin, count),
+                                is_counted ? loss_->term : BalanceTerm<D>{},
+                                gradient.rows(begin, count), context);
+      });
+    } else {
+      choose_experts_backward(choices, weight_gradient, BalanceTerm<D>{}, gradient, context);
+    }
     const TensorView<const float, 2, D> of_logits = gradient;
     if constexpr (!frozen) {
       router_weight_gradient(of_logits, values_of(x), router_.gradient, accumulate, context);

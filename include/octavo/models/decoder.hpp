@@ -185,7 +185,8 @@ class Decoder {
                                     batch.targets,
                                     losses,
                                     gradient_scale,
-                                    accumulation};
+                                    accumulation,
+                                    batch.padding};
     forward(stage_batch, {}, hooks, context);
     backward(stage_batch, {}, hooks, context);
   }

@@ -25,6 +25,7 @@ struct MicroBatch {
   TensorView<float, 1, D> losses{};                ///< [rows], written
   TensorView<const float, 1, D> gradient_scale{};  ///< [1]: 1 / number of targets in the step
   Accumulation accumulation{};
+  Index padding = 0;  ///< rows at the end of each sequence that only pad it
 };
 
 /// Consecutive stages of a model, by number: [begin, end).

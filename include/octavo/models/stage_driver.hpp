@@ -83,7 +83,7 @@ class StageDriver {
   void forward(const MicroBatch<D>& batch, StageRange range, Hooks& hooks,
                const Context<D>& context) {
     if constexpr (M::records) {
-      if (range.begin == 0) expert_loss.begin_forward(context);
+      if (range.begin == 0) expert_loss.begin_forward(batch.rows, batch.padding, context);
     }
     if (adapters != nullptr) hooks.before_forward(*adapters->run, context);
     stages.for_each(range, [&](auto& stage, std::size_t number) {
@@ -105,7 +105,7 @@ class StageDriver {
     const Accumulation accumulation = batch.accumulation;
     const bool begins = range.contains(stages.size() - 1);
     const bool ends = range.begin == 0;
-    expert_loss.begin_backward(accumulation.share, batch.rows.rows());
+    expert_loss.begin_backward(accumulation.share);
     if (adapters != nullptr) {
       hooks.before_backward(*adapters->run, context);
       clear_gradients(*adapters, accumulation.first && begins, context);

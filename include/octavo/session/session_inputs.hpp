@@ -151,7 +151,8 @@ class SessionInputs {
     const Index begin = number * shape_.rows();
     const Index tables = number * document_table_elements(shape_);
     return {buffers_.tokens.rows(begin, shape_.rows()), buffers_.targets.rows(begin, shape_.rows()),
-            documents_over<D>(buffers_.document_tables.data() + tables, shape_)};
+            documents_over<D>(buffers_.document_tables.data() + tables, shape_),
+            shape_.tokens - sequence_length_};
   }
 
   /// Copies the losses of the rows that were passed, without padding.

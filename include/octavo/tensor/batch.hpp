@@ -81,6 +81,7 @@ struct DeviceBatch {
   TensorView<const std::int32_t, 1, D> tokens;   ///< [rows]; consecutive sequences
   TensorView<const std::int32_t, 1, D> targets;  ///< [rows]; ignored if negative
   Documents<D> documents{};                      ///< empty for a shape without documents
+  Index padding = 0;  ///< rows at the end of each sequence that only pad it
 };
 
 namespace detail {
