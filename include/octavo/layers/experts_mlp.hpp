@@ -177,8 +177,8 @@ class ExpertsMLP {
     route(x, saved, context);
     if constexpr (M::records) {
       if (loss_ != nullptr && loss_->is_computed()) {
-        loss_->for_each_part(tokens, [&](Index begin, Index count, bool is_counted) {
-          if (is_counted) add_expert_balance(choices.rows(begin, count), loss_->sums, context);
+        loss_->for_each_part(tokens, [&](Index begin, Index length, bool is_counted) {
+          if (is_counted) add_expert_balance(choices.rows(begin, length), loss_->sums, context);
         });
       }
     }
