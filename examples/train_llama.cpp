@@ -359,6 +359,18 @@ int run(Setup& setup, const Options& options, const Instance& instance, Ranks& r
   return train(setup, report, options, instance, ranks);
 }
 
+/// Warns if flags are not set that the run to resume had set to other values.
+void warn_of_defaults(const CLI::App& app, const std::filesystem::path& checkpoint,
+                      const std::string& configuration) {
+  const std::filesystem::path config = detail::config_of(checkpoint);
+  const std::string others = flags_left_out(app, config, configuration);
+  if (others.empty()) return;
+  programs::tell(
+      "{}: warning: flags that are not set have their defaults: {}; to keep the run's flags, "
+      "pass --config {}\n",
+      program().name, programs::visible(others), programs::visible(config.string()));
+}
+
 int run(CLI::App& app, Options& options) {
   std::string configuration;
   std::string chosen;
@@ -418,6 +430,9 @@ int run(CLI::App& app, Options& options) {
                                                  "checkpoint to resume from")
                             .front()
                             .substr(1);
+    if (ranks->is_first() && !setup.resume_from.empty()) {
+      warn_of_defaults(app, setup.resume_from, configuration);
+    }
     if (!are_well_after([&] { make_session(setup, app, options, *instance, *ranks); })) {
       return bad_input;
     }

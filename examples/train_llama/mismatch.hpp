@@ -159,6 +159,34 @@ inline std::string other_flags_of_data(const std::filesystem::path& config,
   return others;
 }
 
+/// Returns the flags that are not set and whose defaults differ from the run that is resumed, such
+/// as
+/// "--steps is 500, the run had 300".
+/// @param config         configuration of the saved run; need not exist or be complete
+/// @param configuration  configuration of this run, as in its config.toml
+inline std::string flags_left_out(const CLI::App& app, const std::filesystem::path& config,
+                                  const std::string& configuration) {
+  std::istringstream text(configuration);
+  const detail::Flags here = detail::flags_in(text);
+  std::string others;
+  try {
+    std::istringstream file(octavo::read_text_file(config));
+    for (const auto& [name, had] : detail::flags_in(file)) {
+      const auto now = here.find(name);
+      const CLI::Option* option = app.get_option_no_throw("--" + name);
+      const bool is_kept = now == here.end() || now->second == had;
+      if (is_kept || option == nullptr || option->count() != 0) continue;
+      others += octavo::message(others.empty() ? "" : ", ", "--", name, " is ", now->second,
+                                ", the run had ", had);
+    }
+  } catch (const octavo::IoError&) {
+    return {};
+  } catch (const CLI::Error&) {
+    return {};
+  }
+  return others;
+}
+
 /// @param configuration  configuration of the run to resume
 /// @throws ConfigError  with the flags that make the run fit its checkpoint
 [[noreturn]] inline void throw_with_flags(const octavo::StateMismatchError& error,

@@ -200,6 +200,13 @@ class Resumed(TrainerTest):
         self.assertEqual([step["step"] for step in of("step", metrics("branch"))], [28])
         self.fails("step-00000030", SAVED + "--resume whole/checkpoints/step-00000027")
 
+    def test_flags_that_are_left_out(self):
+        copy("whole", "left")
+        edit("left/config.toml", "^learning-rate = .*", "learning-rate = 0.5")
+        done = self.train(SHORT + "--checkpoint-every 3 --steps 31 --out left --resume auto")
+        self.tells(done, ["--learning-rate is ", ", the run had 0.5", "--config left/config.toml"])
+        self.assertNotIn("--steps", done.err)
+
     def test_another_recipe(self):
         self.fails("--precision fp8-delayed", SAVED + "--out whole --resume latest --precision bf16")
         self.fails("--optimizer adamw --master-weights fp32 --moments fp32",
