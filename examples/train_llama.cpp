@@ -71,7 +71,8 @@ struct Setup {
   std::unique_ptr<octavo::Checkpoints> checkpoints;  ///< null if the run is not saved
   std::unique_ptr<octavo::FolderLock> lock;          ///< lock of the run's folder
   octavo::CheckpointManifest resumed;
-  std::string chosen;  ///< lines of TOML: flags of the command line and of --config
+  std::string chosen;    ///< lines of TOML: flags of the command line and of --config
+  std::string left_out;  ///< flags that are not set and differ from the run that is resumed
 };
 
 /// Trains until the end, a signal or too many non-finite steps; returns the exit code.
@@ -352,23 +353,19 @@ int run(Setup& setup, const Options& options, const Instance& instance, Ranks& r
   if (!setup.resume_from.empty()) {
     report.resumed(setup.resume_from, setup.resumed, session);
     if (ranks.is_first()) warn_of_data(setup);
+    if (ranks.is_first() && !setup.left_out.empty()) {
+      programs::tell(
+          "{}: warning: flags that are not set have their defaults: {}; to keep the run's flags, "
+          "pass "
+          "--config {}\n",
+          program().name, programs::visible(setup.left_out),
+          programs::visible(detail::config_of(setup.resume_from).string()));
+    }
   }
   announce_steps(options, setup.totals->steps());
   timeline.begin(setup.totals->steps());
   report.begin_steps(setup.totals->steps() + 1);
   return train(setup, report, options, instance, ranks);
-}
-
-/// Warns if flags are not set that the run to resume had set to other values.
-void warn_of_defaults(const CLI::App& app, const std::filesystem::path& checkpoint,
-                      const std::string& configuration) {
-  const std::filesystem::path config = detail::config_of(checkpoint);
-  const std::string others = flags_left_out(app, config, configuration);
-  if (others.empty()) return;
-  programs::tell(
-      "{}: warning: flags that are not set have their defaults: {}; to keep the run's flags, "
-      "pass --config {}\n",
-      program().name, programs::visible(others), programs::visible(config.string()));
 }
 
 int run(CLI::App& app, Options& options) {
@@ -430,8 +427,9 @@ int run(CLI::App& app, Options& options) {
                                                  "checkpoint to resume from")
                             .front()
                             .substr(1);
-    if (ranks->is_first() && !setup.resume_from.empty()) {
-      warn_of_defaults(app, setup.resume_from, configuration);
+    if (options.saves_in_doubt.empty()) {
+      const std::filesystem::path config = detail::config_of(setup.resume_from);
+      setup.left_out = flags_left_out(app, config, configuration);
     }
     if (!are_well_after([&] { make_session(setup, app, options, *instance, *ranks); })) {
       return bad_input;

@@ -43,9 +43,7 @@ class ThreadComm final : public Communicator<Cpu> {
       for (auto& value : std::span(values.data(), own.size())) value = std::max(value, *other++);
     });
   }
-  std::unique_ptr<Communicator> split(int) override {
-    throw UsageError("two ranks cannot be split");
-  }
+  std::unique_ptr<Communicator> split(int) override { throw UsageError("cannot split two ranks"); }
 
  private:
   /// Calls `read` with the pointer of each rank. No rank continues before both have read.

@@ -12,7 +12,6 @@
 
 #include <toml++/toml.h>
 
-#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -23,10 +22,6 @@
 namespace trainer {
 
 namespace detail {
-
-/// The flags that control how a run is saved.
-inline constexpr std::array flags_of_saves{"checkpoint-every", "keep-last", "keep-every",
-                                           "keep-best"};
 
 /// Returns a value as it would be on the command line.
 inline std::string text_of(const toml::node& node) {

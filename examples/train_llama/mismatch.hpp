@@ -175,7 +175,9 @@ inline std::string flags_left_out(const CLI::App& app, const std::filesystem::pa
       const auto now = here.find(name);
       const CLI::Option* option = app.get_option_no_throw("--" + name);
       const bool is_kept = now == here.end() || now->second == had;
-      if (is_kept || option == nullptr || option->count() != 0) continue;
+      const bool is_of_saves =
+          std::ranges::find(detail::flags_of_saves, name) != detail::flags_of_saves.end();
+      if (is_kept || is_of_saves || option == nullptr || option->count() != 0) continue;
       others += octavo::message(others.empty() ? "" : ", ", "--", name, " is ", now->second,
                                 ", the run had ", had);
     }

@@ -13,6 +13,7 @@
 #include <train_llama/optimizer.hpp>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
@@ -22,6 +23,14 @@
 #include <vector>
 
 namespace trainer {
+
+namespace detail {
+
+/// The flags that control how a run is saved.
+inline constexpr std::array flags_of_saves{"checkpoint-every", "keep-last", "keep-every",
+                                           "keep-best"};
+
+}  // namespace detail
 
 inline constexpr const char* data_group = "Data";
 

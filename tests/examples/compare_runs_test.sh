@@ -153,7 +153,7 @@ sed -e 's/"precision":"fp8-delayed"/"precision":"fp8-delayed-bf16-edges"/' \
 run "a recipe of several parts" 0 bf16 "$scratch/edges" --html "$scratch/report.html"
 row_is "fp8-delayed-bf16-edges 2.6000 2.6000 2.5500 2.5500 +2.00 % 1,234,567 45 of 48 1 done after 4 steps"
 out_has "note: fp8-delayed-bf16-edges: first 1 bf16, fp8 delayed, last 1 bf16."
-html_has "Of each step. Above zero is worse"
+html_has "Of each step. Values above zero are worse"
 python3 - "$scratch" <<'PYTHON'
 import json, pathlib, sys
 for name, precision in (("long", "bf16"), ("longer", "fp8-delayed")):

@@ -158,7 +158,7 @@ class Terminal(TrainerTest):
                 text += piece
             self.assertEqual(run.wait(60), 0)
         os.close(ours)
-        lines = re.findall(r"\[(=* *)\] (\d+)/8 \| loss \d\.\d{4} \| (\d+) s left", text.decode())
+        lines = re.findall(r"\[(=* *)\] (\d+)/8 \| loss \d\.\d{4} \| [0-9,]+ of 256 tokens \| (\d+) s left", text.decode())
         self.assertEqual([int(step) for _, step, _ in lines], list(range(1, 9)), text)
         for bar, step, _ in lines:
             self.assertEqual(bar, ("=" * (30 * int(step) // 8)).ljust(30))
