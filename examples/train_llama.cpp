@@ -427,7 +427,7 @@ int run(CLI::App& app, Options& options) {
                                                  "checkpoint to resume from")
                             .front()
                             .substr(1);
-    if (options.saves_in_doubt.empty()) {
+    if (!setup.resume_from.empty() && options.saves_in_doubt.empty()) {
       const std::filesystem::path config = detail::config_of(setup.resume_from);
       setup.left_out = flags_left_out(app, config, configuration);
     }
