@@ -14,7 +14,7 @@ inline constexpr Index scale_tile_columns = 4;
 
 /// Returns the number of swizzled scales of `rows` × `blocks` blocks, including the padding to
 /// whole tiles. Padding must be zero.
-constexpr Index swizzled_scale_count(Index rows, Index blocks) {
+OCTAVO_HOST_DEVICE constexpr Index swizzled_scale_count(Index rows, Index blocks) {
   return round_up(rows, scale_tile_rows) * round_up(blocks, scale_tile_columns);
 }
 
