@@ -44,8 +44,10 @@ TEST(Capability, KernelsForOlderGpusUseNoNewInstructions) {
   EXPECT_TRUE(!plain.warpgroup_products && plain.clusters && plain.early_launches);
   const GpuFeatures older = compiled_features(features_of(90), {80, false});
   EXPECT_FALSE(older.warpgroup_products || older.clusters || older.early_launches);
-  // cuBLASLt's GEMMs are not compiled with the program.
-  EXPECT_TRUE(older.fp8_products && older.block_scales);
+  // The experts' kernels would have no code to run.
+  EXPECT_FALSE(older.fp8_products || older.row_scales || older.block_scales || older.mx_products);
+  const GpuFeatures ada = compiled_features(features_of(90), {89, false});
+  EXPECT_TRUE(ada.fp8_products && ada.row_scales && ada.block_scales);
   EXPECT_EQ(older.shared_bytes, 227 * 1024);
 }
 

@@ -63,9 +63,15 @@ struct KernelArchitecture {
   bool is_for_sm90 = true;  ///< compiled for sm_90a, with all instructions of Hopper
 };
 
-/// Returns the features that kernels of an architecture can use on a GPU.
+/// Returns the features that kernels of an architecture can use on a GPU. Kernels for GPUs older
+/// than 8.9 contain no FP8 products, so a program of such kernels has no FP8 GEMMs on any GPU.
 constexpr GpuFeatures compiled_features(GpuFeatures gpu, KernelArchitecture kernels) {
   const bool has_newer = kernels.capability >= 90;
+  const bool has_fp8 = kernels.capability >= 89;
+  gpu.fp8_products = gpu.fp8_products && has_fp8;
+  gpu.row_scales = gpu.row_scales && has_fp8;
+  gpu.block_scales = gpu.block_scales && has_fp8;
+  gpu.mx_products = gpu.mx_products && has_fp8;
   gpu.warpgroup_products = gpu.warpgroup_products && kernels.is_for_sm90;
   gpu.clusters = gpu.clusters && has_newer;
   gpu.early_launches = gpu.early_launches && has_newer;
