@@ -131,7 +131,7 @@ def compile_fail_command(path, case):
     result.parent.mkdir(parents=True, exist_ok=True)
     flags = re.search(r"^// nvcc: (.+)$", path.read_text(), re.MULTILINE)
     gpu = flags.group(1).split() if flags and case != "CONTROL" else [SM_90A]
-    return [*NVCC, *gpu, *define, "-c", path, "-o", result]
+    return [*NVCC, *gpu, *define, "-ptx", "-Xcicc=-O0", path, "-o", result]
 
 
 @one_processor

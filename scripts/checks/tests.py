@@ -61,8 +61,8 @@ def test_faults(preset, programs):
 
 @check
 def fuzz():
-    """No file parser crashes during 5 s of fuzzing each."""
-    return fuzzed(5)
+    """No file parser crashes during 3 s of fuzzing each."""
+    return fuzzed(3)
 
 
 @nightly

@@ -10,16 +10,16 @@ TWO = "--precision fp8-delayed --steps 2 --no-out --sample 12 "
 
 
 class Losses(RanksTest):
-    """Tests 50 steps with the same tokens per step, on one rank and on several."""
+    """Tests 20 steps with the same tokens per step, on one rank and on several."""
 
     def trained(self, folder, ranks, flags):
         """Trains, and returns the losses and the peak memory."""
-        done = self.on_ranks(ranks, RANKS + f"--steps 50 --sample 0 --out {folder} " + flags)
-        self.assertEqual(len(done.steps), 50)
+        done = self.on_ranks(ranks, RANKS + f"--steps 20 --sample 0 --out {folder} " + flags)
+        self.assertEqual(len(done.steps), 20)
         lines = metrics(folder)
         self.assertEqual(lines[0]["ranks"], ranks)
         losses = [line["loss"] for line in lines if line["event"] in ("step", "evaluation")]
-        self.assertEqual(len(losses), 54)
+        self.assertEqual(len(losses), 22)
         return losses, lines[-1]["peak_bytes"], done
 
     def compare(self, precision, allowed):
