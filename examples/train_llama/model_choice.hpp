@@ -308,9 +308,6 @@ inline std::string build_folder_of(const CLI::App& app, const ModelChoice& choic
 inline void require_possible(const ModelChoice& options, const octavo::ModelDescription& shape) {
   using octavo::ConfigError;
   using octavo::require;
-  require<ConfigError>(options.device != octavo::Cuda::name || options.precision != "nvfp4",
-                       "only --device cpu runs nvfp4, which it emulates; choose --precision mxfp8 "
-                       "or another FP8 precision");
   require<ConfigError>(options.lora == 0 || shape.family->supports_adapters,
                        "--lora does not support ", shape.family->name, "; leave it out");
   require<ConfigError>(options.tensor_parallel == 1 || shape.can_share_layers(),

@@ -197,16 +197,6 @@ TEST_F(ModelsOfAProgramWithoutGpus, AreSaidWithTheirDeviceWhereTheyAreOfAFolder)
                          "-DOCTAVO_CUDA_PRECISIONS=bf16");
 }
 
-TEST_F(ModelsOfAProgramWithoutGpus, AreNotSaidInAPrecisionThatOnlyTheCpuEmulates) {
-  std::filesystem::copy_file("tests/golden/hugging_face/llama.5.json", folder_ / "config.json");
-  for (const std::string& model : {std::string("llama_tiny"), "hf:" + folder_.string()}) {
-    EXPECT_EQ(said_of({.model = model, .precision = "nvfp4", .device = "cuda"})
-                  .find("only --device cpu runs nvfp4"),
-              0U)
-        << model;
-  }
-}
-
 TEST_F(ModelsOfAProgram, AreNoGpt2WithAdaptersOrLayersThatRanksShare) {
   std::filesystem::copy_file("tests/golden/hugging_face/gpt2.5.json", folder_ / "config.json");
   trainer::instances().back().model = "gpt2_of_a_folder";

@@ -338,6 +338,19 @@ TEST(GemmKeys, OfAModelInFp8WithMicroBatches) {
   EXPECT_EQ(keys_of<Fp8Recipe<Tensorwise>>(2, 96), sorted(expected));
 }
 
+// They multiply values, both contiguous along the reduced dimension.
+TEST(GemmKeys, OfAnEmulatedModelAreInBf16) {
+  std::vector<GemmKey> expected = head_keys();
+  for (const GemmKey& key :
+       {dense(rows, qkv, hidden, false, true), dense(rows, hidden, hidden, false, true, true),
+        dense(rows, hidden, qkv, false, true), dense(rows, hidden, hidden, false, true),
+        dense(qkv, hidden, rows, false, true), dense(hidden, hidden, rows, false, true)}) {
+    expected.push_back(key);
+  }
+  EXPECT_EQ(keys_of<Emulated<Nvfp4>>(1, 96), sorted(expected));
+  EXPECT_EQ(keys_of<Emulated<Fp8Recipe<Tensorwise>>>(1, 96), sorted(expected));
+}
+
 // Only input gradients differ.
 TEST(GemmKeys, OfAModelWithFastGradients) {
   std::vector<GemmKey> expected = head_keys();

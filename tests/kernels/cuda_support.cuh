@@ -115,8 +115,8 @@ class OperandPlace {
   OperandPlace(Place<D>& place, const std::vector<Bf16>& values, Index columns, float scale)
       : place_(place), rows_(static_cast<Index>(values.size()) / columns), columns_(columns) {
     memory_.values = place.make(values);
-    memory_.row_major = place.template make_poisoned<Format>(rows_ * columns);
-    memory_.transposed = place.template make_poisoned<Format>(rows_ * columns);
+    memory_.row_major = place.template make_poisoned<Format>(copy_bytes());
+    memory_.transposed = place.template make_poisoned<Format>(copy_bytes());
     memory_.row_major_scales = place.template make_poisoned<Scale>(row_scales());
     memory_.transposed_scales = place.template make_poisoned<Scale>(column_scales());
     OperandScaling before{};
@@ -136,13 +136,26 @@ class OperandPlace {
       return place_.read(reinterpret_cast<const std::uint8_t*>(memory),
                          count * static_cast<Index>(sizeof(*memory)));
     };
-    return {bytes(memory_.row_major, rows_ * columns_),
+    return {elements(bytes(memory_.row_major, copy_bytes())),
             bytes(memory_.row_major_scales, row_scales()),
-            bytes(memory_.transposed, rows_ * columns_),
+            elements(bytes(memory_.transposed, copy_bytes())),
             bytes(memory_.transposed_scales, column_scales()), place_.read(slot_, 1)[0]};
   }
 
  private:
+  [[nodiscard]] Index copy_bytes() const { return Memory::element_bytes(rows_, columns_); }
+  /// One element a byte, as on the Cpu device. A byte that nobody wrote stays as it is.
+  [[nodiscard]] std::vector<std::uint8_t> elements(std::vector<std::uint8_t> bytes) const {
+    if (copy_bytes() == rows_ * columns_) return bytes;
+    const bool is_written =
+        std::any_of(bytes.begin(), bytes.end(), [](std::uint8_t byte) { return byte != 0xff; });
+    std::vector<std::uint8_t> each;
+    for (const std::uint8_t byte : bytes) {
+      each.push_back(is_written ? byte & 0xfu : 0xffu);
+      each.push_back(is_written ? byte >> 4 : 0xffu);
+    }
+    return each;
+  }
   [[nodiscard]] Index row_scales() const { return scale_count<Granularity>(rows_, columns_); }
   [[nodiscard]] Index column_scales() const { return scale_count<Granularity>(columns_, rows_); }
 

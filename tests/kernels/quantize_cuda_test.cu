@@ -241,6 +241,7 @@ void compare_all_recipes(Index rows, Index columns, const Producer& producer) {
   compare_produced<Fp8Recipe<Rowwise>, Kind>(rows, columns, producer);
   compare_produced<Fp8Recipe<Blockwise>, Kind>(rows, columns, producer);
   compare_produced<Mxfp8, Kind>(rows, columns, producer);
+  if (rows % 16 == 0 && columns % 16 == 0) compare_produced<Nvfp4, Kind>(rows, columns, producer);
 }
 
 constexpr std::pair<Index, Index> shapes[] = {{1, 8},     {17, 37},   {130, 136}, {257, 264},

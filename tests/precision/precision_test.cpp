@@ -78,7 +78,7 @@ static_assert(std::is_same_v<PrecisionForShape<AllowFallback<Fp8>, 48, 16>, Fp8>
 static_assert(std::is_same_v<PrecisionForLayer<AllowFallback<Mxfp8>, 96, 32, Cuda>, Mxfp8>);
 static_assert(std::is_same_v<PrecisionForShape<AllowFallback<Nvfp4>, 48, 16>, Nvfp4>);
 static_assert(std::is_same_v<PrecisionForShape<AllowFallback<Nvfp4>, 40, 16>, Bf16>);
-static_assert(std::is_same_v<PrecisionForLayer<AllowFallback<Nvfp4>, 48, 16, Cuda>, Bf16>);
+static_assert(std::is_same_v<PrecisionForLayer<AllowFallback<Nvfp4>, 48, 16, Cuda>, Nvfp4>);
 static_assert(std::is_same_v<PrecisionForLayer<AllowFallback<Fp8>, 48, 16, Cuda>, Fp8>);
 static_assert(std::is_same_v<PrecisionForShape<AllowFallback<Fp8>, 40, 16>, Bf16>);
 static_assert(std::is_same_v<PrecisionForShape<Blocks, 192, 192>, Blocks>);
@@ -95,7 +95,7 @@ static_assert(std::is_same_v<PrecisionTraits<Mxfp8>::BackwardFormat, E4M3>);
 static_assert(std::is_same_v<PrecisionTraits<Fp8Recipe<Delayed, E4M3Only>>::BackwardFormat, E4M3>);
 
 // Two levels of scales are those of E2M1, and E2M1 has them.
-static_assert(QuantizedPrecision<Nvfp4> && runs_on<Nvfp4, Cpu> && !runs_on<Nvfp4, Cuda>);
+static_assert(QuantizedPrecision<Nvfp4> && runs_on<Nvfp4, Cpu> && runs_on<Nvfp4, Cuda>);
 static_assert(std::is_same_v<PrecisionTraits<Nvfp4>::ForwardFormat, E2M1>);
 static_assert(std::is_same_v<PrecisionTraits<Nvfp4>::BackwardFormat, E2M1>);
 static_assert(!LinearPrecision<Fp8Recipe<NvScaling>>);
@@ -104,8 +104,10 @@ static_assert(!LinearPrecision<Fp8Recipe<NvScaling>>);
 using EmulatedFp8 = Emulated<Fp8Recipe<Delayed, E4M3Only>>;
 static_assert(QuantizedPrecision<EmulatedFp8> && feature_multiple<EmulatedFp8>() == 16);
 static_assert(std::is_same_v<PrecisionTraits<EmulatedFp8>::BackwardFormat, E4M3>);
-static_assert(runs_on<EmulatedFp8, Cpu> && !runs_on<EmulatedFp8, Cuda>);
-static_assert(runs_on<AllowFallback<EmulatedFp8>, Cuda>);
+static_assert(runs_on<EmulatedFp8, Cpu> && runs_on<EmulatedFp8, Cuda>);
+static_assert(gpu_runs<EmulatedFp8>(features_of(80)) && !gpu_runs<Fp8>(features_of(80)));
+static_assert(gpu_runs<Nvfp4>(features_of(100)) && gpu_runs<Nvfp4>(features_of(120)));
+static_assert(!gpu_runs<Nvfp4>(features_of(90)) && gpu_runs<Emulated<Nvfp4>>(features_of(90)));
 static_assert(!LinearPrecision<Emulated<Bf16>> && !LinearPrecision<Emulated<EmulatedFp8>>);
 static_assert(!LinearPrecision<Emulated<AllowFallback<Fp8>>>);
 

@@ -24,12 +24,6 @@ constexpr const char* name_of(GemmFormat format) {
   return names[static_cast<std::size_t>(format)];
 }
 
-/// Returns the bytes of an element. E2M1 is stored in a byte, as `Cpu` does.
-constexpr Index bytes_of(GemmFormat format) {
-  constexpr std::array<Index, 5> bytes{4, 2, 1, 1, 1};
-  return bytes[static_cast<std::size_t>(format)];
-}
-
 /// Properties of result = op(a) · op(b) + addend + bias on which the choice of an algorithm
 /// depends; addresses are not included.
 struct GemmKey {
@@ -98,11 +92,13 @@ inline GemmFormat gemm_format_named(std::string_view name) {
 /// contiguous along the reduced dimension; others are read as stored.
 inline GemmKey gemm_key(const GemmEntry& entry, Index tokens, bool adds) {
   GemmKey key;
-  key.a = gemm_format_named(entry.expected.a);
-  key.b = gemm_format_named(entry.expected.b);
+  key.a = entry.emulated ? GemmFormat::bf16 : gemm_format_named(entry.expected.a);
+  key.b = entry.emulated ? GemmFormat::bf16 : gemm_format_named(entry.expected.b);
   key.result = gemm_format_named(entry.output_format);
-  key.scales_a = entry.scales_a;
-  key.scales_b = entry.scales_b;
+  if (!entry.emulated) {
+    key.scales_a = entry.scales_a;
+    key.scales_b = entry.scales_b;
+  }
   key.adds = adds;
   key.bias = entry.bias;
   const bool quantized = entry.scales_a != GemmScales::none;
@@ -110,7 +106,7 @@ inline GemmKey gemm_key(const GemmEntry& entry, Index tokens, bool adds) {
   const bool weight_gradient = entry.pass == GemmPass::weight_gradient;
   key.transpose_a = !quantized && weight_gradient;
   key.transpose_b = quantized || forward;
-  key.fast_accumulation = accumulates_fast(entry.accumulation, entry.scales_a, entry.scales_b);
+  key.fast_accumulation = accumulates_fast(entry.accumulation, key.scales_a, key.scales_b);
   key.m = weight_gradient ? entry.out : tokens;
   key.n = forward ? entry.out : entry.in;
   key.k = forward ? entry.in : weight_gradient ? tokens : entry.out;

@@ -170,8 +170,8 @@ GemmPlanRecord read_record(Reader& line) {
   key.a = line.choice("a", GemmFormat::e5m2);
   key.b = line.choice("b", GemmFormat::e5m2);
   key.result = line.choice("result", GemmFormat::e5m2);
-  key.scales_a = line.choice("scales_a", GemmScales::squares_of_128);
-  key.scales_b = line.choice("scales_b", GemmScales::squares_of_128);
+  key.scales_a = line.choice("scales_a", GemmScales::squares_of_16);
+  key.scales_b = line.choice("scales_b", GemmScales::squares_of_16);
   key.transpose_a = line.flag("transpose_a");
   key.transpose_b = line.flag("transpose_b");
   const int added = line.number("adds", 0, 3);

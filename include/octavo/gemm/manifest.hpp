@@ -34,12 +34,15 @@ enum class GemmScales : std::uint8_t {
   rows_of_32,
   rows_of_128,
   squares_of_128,
+  rows_of_16,
+  squares_of_16,
   other
 };
 
 /// Returns the name of scales in files: their granularity, or the rows and columns of a block.
 constexpr const char* name_of(GemmScales scales) {
-  constexpr std::array names{"none", "tensor", "row", "1x32", "1x128", "128x128", "other"};
+  constexpr std::array names{"none",    "tensor", "row",   "1x32", "1x128",
+                             "128x128", "1x16",   "16x16", "other"};
   return names[static_cast<std::size_t>(scales)];
 }
 
@@ -51,6 +54,8 @@ inline constexpr GemmScales gemm_scales = [] {
   if (std::is_same_v<Granularity, PerBlock<1, 32, E8M0>>) return GemmScales::rows_of_32;
   if (std::is_same_v<Granularity, PerBlock<1, 128>>) return GemmScales::rows_of_128;
   if (std::is_same_v<Granularity, PerBlock<128, 128>>) return GemmScales::squares_of_128;
+  if (std::is_same_v<Granularity, PerBlock<1, 16, E4M3>>) return GemmScales::rows_of_16;
+  if (std::is_same_v<Granularity, PerBlock<16, 16, E4M3>>) return GemmScales::squares_of_16;
   return GemmScales::other;
 }();
 
@@ -86,6 +91,7 @@ struct GemmEntry {
   int experts = 0;          ///< number of layers of this shape in a mixture of experts; 0: one
                             ///< layer for all tokens
   int choices = 0;          ///< number of experts that process each token
+  bool emulated = false;    ///< multiplies the operands' values: see `Emulated`
   GemmScales scales_a = GemmScales::none;
   GemmScales scales_b = GemmScales::none;
   /// Fast accumulation is used only if the scales support it: see accumulates_fast. GEMMs of

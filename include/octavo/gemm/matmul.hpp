@@ -191,6 +191,23 @@ template <class Y, class X, class Gy, class Gx, class Gradient, Device D>
   return matmul_quantized_body(GemmAccumulation::full, y_gradient, x, w_gradient, context);
 }
 
+/// Computes result = a · bᵀ (+ addend) (+ bias) for the values of quantised operands: see
+/// `Emulated`.
+/// @param a  [m, k]
+/// @param b  [n, k]
+/// @param y  [m, n]
+/// @return the implementation that ran, for the manifest
+/// @note enqueues; does not synchronise; uses `emulated_matmul_workspace` bytes of the context's
+/// workspace
+template <class A, class B, class Ga, class Gb, Layout La, Layout Lb, class T, Device D>
+[[nodiscard]] GemmRun matmul_emulated(QuantizedView<A, Ga, La, D> a, QuantizedView<B, Gb, Lb, D> b,
+                                      const GemmOutput<T, D>& y, const Context<D>& context) {
+  detail::check_gemm("matmul_emulated", a.outer(), b.outer(), a.inner(), b.inner(), y);
+  detail::check_scales<Ga, Gb>();
+  detail::check_fp8_reduction("matmul_emulated", a.inner());
+  return matmul_emulated_body(a, b, y, context);
+}
+
 /// @name Calls with invalid operands Selected for any other operands, to report in one line which
 /// operands are required.
 /// @{

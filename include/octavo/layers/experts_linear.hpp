@@ -26,6 +26,10 @@ std::size_t experts_workspace(const GemmEntry& gemm, Index tokens, const DeviceL
 
 namespace detail {
 
+/// Whether GEMMs of experts in precision `P` are those of Nvfp4, or of the operands' values.
+template <class P>
+inline constexpr bool needs_values = is_emulated<P> || is_four_bit<P>;
+
 /// The linear layer that owns the experts' weight and operands. Its weight contains the weights of
 /// all experts, one after another.
 template <class Precision, int In, int Out, int Experts, class G, Device D>
@@ -56,6 +60,9 @@ class ExpertsLinear : private detail::StackedLinear<Precision, In, Out, Experts,
   static constexpr bool is_inference = is_inference_precision<P>;
 
   static_assert(sizeof(detail::LayerCheck<P, In, Out, D>) > 0);  // reports the rule that is broken
+  static_assert(std::is_same_v<D, Cpu> || is_inference || !detail::needs_values<BasePrecision<P>>,
+                "experts: the Cuda device has no GEMMs of experts for Nvfp4 or Emulated; choose "
+                "another precision for LinearRole::gate_up and LinearRole::down, or run it on Cpu");
 
   /// Declares its weight, and registers the layer in the manifest and the scaling table.
   void declare(const std::string& name, LayerRegistry<D> registry, Initial initial, LinearUse use) {

@@ -65,6 +65,7 @@ struct LinearGemms {
   std::string precision;
   std::array<GemmScales, 3> scales;  ///< of input, weight and output gradient
   GemmAccumulation input_gradient = GemmAccumulation::full;
+  bool emulated = false;  ///< see `GemmEntry`
 };
 
 /// Registers the layer's GEMMs; returns their entry numbers by `GemmPass`.
@@ -87,6 +88,7 @@ inline std::array<std::size_t, 3> add_gemms(Manifest& manifest, const std::strin
     entry.bias = use.bias && is_forward;
     entry.scales_a = scales_a;
     entry.scales_b = scales_b;
+    entry.emulated = gemms.emulated;
     if (use.experts == 0 && is_forward) entry.accumulation = GemmAccumulation::fast;
     if (use.experts == 0 && pass == GemmPass::input_gradient) {
       entry.accumulation = gemms.input_gradient;
@@ -174,7 +176,8 @@ class Linear {
          PrecisionTraits<Base>::name(),
          {scales<OperandKind::input>(), scales<OperandKind::weight>(),
           scales<OperandKind::output_gradient>()},
-         detail::input_gradient_accumulation<Base>},
+         detail::input_gradient_accumulation<Base>,
+         emulated && std::is_same_v<D, Cuda>},
         use);
   }
 
@@ -271,7 +274,12 @@ class Linear {
     const auto weight = ready_weight({.row_major = true, .transposed = false}, context);
     if constexpr (multiplies_quantized) {
       const auto& cast = ready(x, context);
-      count(GemmPass::forward, matmul_forward(cast.row_major, weight.row_major, output, context));
+      if constexpr (emulated) {
+        count(GemmPass::forward,
+              matmul_emulated(cast.row_major, weight.row_major, output, context));
+      } else {
+        count(GemmPass::forward, matmul_forward(cast.row_major, weight.row_major, output, context));
+      }
     } else {
       count(GemmPass::forward, matmul_forward(x.values, weight.values, output, context));
     }
@@ -285,9 +293,14 @@ class Linear {
     const auto weight = ready_weight({.row_major = false, .transposed = true}, context);
     if constexpr (multiplies_quantized) {
       const auto& cast = ready(dy, context);
-      count(GemmPass::input_gradient,
-            matmul_input_gradient(cast.row_major, weight.transposed, output,
-                                  detail::input_gradient_accumulation<Base>, context));
+      if constexpr (emulated) {
+        count(GemmPass::input_gradient,
+              matmul_emulated(cast.row_major, weight.transposed, output, context));
+      } else {
+        count(GemmPass::input_gradient,
+              matmul_input_gradient(cast.row_major, weight.transposed, output,
+                                    detail::input_gradient_accumulation<Base>, context));
+      }
     } else {
       count(GemmPass::input_gradient,
             matmul_input_gradient(dy.values, weight.values, output, context));
@@ -303,7 +316,10 @@ class Linear {
   {
     GemmOutput<G, D> output{w_gradient, {}};
     if (accumulate) output.addend = w_gradient;
-    if constexpr (quantized) {
+    if constexpr (emulated) {
+      count(GemmPass::weight_gradient,
+            matmul_emulated(dy.transposed, x.transposed, output, context));
+    } else if constexpr (quantized) {
       count(GemmPass::weight_gradient,
             matmul_weight_gradient(dy.transposed, x.transposed, output, context));
     } else {
@@ -314,6 +330,8 @@ class Linear {
 
  protected:
   static constexpr bool multiplies_quantized = QuantizedPrecision<Base>;
+  /// Whether the values of quantised operands are multiplied.
+  static constexpr bool emulated = detail::is_emulated<Base>;
   using WeightOperand = Operand<WeightPrecision, OperandKind::weight, D>;
   /// Returns the operand's place in the scaling table.
   [[nodiscard]] ScalingSlot slot(OperandKind kind) const {

@@ -95,7 +95,8 @@ std::size_t decoder_workspace(const Manifest& manifest, std::span<const BlockSha
     for (const auto& [m, n, k] :
          {std::array{tokens, gemm.out, gemm.in}, std::array{tokens, gemm.in, gemm.out},
           std::array{gemm.out, gemm.in, tokens}}) {
-      bytes = std::max(bytes, matmul_workspace(m, n, k, limits));
+      bytes = std::max(bytes, gemm.emulated ? emulated_matmul_workspace(m, n, k, limits)
+                                            : matmul_workspace(m, n, k, limits));
     }
     Index of_cast = gemm.bias ? static_cast<Index>(column_sums_workspace(rows, gemm.out)) : 0;
     if (gemm.scales_a == GemmScales::row) {

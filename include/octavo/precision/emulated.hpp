@@ -6,23 +6,18 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// Casts the operands of each GEMM as the recipe `P` does, and multiplies their values in FP32. For
+/// Casts the operands of each GEMM as the recipe `P` does, and multiplies their values. For
 /// research on the accuracy of recipes on hardware that does not multiply their formats. Rounding,
 /// scales, statistics and saved states are those of `P`.
 ///
-/// Only the `Cpu` device supports it yet. There it has the bits of `P`, which `Cpu` emulates in the
-/// same way: an element is converted to FP32 and multiplied by the scale of its row or block in
-/// FP32; products are summed in FP32 and multiplied by the scales of the tensors.
+/// An element is converted and multiplied by the scale of its row or block; products are summed in
+/// FP32 and multiplied by the scales of the tensors. `Cpu` does all of this in FP32, with the bits
+/// of `P`, which it emulates in the same way. `Cuda` rounds an element times its scale to BF16,
+/// which is exact unless the scale is an FP32 number that is not a power of two, and multiplies in
+/// BF16. It needs no FP8 products, so it runs on every GPU.
 /// @tparam P  a precision that quantises, such as `Fp8Recipe<Delayed>`, `Mxfp8` or `Nvfp4`
 template <class P>
 struct Emulated {};
-
-namespace detail {
-template <class P>
-inline constexpr bool is_emulated = false;
-template <class P>
-inline constexpr bool is_emulated<Emulated<P>> = true;
-}  // namespace detail
 
 /// Traits of `P`, with another name.
 template <QuantizedPrecision P>
@@ -32,6 +27,6 @@ struct PrecisionTraits<Emulated<P>> : PrecisionTraits<P> {
 };
 
 template <class P>
-inline constexpr bool runs_on<Emulated<P>, Cuda> = false;
+inline constexpr bool runs_on<Emulated<P>, Cuda> = runs_on<P, Cuda>;
 
 }  // namespace octavo

@@ -132,10 +132,7 @@ struct ForLayer<AllowFallback<P>, In, Out, D> {
 /// Rejects combinations of precision, shape and device that a linear layer does not support.
 template <LinearPrecision P, int In, int Out, Device D>
 struct LayerCheck : FeatureCheck<P, In, Out, feature_multiple<P>()> {
-  static_assert(!is_emulated<P> || runs_on<P, D>,
-                "Linear: only the Cpu device supports Emulated yet; choose the recipe itself, wrap "
-                "the precision in AllowFallback, or run it on Cpu");
-  static_assert(is_emulated<P> || runs_on<P, D>,
+  static_assert(runs_on<P, D>,
                 "Linear: the Cuda device does not multiply the blocks of this scaling; choose "
                 "Fp8Recipe<Blockwise> or Mxfp8, wrap the precision in AllowFallback, or run it on "
                 "Cpu, which emulates it");

@@ -87,8 +87,12 @@ struct Fp8Recipe : detail::ScalingCheck<S> {
 using Mxfp8 = Fp8Recipe<MxScaling>;
 
 /// NVFP4: E2M1 with an E4M3 scale for each 16 elements and an FP32 scale for the tensor, see
-/// `NvScaling`. Only the `Cpu` device supports it yet.
+/// `NvScaling`. Native on sm_100 and above.
 struct Nvfp4 {};
+
+/// See octavo/precision/emulated.hpp.
+template <class P>
+struct Emulated;
 
 /// Runs a layer in `P` if its shape and device support it, and in `P`'s storage format otherwise.
 /// The manifest reports the choice; without this wrapper, a layer that cannot run in `P` does not
@@ -101,6 +105,10 @@ template <class P>
 inline constexpr bool is_allow_fallback = false;
 template <class P>
 inline constexpr bool is_allow_fallback<AllowFallback<P>> = true;
+template <class P>
+inline constexpr bool is_emulated = false;
+template <class P>
+inline constexpr bool is_emulated<Emulated<P>> = true;
 }  // namespace detail
 
 /// Traits of a precision policy. Specialise it for a custom policy, with all members that
@@ -316,7 +324,7 @@ constexpr int feature_multiple() {
 /// Returns whether a GPU runs the GEMMs of a linear layer in precision `P`.
 template <LinearPrecision P>
 constexpr bool gpu_runs(const GpuFeatures& gpu) {
-  if constexpr (QuantizedPrecision<P>) {
+  if constexpr (QuantizedPrecision<P> && !detail::is_emulated<P>) {
     constexpr GpuFeature feature = PrecisionTraits<P>::ScalingType::InputGranularity::served_by;
     return feature != nullptr && gpu.*feature;
   } else {

@@ -67,11 +67,11 @@ struct PerBlock {
                     (std::is_same_v<ScaleType, E4M3> && Columns == 16),
                 "PerBlock: scales must be float, or E8M0 for blocks of 1 row, or E4M3 for blocks "
                 "of 16 columns");
-  /// The feature of GPUs on which cuBLASLt multiplies FP8 with such scales: some GPUs support 1×32
-  /// E8M0 scales, others FP32 scales of 128 columns, and none other blocks. The `Cuda` device has
-  /// no casts with E4M3 scales yet.
+  /// The feature of GPUs on which cuBLASLt multiplies such operands: some GPUs support 1×32 E8M0
+  /// scales and E4M3 scales, others FP32 scales of 128 columns, and none other blocks.
   static constexpr GpuFeature served_by =
       std::is_same_v<ScaleType, E8M0> && Columns == 32     ? &GpuFeatures::mx_products
+      : std::is_same_v<ScaleType, E4M3> && Columns == 16   ? &GpuFeatures::mx_products
       : std::is_same_v<ScaleType, float> && Columns == 128 ? &GpuFeatures::block_scales
                                                            : nullptr;
   using Scale = ScaleType;

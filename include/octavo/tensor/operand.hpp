@@ -134,13 +134,13 @@ struct OperandMemory<P, Kind, D> {
     values = arena.template take<Storage>(kind, rows * columns);
   }
   void take_row_major(Arena<D>& arena, MemoryKind kind, Index rows, Index columns) {
-    row_major = arena.template take<Format>(kind, rows * columns);
+    row_major = arena.template take<Format>(kind, element_bytes(rows, columns));
     if constexpr (!per_tensor) {
       row_major_scales = arena.template take<Scale>(kind, scale_count<Granularity>(rows, columns));
     }
   }
   void take_transposed(Arena<D>& arena, MemoryKind kind, Index rows, Index columns) {
-    transposed = arena.template take<Format>(kind, rows * columns);
+    transposed = arena.template take<Format>(kind, element_bytes(rows, columns));
     if constexpr (!per_tensor) {
       transposed_scales = arena.template take<Scale>(kind, scale_count<Granularity>(columns, rows));
     }
@@ -148,7 +148,7 @@ struct OperandMemory<P, Kind, D> {
 
   /// Returns the bytes of one copy and its scales.
   static constexpr Index element_bytes(Index rows, Index columns) {
-    return rows * columns * static_cast<Index>(sizeof(Format));
+    return stored_bytes<Format, D>(rows * columns);
   }
   static constexpr Index scale_bytes(Index rows, Index columns) {
     return per_tensor ? 0

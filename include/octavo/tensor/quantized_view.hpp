@@ -22,6 +22,15 @@ template <class Granularity>
 inline constexpr Index tensor_scale_room = has_tensor_scale<Granularity> ? 16 : 0;
 }  // namespace detail
 
+/// Returns the bytes of `count` elements of a copy. On `Cuda`, two E2M1 elements share a byte, the
+/// first of them in the lower four bits; elsewhere an element has a byte.
+template <class Format, Device D>
+constexpr Index stored_bytes(Index count) {
+  static_assert(sizeof(Format) == 1);
+  const bool is_packed = FormatTraits<Format>::bits == 4 && std::is_same_v<D, Cuda>;
+  return is_packed ? ceil_divide(count, Index{2}) : count;
+}
+
 /// Returns the number of scales for an `outer` × `inner` matrix whose inner dimension is reduced.
 /// With two levels of scales, the array begins with the scale of the tensor, which takes the room
 /// of 16.
@@ -62,7 +71,7 @@ OCTAVO_HOST_DEVICE constexpr Index scale_index(Index row, Index column, Index ou
 }
 
 /// A quantised matrix, contiguous along the dimension that a GEMM reduces.
-/// @tparam Format       `E4M3`, `E5M2` or `E2M1`, one element a byte
+/// @tparam Format       `E4M3`, `E5M2` or `E2M1`; see `stored_bytes`
 /// @tparam Granularity  what one scale covers: `PerTensor`, `PerRow` or `PerBlock`
 /// @tparam L            `row_major`: [rows, columns] of the tensor; `transposed`: [columns, rows]
 template <class Format, class Granularity, Layout L, Device D>

@@ -141,6 +141,12 @@ inline std::size_t matmul_workspace(Index m, Index n, Index k, const DeviceLimit
          sizeof(float);
 }
 
+/// Returns the same for `matmul_emulated`.
+inline std::size_t emulated_matmul_workspace(Index m, Index n, Index k,
+                                             const DeviceLimits<Cpu>& limits) {
+  return matmul_workspace(m, n, k, limits);
+}
+
 namespace detail {
 
 /// Returns the context's workspace as floats.
@@ -201,6 +207,13 @@ GemmRun matmul_quantized_body(GemmAccumulation, QuantizedView<A, Ga, La, Cpu> a,
   const float alpha = tensor_scale_inverse(a) * tensor_scale_inverse(b);
   multiply_tiles(left, right, k, alpha, y, workspace, context);
   return {FormatTraits<A>::name, FormatTraits<B>::name, sgemm_implementation};
+}
+
+/// See matmul_emulated. Every quantised product multiplies values in FP32.
+template <class A, class B, class Ga, class Gb, Layout La, Layout Lb, class Y>
+GemmRun matmul_emulated_body(QuantizedView<A, Ga, La, Cpu> a, QuantizedView<B, Gb, Lb, Cpu> b,
+                             const GemmOutput<Y, Cpu>& y, const Context<Cpu>& context) {
+  return matmul_quantized_body(GemmAccumulation::full, a, b, y, context);
 }
 
 }  // namespace detail

@@ -6,6 +6,7 @@
 #include <octavo/gemm/cuda/mx_scales.cuh>
 #include <octavo/gemm/cuda/plans.cuh>
 #include <octavo/gemm/matmul.hpp>
+#include <octavo/kernels/cuda/dequantize.cuh>
 #include <octavo/memory/cuda/buffer.cuh>
 
 #include <bit>
@@ -23,7 +24,7 @@ std::uint32_t common_alignment(const Elements*... addresses) {
 template <class A, class B, class Y>
 void enqueue_product(GemmKey key, const A* a, const B* b, const GemmVectors& scales,
                      const GemmOutput<Y, Cuda>& y, const Context<Cuda>& context,
-                     const GemmFactors& factors = {}) {
+                     const GemmFactors& factors = {}, const GemmFactors* device_factors = nullptr) {
   auto* workspace = workspace_of<std::byte>(context, cublas_workspace_bytes, "a matrix product");
   const Y* addend = y.addend.empty() ? y.result.data() : y.addend.data();
   key.m = y.result.extent(0);
@@ -34,8 +35,9 @@ void enqueue_product(GemmKey key, const A* a, const B* b, const GemmVectors& sca
   key.adds = !y.addend.empty();
   key.bias = !y.bias.empty();
   key.alignment = common_alignment(a, b, addend, y.result.data());
-  context.state<GemmPlans>().run(key, {scales.scales_a, scales.scales_b, y.bias.data()},
-                                 {a, b, addend, y.result.data(), workspace, factors}, context);
+  context.state<GemmPlans>().run(
+      key, {scales.scales_a, scales.scales_b, y.bias.data()},
+      {a, b, addend, y.result.data(), workspace, factors, device_factors}, context);
 }
 
 /// Computes result = op(a) · op(b) + addend + bias for dense operands.
@@ -66,6 +68,14 @@ inline void matmul_bf16_body(TensorView<const Bf16, 2, Cuda> a, bool transpose_a
   enqueue_product(key, a.data(), b.data(), {}, y, context, factors);
 }
 
+/// Checks the reduced dimension of NVFP4 products, whose rows must be multiples of 16 bytes.
+inline void check_nvfp4_reduction(Index k) {
+  require<ShapeError>(
+      k % 32 == 0, "matmul: the reduced dimension is ", k,
+      ", but NVFP4 GEMMs need a multiple of 32 on Cuda; change the number of tokens "
+      "(batch x sequence length) or the layer's sizes");
+}
+
 /// Computes result = a · bᵀ + addend + bias for quantised operands.
 template <class A, class B, class Ga, class Gb, Layout La, Layout Lb, class Y>
 GemmRun matmul_quantized_body(GemmAccumulation accumulation, QuantizedView<A, Ga, La, Cuda> a,
@@ -80,17 +90,48 @@ GemmRun matmul_quantized_body(GemmAccumulation accumulation, QuantizedView<A, Ga
   key.scales_b = cublas_scales<Gb>();
   key.fast_accumulation = accumulates_fast(accumulation, key.scales_a, key.scales_b);
   GemmVectors scales{a.scale_inverses(), b.scale_inverses()};
-  if constexpr (std::is_same_v<Ga, PerBlock<1, 32, E8M0>>) {
+  GemmFactors* factors = nullptr;
+  if constexpr (has_swizzled_scales<Ga>) {
+    if constexpr (has_tensor_scale<Ga>) check_nvfp4_reduction(a.inner());
     const std::size_t bytes = matmul_workspace(a.outer(), b.outer(), a.inner(), context.limits());
-    auto* swizzled = reinterpret_cast<E8M0*>(
-        workspace_of<std::byte>(context, bytes, "a matrix product") + cublas_workspace_bytes);
-    E8M0* of_b = swizzled + swizzled_scale_count(a.outer(), ceil_divide(a.inner(), mx_block));
-    swizzle_scales(a, swizzled, context);
+    std::byte* memory =
+        workspace_of<std::byte>(context, bytes, "a matrix product") + cublas_workspace_bytes;
+    auto* of_a = reinterpret_cast<typename Ga::Scale*>(memory + product_factor_bytes);
+    auto* of_b = of_a + swizzle_scales(a, of_a, context);
     swizzle_scales(b, of_b, context);
-    scales = {swizzled, of_b};
+    scales = {of_a, of_b};
+    if constexpr (has_tensor_scale<Ga>) {
+      factors = reinterpret_cast<GemmFactors*>(memory);
+      set_product_factors(a, b, !y.addend.empty(), factors, context);
+    }
   }
-  enqueue_product(key, a.data(), b.data(), scales, y, context);
+  enqueue_product(key, a.data(), b.data(), scales, y, context, {}, factors);
   return {FormatTraits<A>::name, FormatTraits<B>::name, cublas_implementation};
+}
+
+/// See matmul_emulated: a product in BF16 of both operands, dequantised in the workspace without
+/// the scales of the tensors.
+template <class A, class B, class Ga, class Gb, Layout La, Layout Lb, class Y>
+GemmRun matmul_emulated_body(QuantizedView<A, Ga, La, Cuda> a, QuantizedView<B, Gb, Lb, Cuda> b,
+                             const GemmOutput<Y, Cuda>& y, const Context<Cuda>& context) {
+  const Index k = a.inner();
+  std::byte* memory =
+      workspace_of<std::byte>(context,
+                              emulated_matmul_workspace(a.outer(), b.outer(), k, context.limits()),
+                              "a matrix product") +
+      cublas_workspace_bytes;
+  auto* factors = reinterpret_cast<GemmFactors*>(memory);
+  auto* of_a = reinterpret_cast<Bf16*>(memory + product_factor_bytes);
+  Bf16* of_b = of_a + round_up(a.outer() * k, 128);
+  using Values = TensorView<Bf16, 2, Cuda>;
+  dequantize_where<AppliedScales::of_blocks>(a, nullptr, 1, Values{of_a, {a.outer(), k}}, context);
+  dequantize_where<AppliedScales::of_blocks>(b, nullptr, 1, Values{of_b, {b.outer(), k}}, context);
+  set_product_factors(a, b, !y.addend.empty(), factors, context);
+  GemmKey key;
+  key.k = k;
+  key.transpose_b = true;
+  enqueue_product(key, of_a, of_b, {}, y, context, {}, factors);
+  return {FormatTraits<A>::name, FormatTraits<B>::name, emulated_implementation};
 }
 
 }  // namespace octavo::detail

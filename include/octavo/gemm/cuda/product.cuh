@@ -21,7 +21,7 @@ namespace octavo OCTAVO_ABI::detail {
 /// The format of a matrix on the `Cuda` device.
 template <class T>
 inline constexpr GemmFormat gemm_format = [] {
-  static_assert(sizeof(T) == 0, "cuBLASLt supports fp32, bf16, E4M3 and E5M2 on this GPU");
+  static_assert(sizeof(T) == 0, "cuBLASLt supports fp32, bf16, E4M3, E5M2 and E2M1");
   return GemmFormat::fp32;
 }();
 template <>
@@ -32,6 +32,8 @@ template <>
 inline constexpr GemmFormat gemm_format<E4M3> = GemmFormat::e4m3;
 template <>
 inline constexpr GemmFormat gemm_format<E5M2> = GemmFormat::e5m2;
+template <>
+inline constexpr GemmFormat gemm_format<E2M1> = GemmFormat::e2m1;
 
 /// Returns cuBLASLt's name of a format.
 constexpr cudaDataType_t cublas_type(GemmFormat format) {
@@ -45,8 +47,8 @@ template <class Granularity>
 constexpr GemmScales cublas_scales() {
   static_assert(Granularity::served_by != nullptr,
                 "matmul: the Cuda device does not multiply such blocks; choose Fp8Recipe<Delayed>, "
-                "Fp8Recipe<Tensorwise>, Fp8Recipe<Rowwise>, Fp8Recipe<Blockwise> or Mxfp8, or run "
-                "it on Cpu, which emulates it");
+                "Fp8Recipe<Tensorwise>, Fp8Recipe<Rowwise>, Fp8Recipe<Blockwise>, Mxfp8 or Nvfp4, "
+                "or run it on Cpu, which emulates it");
   return gemm_scales<Granularity>;
 }
 
@@ -61,6 +63,9 @@ constexpr cublasLtMatmulMatrixScale_t cublas_scale_mode(GemmScales scales) {
       return CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
     case GemmScales::squares_of_128:
       return CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+    case GemmScales::rows_of_16:
+    case GemmScales::squares_of_16:  // repeated for each row of a square
+      return CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3;
     default:
       return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
   }
@@ -71,9 +76,9 @@ inline void check_cublas(cublasStatus_t status, const char* call, const GemmKey&
   if (status == CUBLAS_STATUS_SUCCESS) return;
   throw CublasError(message(call, " failed for ", gemm_text(key), ": ",
                             cublasLtGetStatusString(status), " (status ", static_cast<int>(status),
-                            "); FP8 needs a GPU that supports the recipe (see doctor "
+                            "); FP8 and NVFP4 need a GPU that supports the recipe (see doctor "
                             "--table), cuBLAS 12.9 or newer, a reduced dimension and row lengths "
-                            "that are multiples of 16, and addresses at "
+                            "that are multiples of 16 (NVFP4: 32), and addresses at "
                             "multiples of 16 bytes"));
 }
 
@@ -94,6 +99,7 @@ struct GemmAddresses {
   void* result = nullptr;
   void* workspace = nullptr;  ///< of `cublas_workspace_bytes`
   GemmFactors factors{};
+  const GemmFactors* device_factors = nullptr;  ///< in device memory, used instead if not null
 };
 
 /// An algorithm. A named type, because nvcc 13 requires one for a vector's elements, and cuBLASLt's
@@ -167,11 +173,15 @@ class GemmProduct {
   /// Enqueues the product.
   [[nodiscard]] cublasStatus_t start(cublasLtHandle_t handle, const GemmAlgorithm& algorithm,
                                      const GemmAddresses& addresses, cudaStream_t stream) {
-    const float alpha = addresses.factors.product;
-    const float beta = key_.adds ? addresses.factors.addend : 0.0f;
-    return cublasLtMatmul(handle, &operation_, &alpha, addresses.b, &first_, addresses.a, &second_,
-                          &beta, addresses.addend, &result_, addresses.result, &result_,
-                          &algorithm.words, addresses.workspace, cublas_workspace_bytes, stream);
+    const bool on_device = addresses.device_factors != nullptr;
+    set(CUBLASLT_MATMUL_DESC_POINTER_MODE,
+        on_device ? CUBLASLT_POINTER_MODE_DEVICE : CUBLASLT_POINTER_MODE_HOST);
+    const GemmFactors here{addresses.factors.product, key_.adds ? addresses.factors.addend : 0.0f};
+    const GemmFactors* factors = on_device ? addresses.device_factors : &here;
+    return cublasLtMatmul(handle, &operation_, &factors->product, addresses.b, &first_, addresses.a,
+                          &second_, &factors->addend, addresses.addend, &result_, addresses.result,
+                          &result_, &algorithm.words, addresses.workspace, cublas_workspace_bytes,
+                          stream);
   }
 
  private:

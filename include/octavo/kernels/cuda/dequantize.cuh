@@ -9,8 +9,14 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
+/// Which of an operand's scales dequantisation applies.
+enum class AppliedScales {
+  all,
+  of_blocks  ///< all except that of the tensor, which the product applies
+};
+
 /// Writes one run of adjacent elements of a row, unless the row's expert has no rows.
-template <bool Vectors, class W, class Granularity, class T>
+template <bool Vectors, AppliedScales Applied, class W, class Granularity, class T>
 struct DequantizeRun {
   const W* source;
   const typename Granularity::Scale* scales;
@@ -24,31 +30,46 @@ struct DequantizeRun {
     if (offsets != nullptr && offsets[row / of_expert] == offsets[row / of_expert + 1]) return;
     const Index column = i % runs * run_size;
     const Index place = row * columns + column;
-    Floats result = weight_floats(load_run<Vectors>(source + place, columns - column));
+    Floats result = load_quantized<Vectors>(source, place, columns - column);
     // A run lies in one block, because blocks have at least 16 columns.
-    const auto scale =
-        static_cast<float>(scales[scale_index<Granularity>(row, column, rows, columns)]);
+    constexpr bool is_of_tensor = std::is_same_v<Granularity, PerTensor>;
+    if constexpr (Applied == AppliedScales::all || !is_of_tensor) {
+      const auto scale =
+          static_cast<float>(scales[scale_index<Granularity>(row, column, rows, columns)]);
 #pragma unroll
-    for (float& value : result.values) value *= scale;
+      for (float& value : result.values) value *= scale;
+    }
+    if constexpr (Applied == AppliedScales::all && has_tensor_scale<Granularity>) {
+      const float scale = *reinterpret_cast<const float*>(scales);
+#pragma unroll
+      for (float& value : result.values) value *= scale;
+    }
     store_floats<Vectors>(values + place, columns - column, result);
   }
 };
 
 /// See dequantize and dequantize_experts.
-template <class W, class Granularity, class T>
-void dequantize_where(QuantizedView<W, Granularity, Layout::row_major, Cuda> source,
-                      const std::int32_t* offsets, Index of_expert, TensorView<T, 2, Cuda> values,
+template <AppliedScales Applied = AppliedScales::all, class W, class Granularity, Layout L, class T>
+void dequantize_where(QuantizedView<W, Granularity, L, Cuda> source, const std::int32_t* offsets,
+                      Index of_expert, TensorView<T, 2, Cuda> values,
                       const Context<Cuda>& context) {
   const Index rows = source.outer();
   const Index columns = source.inner();
   const Index runs = ceil_divide(columns, run_size);
   const auto enqueue = [&]<bool Vectors>(std::bool_constant<Vectors>) {
-    const DequantizeRun<Vectors, W, Granularity, T> body{
+    const DequantizeRun<Vectors, Applied, W, Granularity, T> body{
         source.data(), source.scale_inverses(), values.data(), rows, columns, runs, offsets,
         of_expert};
     for_each_index("dequantize", rows * runs, context, body);
   };
-  if (rows_are_vectors(columns, source.data(), values.data())) {
+  const bool vectors = rows_are_vectors(columns, source.data(), values.data());
+  if constexpr (FormatTraits<W>::bits == 4) {
+    require<ShapeError>(vectors,
+                        "dequantize: E2M1 rows must be multiples of 16 elements on Cuda, "
+                        "aligned to 16 bytes, but have ",
+                        columns);
+    enqueue(std::true_type{});
+  } else if (vectors) {
     enqueue(std::true_type{});
   } else {
     enqueue(std::false_type{});

@@ -36,6 +36,10 @@ __device__ Run<Format> cast_run(const Run<Bf16>& run, float scale, CastTotals& t
 /// A run of weights as stored, in FP8 or another format. Every FP8 number is an FP16 number.
 template <class W>
 __device__ Floats weight_floats(const Run<W>& run) {
+  static_assert(
+      FormatTraits<W>::bits != 4,
+      "inference on Cuda: GEMMs of few rows cannot read NVFP4 weights; generate in bf16 or "
+      "an FP8 precision, or on Cpu");
   if constexpr (sizeof(W) == 1) {
     Floats result;
 #pragma unroll
@@ -49,6 +53,26 @@ __device__ Floats weight_floats(const Run<W>& run) {
     return result;
   } else {
     return to_floats(run);
+  }
+}
+
+/// Loads the first `count` elements of a run from element `place` on, then zeros.
+/// @tparam Vectors  see load_run
+template <bool Vectors, class W>
+__device__ Floats load_quantized(const W* source, Index place, Index count) {
+  if constexpr (FormatTraits<W>::bits == 4) {
+    static_assert(Vectors);  // rows are whole blocks, of 16 elements
+    Floats result{};
+    const std::uint32_t word =
+        count > 0 ? reinterpret_cast<const std::uint32_t*>(source)[place / run_size] : 0;
+#pragma unroll
+    for (int i = 0; i < run_size; ++i) {
+      result.values[i] =
+          static_cast<float>(W::from_bits(static_cast<std::uint8_t>(word >> (4 * i) & 0xfu)));
+    }
+    return result;
+  } else {
+    return weight_floats(load_run<Vectors>(source + place, count));
   }
 }
 

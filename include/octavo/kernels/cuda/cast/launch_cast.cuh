@@ -95,7 +95,8 @@ void with_fit(const CastArguments<Format, Granularity>& arguments, bool vectors,
 }
 
 /// Enqueues the cast of a source's values to the operand's copies. With scales per row, a pass that
-/// computes their amaxes comes first, in the context's workspace.
+/// computes their amaxes comes first, in the context's workspace. Not for two levels of scales: see
+/// cast_by_two_levels.
 /// @tparam FindsScale  see tensor_cast_tile
 /// @param tile_launch  launches a kernel whose blocks process the tiles, like TileLaunch, once: for
 ///                     the first pass if there are two, so that its additional work is done only
@@ -113,17 +114,20 @@ void enqueue_cast(const char* name, const Source& source, const Operand<P, Kind,
                                         Source::parts * Cast::shared_bytes, context);
   };
   const bool has_copies = !operand.row_major.empty() || !operand.transposed.empty();
-  with_fit(arguments, source.vectors(), [&](auto fit) {
-    constexpr TileCast<S, fit(), FindsScale, Format, Granularity> cast{};
-    if constexpr (is_per_row<S>) {
-      if (has_copies) {
-        arguments.amaxes = clear_row_amaxes(name, arguments, tile_launch.workspace_bytes, context);
-        enqueue(TileAmaxes<fit(), Format, Granularity>{}, tile_launch);
-        return enqueue(cast, TileLaunch{});
+  if constexpr (!has_two_levels<S>) {
+    with_fit(arguments, source.vectors(), [&](auto fit) {
+      constexpr TileCast<S, fit(), FindsScale, Format, Granularity> cast{};
+      if constexpr (is_per_row<S>) {
+        if (has_copies) {
+          arguments.amaxes =
+              clear_row_amaxes(name, arguments, tile_launch.workspace_bytes, context);
+          enqueue(TileAmaxes<fit(), Format, Granularity>{}, tile_launch);
+          return enqueue(cast, TileLaunch{});
+        }
       }
-    }
-    enqueue(cast, tile_launch);
-  });
+      enqueue(cast, tile_launch);
+    });
+  }
 }
 
 }  // namespace octavo::detail

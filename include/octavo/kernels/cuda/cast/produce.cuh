@@ -5,6 +5,7 @@
 #pragma once
 
 #include <octavo/kernels/cuda/cast/launch_cast.cuh>
+#include <octavo/kernels/cuda/cast/two_levels.cuh>
 #include <octavo/kernels/cuda/cast/values.cuh>
 
 namespace octavo OCTAVO_ABI {
@@ -53,9 +54,9 @@ void require_values(const char* name, const Operand<P, Kind, Cuda>& operand) {
 namespace kernels {
 
 /// Enqueues the kernels that write an operand, in as few passes as its precision allows: only the
-/// values (dense); the values, then the copies (current scaling, whose scale is known last); or
-/// only the copies, which for scales per row follows a pass that computes their amaxes: see
-/// enqueue_cast.
+/// values (dense); the values, then the copies (current scaling, whose scale is known last, and two
+/// levels of scales); or only the copies, which for scales per row follows a pass that computes
+/// their amaxes: see enqueue_cast.
 /// @param name          the operation, for error messages
 /// @param write_values  `write_values(amax_bits)` enqueues the kernel that writes the values and,
 ///                      unless it is null, raises `amax_bits`, initially 0, to the bits of max
@@ -75,13 +76,19 @@ void write_operand(const char* name, const Operand<P, Kind, Cuda>& operand,
     static_assert(
         std::is_same_v<typename PrecisionTraits<P>::Storage, Bf16>,
         "quantize on Cuda: FP8 operands are cast from Bf16; make it the precision's Storage");
-    if constexpr (detail::is_tensorwise<typename PrecisionTraits<P>::ScalingType>) {
-      if (detail::must_find_scale(operand)) {
-        detail::require_values(name, operand);
-        return detail::cast_by_current_scale(name, operand, write_values, context);
+    using S = typename PrecisionTraits<P>::ScalingType;
+    if constexpr (detail::has_two_levels<S>) {
+      detail::require_values(name, operand);
+      detail::cast_by_two_levels(name, operand, write_values, context);
+    } else {
+      if constexpr (detail::is_tensorwise<S>) {
+        if (detail::must_find_scale(operand)) {
+          detail::require_values(name, operand);
+          return detail::cast_by_current_scale(name, operand, write_values, context);
+        }
       }
+      write_copies();
     }
-    write_copies();
   }
 }
 
