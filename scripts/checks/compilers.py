@@ -20,6 +20,7 @@ MPI = subprocess.run(["mpicxx", "--showme:incdirs"], stdout=subprocess.PIPE, tex
 GCC += [f"-isystem{folder}" for folder in MPI]
 SM_90A = "-gencode=arch=compute_90a,code=sm_90a"
 PTX_90A = "-gencode=arch=compute_90a,code=compute_90a"
+MOST_LOCAL_BYTES = 64  # of a thread; spills of this size cost no measurable time
 HOST_CODE_OF = "test_parallel_cuda"  # the smallest CUDA program with whole models
 NVCC = ["nvcc", "-std=c++20", "-Werror=all-warnings", f"-I{INCLUDE}"]
 
@@ -218,6 +219,43 @@ def reading_fault(entry):
     else:
         words = [*("-ptx" if word == "-c" else word for word in words), SM_90A]
     return fault_of(entry["file"], words, folder=entry["directory"])
+
+
+@check
+def sass():
+    """Kernels use few bytes of local memory in the machine code of GPUs that no test runs on."""
+    return sass_faults("89", "100f", "120f")
+
+
+@nightly
+def sass_long():
+    """The same for the other architectures."""
+    return sass_faults("80", "86", "90")
+
+
+def sass_faults(*architectures):
+    if not shutil.which("nvcc"):
+        say("sass: nvcc is not installed: nothing compiled")
+        return []
+    return [fault for faults in each(local_memory_faults, architectures) for fault in faults]
+
+
+def local_memory_faults(architecture):
+    """Returns the kernels of tests/architectures that need too much memory for what does not fit the
+    registers of a thread: spilled values and arrays with variable indices."""
+    source = ROOT / "tests/architectures/kernels.cu"
+    binary = WORK / "sass" / f"{architecture}.cubin"
+    binary.parent.mkdir(parents=True, exist_ok=True)
+    status, output = run([*NVCC, f"-arch=sm_{architecture}", "-cubin", "--extended-lambda",
+                          "-Xptxas=-v", source, "-o", binary])
+    if status:
+        return [f"{name_of(source)} for {architecture}\n{output}"]
+    frames = re.findall(r"Function properties for (\w*octavo\w*)\n\s*(\d+) bytes stack frame", output)
+    if not frames:
+        return [f"{name_of(source)} for {architecture}: ptxas prints no function properties"]
+    return [f"{name_of(source)}: {kernel} uses {used} bytes of local memory in each thread on "
+            f"sm_{architecture}, but at most {MOST_LOCAL_BYTES} are allowed"
+            for kernel, used in frames if int(used) > MOST_LOCAL_BYTES]
 
 
 @nightly
