@@ -208,8 +208,7 @@ void print_all(const CLI::App& app, const Options& asked, const Shape& shape) {
   std::exception_ptr refusal;
   bool any = false;
   std::vector<std::string> precisions;
-  std::apply([&](auto... named) { (precisions.emplace_back(named.name), ...); },
-             octavo::named_precisions);
+  octavo::named_precisions.for_each([&](auto named) { precisions.emplace_back(named.name); });
   if (app.count("--precision") > 0) precisions = {asked.precision};
   print_head(asked, shape.facts());
   std::size_t width = std::string_view("precision").size();

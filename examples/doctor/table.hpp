@@ -49,7 +49,7 @@ inline void print_recipes(const octavo::GpuFeatures& gpu) {
     fmt::print("{:<26} | {:<7} | {:<8} | {:<8} | {}\n", recipe, forward, backward, scale, runs);
   };
   line("recipe", "forward", "backward", "scale of", "trains");
-  const auto add = [&]<class P>(octavo::NamedPrecision<P> named) {
+  octavo::named_precisions.for_each([&]<class P>(octavo::NamedPrecision<P> named) {
     if constexpr (octavo::QuantizedPrecision<P>) {
       using Traits = octavo::PrecisionTraits<P>;
       using Granularity = typename Traits::ScalingType::InputGranularity;
@@ -61,8 +61,7 @@ inline void print_recipes(const octavo::GpuFeatures& gpu) {
       const char* format = octavo::FormatTraits<typename octavo::PrecisionTraits<P>::Storage>::name;
       line(named.name, format, format, "none", "yes");
     }
-  };
-  std::apply([&](auto... named) { (add(named), ...); }, octavo::named_precisions);
+  });
 }
 
 /// Prints the recipes and kernels of a GPU.

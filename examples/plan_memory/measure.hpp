@@ -113,10 +113,8 @@ void append_plans(std::vector<PrecisionPlans>& all, const char* name) {
 template <octavo::Device D>
 std::vector<PrecisionPlans> plans_on() {
   std::vector<PrecisionPlans> all;
-  const auto append = [&]<class P>(octavo::NamedPrecision<P> named) {
-    append_plans<P, D>(all, named.name);
-  };
-  std::apply([&](auto... named) { (append(named), ...); }, octavo::named_precisions);
+  octavo::named_precisions.for_each(
+      [&]<class P>(octavo::NamedPrecision<P> named) { append_plans<P, D>(all, named.name); });
   return all;
 }
 

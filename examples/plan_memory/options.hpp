@@ -70,8 +70,7 @@ std::vector<std::string> added_precisions();
 
 /// Whether a precision has a name; the others are types.
 inline bool is_named(std::string_view precision) {
-  return std::apply([&](auto... named) { return ((named.name == precision) || ...); },
-                    octavo::named_precisions);
+  return octavo::named_precisions.index_of(precision) < octavo::named_precisions.size;
 }
 
 /// Returns the shape that --model names: a preset, a model of OCTAVO_MODELS, hf:FOLDER, or the path
@@ -110,8 +109,7 @@ inline void declare(CLI::App& app, Options& options) {
   std::vector<std::string> models;
   for (const NamedShape& shape : known_shapes()) models.push_back(shape.name);
   std::vector<std::string> precisions;
-  std::apply([&](auto... named) { (precisions.emplace_back(named.name), ...); },
-             octavo::named_precisions);
+  octavo::named_precisions.for_each([&](auto named) { precisions.emplace_back(named.name); });
   std::ranges::copy(added_precisions(), std::back_inserter(precisions));
   add("--model", options.model,
       "preset: " + joined(models) +

@@ -159,10 +159,9 @@ namespace detail {
 /// @param recipe  its name in a checkpoint, such as "fp8 delayed"
 inline std::string precision_of(const std::string& recipe) {
   std::string name;
-  const auto look_at = [&]<class P>(const octavo::NamedPrecision<P>& one) {
-    if (octavo::precision_name<P>() == recipe) name = one.name;
-  };
-  std::apply([&](const auto&... named) { (look_at(named), ...); }, octavo::named_precisions);
+  octavo::named_precisions.for_each([&]<class P>(octavo::NamedPrecision<P> named) {
+    if (octavo::precision_name<P>() == recipe) name = named.name;
+  });
   return name;
 }
 

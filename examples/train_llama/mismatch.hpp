@@ -68,12 +68,11 @@ inline std::string flags_of_recipe(std::string recipe) {
     recipe.resize(recipe.size() - std::string_view(octavo::lora_suffix).size());
   }
   std::string flags;
-  const auto look_at = [&](auto named) {
-    if (octavo::precision_name<typename decltype(named)::Precision>() == recipe) {
+  octavo::named_precisions.for_each([&]<class P>(octavo::NamedPrecision<P> named) {
+    if (octavo::precision_name<P>() == recipe) {
       flags = octavo::message(" --precision ", named.name);
     }
-  };
-  std::apply([&](auto... named) { (look_at(named), ...); }, octavo::named_precisions);
+  });
   return flags;
 }
 

@@ -139,8 +139,7 @@ inline Choice device_choice(const ModelChoice& options) {
 
 inline Choice precision_choice(const ModelChoice& options) {
   std::vector<std::string> names;
-  std::apply([&](auto... named) { (names.emplace_back(named.name), ...); },
-             octavo::named_precisions);
+  octavo::named_precisions.for_each([&](auto named) { names.emplace_back(named.name); });
   // A C++ type: any can be compiled in.
   if (options.precision.find('<') != std::string::npos) names.push_back(options.precision);
   return {"--precision", &Instance::precision, options.precision, std::move(names)};

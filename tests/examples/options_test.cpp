@@ -380,7 +380,7 @@ TEST(Experiments, AreWhatTheTrainerTakes) {
 // And every precision has a name that programs know.
 TEST(Experiments, AreInPrecisionsThatThereAre) {
   std::set<std::string> names;
-  std::apply([&](const auto&... named) { (names.insert(named.name), ...); }, named_precisions);
+  named_precisions.for_each([&](auto named) { names.insert(named.name); });
   for (const Experiment& experiment : experiments) {
     EXPECT_EQ(names.count(experiment.precision), 1u) << experiment.precision;
   }

@@ -193,13 +193,12 @@ constexpr bool runs_here<P, Cuda> = gpu_runs<P>(GpuFeatures{});
 /// Compares the plans of a shape in every precision of the device.
 template <auto Config, Device D, int Degree = 1, bool WithAdapters = false>
 void expect_equal_plans_in_all() {
-  const auto in = [&]<class P>(NamedPrecision<P> named) {
+  named_precisions.for_each([]<class P>(NamedPrecision<P> named) {
     if constexpr (runs_here<P, D>) {
       using Model = std::conditional_t<WithAdapters, Lora<P>, P>;
       expect_equal_plans<Config, Model, D, Degree>(named.name);
     }
-  };
-  std::apply([&](auto... named) { (in(named), ...); }, named_precisions);
+  });
 }
 
 TEST(RunTimePlan, EqualsThatOfACompiledLlama) { expect_equal_plans_in_all<llama_tiny, Cuda>(); }

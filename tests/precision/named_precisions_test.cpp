@@ -36,15 +36,12 @@ static_assert(std::is_same_v<PrecisionNamed<"nvfp4">, Nvfp4>);
 TEST(NamedPrecisions, AreAllDifferent) {
   std::set<std::string> names;
   std::set<std::string> types;
-  std::apply(
-      [&](const auto&... named) {
-        (names.insert(named.name), ...);
-        (types.insert(precision_name<typename std::decay_t<decltype(named)>::Precision>()), ...);
-      },
-      named_precisions);
-  constexpr std::size_t count = std::tuple_size_v<std::decay_t<decltype(named_precisions)>>;
-  EXPECT_EQ(names.size(), count);
-  EXPECT_EQ(types.size(), count);
+  named_precisions.for_each([&]<class P>(NamedPrecision<P> named) {
+    names.insert(named.name);
+    types.insert(precision_name<P>());
+  });
+  EXPECT_EQ(names.size(), named_precisions.size);
+  EXPECT_EQ(types.size(), named_precisions.size);
 }
 
 }  // namespace named_precisions_test

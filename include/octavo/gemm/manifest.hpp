@@ -10,8 +10,8 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <set>
 #include <string>
-#include <unordered_set>
 #include <vector>
 
 namespace octavo OCTAVO_ABI {
@@ -253,7 +253,7 @@ class Manifest {
   }
 
   std::vector<GemmEntry> entries_;
-  std::array<std::unordered_set<std::string>, 3> layers_;  // names of each pass
+  std::array<std::set<std::string>, 3> layers_;  // names of each pass
   std::vector<AttentionEntry> attentions_;
 };
 

@@ -8,7 +8,6 @@
 
 #include <cstddef>
 #include <string>
-#include <tuple>
 #include <type_traits>
 #include <vector>
 
@@ -18,12 +17,11 @@ namespace octavo OCTAVO_ABI {
 /// fp8-delayed or fp8-tensorwise".
 inline std::string precisions_of(const GpuFeatures& gpu) {
   std::vector<std::string> names;
-  const auto add = [&]<class P>(NamedPrecision<P> named) {
+  named_precisions.for_each([&]<class P>(NamedPrecision<P> named) {
     if constexpr (LinearPrecision<P>) {
       if (gpu_runs<P>(gpu)) names.emplace_back(named.name);
     }
-  };
-  std::apply([&](auto... named) { (add(named), ...); }, named_precisions);
+  });
   std::string text = names.front();
   for (std::size_t i = 1; i < names.size(); ++i) {
     text += (i + 1 == names.size() ? " or " : ", ") + names[i];

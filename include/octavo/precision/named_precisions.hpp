@@ -5,11 +5,9 @@
 
 #include <octavo/precision/layerwise.hpp>
 
-#include <array>
 #include <cstddef>
 #include <string_view>
 #include <tuple>
-#include <utility>
 
 namespace octavo OCTAVO_ABI {
 
@@ -20,8 +18,34 @@ struct NamedPrecision {
   const char* name;
 };
 
+/// A list of named precisions. A tuple would take much longer to compile.
+template <class... P>
+struct PrecisionList : NamedPrecision<P>... {
+  static constexpr std::size_t size = sizeof...(P);
+
+  /// Calls `function` with the `NamedPrecision` of each precision in turn.
+  template <class F>
+  constexpr void for_each(F&& function) const {
+    (function(static_cast<const NamedPrecision<P>&>(*this)), ...);
+  }
+
+  /// Returns the index of a name, or `size` if no precision has it.
+  [[nodiscard]] constexpr std::size_t index_of(std::string_view name) const {
+    std::size_t index = 0;
+    static_cast<void>(
+        ((static_cast<const NamedPrecision<P>&>(*this).name == name || !++index) || ...));
+    return index;
+  }
+
+  /// The precision with an index.
+  template <std::size_t Index>
+  using At = std::tuple_element_t<Index, std::tuple<P...>>;
+};
+template <class... P>
+PrecisionList(NamedPrecision<P>...) -> PrecisionList<P...>;
+
 /// All named precisions, with each name at the end of a line.
-inline constexpr std::tuple named_precisions{
+inline constexpr PrecisionList named_precisions{
     NamedPrecision<Fp32>{"fp32"},
     NamedPrecision<Bf16>{"bf16"},
     NamedPrecision<Fp8Recipe<Delayed>>{"fp8-delayed"},
@@ -53,24 +77,11 @@ struct Word {
   char text[Size]{};
 };
 
-/// Returns the index of a name in `named_precisions`.
-constexpr std::size_t precision_number(std::string_view name) {
-  const auto names = std::apply(
-      [](const auto&... named) {
-        return std::array<std::string_view, sizeof...(named)>{named.name...};
-      },
-      named_precisions);
-  std::size_t number = 0;
-  while (number < names.size() && names[number] != name) ++number;
-  return number;
-}
-
 }  // namespace detail
 
 /// The precision with a name: `PrecisionNamed<"fp8-delayed">` is `Fp8Recipe<Delayed>`.
 template <detail::Word Name>
 using PrecisionNamed =
-    typename std::tuple_element_t<detail::precision_number(Name.text),
-                                  std::remove_const_t<decltype(named_precisions)>>::Precision;
+    typename decltype(named_precisions)::template At<named_precisions.index_of(Name.text)>;
 
 }  // namespace octavo
