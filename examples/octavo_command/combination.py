@@ -66,12 +66,13 @@ def _checkpoint_flags(flags):
     return flags_module.Flags(["--config", config])
 
 
-def _take_from_exported_run(flags):
-    """Sets the model and the precision of the run whose weights --export-hf writes, so that its program is used."""
+def _take_from_resumed_run(flags):
+    """Sets the model and the precision of the run that --resume continues, so that its program is used."""
     resume = flags.get("resume")
-    if flags.get("export-hf") is None or resume is None:
+    if not resume:
         return
-    config = flags_module.config_of_run(flags.get("out", "") if resume in ("latest", "auto") else resume)
+    place = flags.get("out") if resume in ("latest", "auto") else resume
+    config = flags_module.config_of_run(place) if place else None
     if config is None:
         return  # the program describes what is missing
     run = flags_module.Flags(["--config", config])
@@ -93,7 +94,7 @@ def _precision(flags, otherwise, names):
 def _of_model(program, flags, root, cache_models, options, environment):
     names = precisions.named(root)
     if program.trains:
-        _take_from_exported_run(flags)
+        _take_from_resumed_run(flags)
     run = _checkpoint_flags(flags)
     base = program.default_precision
     if run is not None:

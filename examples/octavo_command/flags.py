@@ -93,9 +93,9 @@ class Flags:
 
 
 def config_of_run(checkpoint):
-    """Returns the config.toml of the run that a run's folder or one of its checkpoints belongs to."""
+    """Returns the config.toml of the run that a run's folder, its `checkpoints` or one of them belongs to."""
     folder = os.path.abspath(checkpoint)
-    for place in (folder, os.path.dirname(os.path.dirname(folder))):
+    for place in (folder, os.path.dirname(folder), os.path.dirname(os.path.dirname(folder))):
         path = os.path.join(place, "config.toml")
         if os.path.exists(path):
             return path

@@ -4,6 +4,7 @@ import hashlib
 import os
 import re
 
+from octavo_command import shape
 from octavo_command.errors import CommandError, nearest
 
 
@@ -19,7 +20,7 @@ def presets(root):
 class Model:
     """A model as programs and CMake name it.
 
-    name    the preset, or a name derived from the shape's content, so that equal shapes share builds
+    name    the preset, or a name derived from the config.json, so that equal shapes share builds
     flag    the value of --model for the program
     config  the config.json with the shape; None for a preset
     """
@@ -28,7 +29,23 @@ class Model:
         self.name, self.flag, self.config = name, flag or name, config
 
 
-def _of_folder(folder, given, prefix):
+def _of_equal_shape(config, root, models):
+    """Returns the preset, or the model in the cache, that has the shape of a config.json: its name and its
+    config.json, which is None for a preset. Returns None if there is none."""
+    wanted = shape.of_file(config)
+    if wanted is None:
+        return None
+    for name, preset in shape.presets(root).items():
+        if preset == wanted:
+            return name, None
+    kept = glob.glob(os.path.join(models, "*", "config.json"))
+    for path in sorted(kept, key=os.path.getmtime):
+        if shape.of_file(path) == wanted:
+            return os.path.basename(os.path.dirname(path)), path
+    return None
+
+
+def _of_folder(folder, given, prefix, root, models):
     config = os.path.join(folder, "config.json")
     if not os.path.isdir(folder):
         raise CommandError(f"--model {given}: there is no such folder; pass hf: and the folder of a "
@@ -41,7 +58,12 @@ def _of_folder(folder, given, prefix):
                            "with a config.json") from error
     base = re.sub(r"[^a-z0-9]+", "_", os.path.basename(os.path.abspath(folder)).lower()).strip("_")
     name = f"{base[:40] if base[:1].isalpha() else 'model_' + base[:40]}_{digest}"
-    return Model(name, f"hf:{folder}" if prefix == "hf" else name, config)
+    if prefix == "shape":  # the run's files contain the name
+        return Model(name, name, config)
+    equal = _of_equal_shape(config, root, models)
+    if equal is not None:
+        return Model(equal[0], f"hf:{folder}", equal[1])
+    return Model(name, f"hf:{folder}", config)
 
 
 def resolve(given, root, models):
@@ -52,12 +74,12 @@ def resolve(given, root, models):
     """
     prefix, sign, folder = given.partition(":")
     if sign and prefix in ("hf", "shape"):
-        return _of_folder(folder, given, prefix)
+        return _of_folder(folder, given, prefix, root, models)
     known = presets(root)
     if given in known:
         return Model(given)
     if os.path.isdir(given):
-        return _of_folder(given, given, "hf")
+        return _of_folder(given, given, "hf", root, models)
     kept = os.path.join(models, given, "config.json")
     if re.fullmatch(r"[a-z0-9_]+", given) and os.path.exists(kept):
         return Model(given, config=kept)

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import textwrap
 
-from octavo_command import build, cache, combination, model, precision
+from octavo_command import arguments, build, cache, combination, model, precision
 from octavo_command.flags import Flags
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -37,12 +37,20 @@ def _help(program):
     return text
 
 
-def run(program, words, gpu=lambda: False):
-    """Replaces this process with the program."""
+def run(program, words, gpu=lambda: False, check=None):
+    """Replaces this process with the program.
+
+    @param check  called with the flags and the checkout before the build, unless they ask for help
+    """
     flags = Flags(words)
     models = os.path.join(cache.folder(os.environ), "models")
     wanted = combination.combine(program, flags, ROOT, models, os.environ, gpu)
-    if program.default_precision and (flags.has("help") or "-h" in flags.words):
+    asks_help = flags.has("help", "version") or "-h" in flags.words
+    if not asks_help:
+        arguments.require_known_flags(flags, ROOT, program.target)
+        if check is not None:
+            check(flags, ROOT)
+    if program.default_precision and asks_help and not flags.has("version"):
         print(_help(program), flush=True)
     before = signal.signal(signal.SIGTERM, _stop)
     path = build.program(ROOT, wanted, os.environ)

@@ -3,8 +3,10 @@
 A stub of CMake builds programs that print their arguments, so that the tests see the options of a build,
 how many processes share it, and the words that reach the program.
 """
+import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -16,7 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(ROOT / "examples"))
 
-from octavo_command import build, cache, combination, dispatch, model, precision  # noqa: E402
+from octavo_command import arguments, build, cache, combination, dispatch, model, precision, shape  # noqa: E402
 from octavo_command.commands import compare, evaluate, finetune, generate, plan, prepare, train  # noqa: E402
 from octavo_command.errors import CommandError  # noqa: E402
 from octavo_command.flags import Flags  # noqa: E402
@@ -30,6 +32,12 @@ class Temporary(unittest.TestCase):
     def setUp(self):
         self.folder = pathlib.Path(tempfile.mkdtemp())
         self.addCleanup(shutil.rmtree, self.folder)
+
+    def make_folder(self, name, text='{"model_type": "llama"}'):
+        folder = self.folder / name
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text(text)
+        return folder
 
     def combine(self, module, *words, environment=None):
         """Returns the combination of a command line, and the words for the program."""
@@ -142,12 +150,6 @@ class Precisions(Temporary):
 
 
 class Combinations(Temporary):
-    def make_folder(self, name, text='{"model_type": "llama"}'):
-        folder = self.folder / name
-        folder.mkdir(parents=True)
-        (folder / "config.json").write_text(text)
-        return folder
-
     def test_lists_contain_only_what_is_asked_for(self):
         wanted, left = self.combine(train, "--model", "gpt2_tiny", "--precision", "bf16", "--steps", "3")
         self.assertEqual(wanted.target, "train_llama")
@@ -224,6 +226,41 @@ class Combinations(Temporary):
         self.assertEqual(self.combine(train, "--model", str(first))[1], ["--model", f"hf:{first}"])
         self.assertEqual(self.combine(train, "--model", f"shape:{first}")[1], ["--model", name])
 
+    def test_a_folder_uses_the_build_of_an_equal_shape(self):
+        tiny = {"model_type": "llama", "num_hidden_layers": 4, "hidden_size": 128, "intermediate_size": 384,
+                "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 256, "rope_theta": 10000,
+                "rms_norm_eps": 1e-5, "head_dim": 32, "sliding_window": 8, "dtype": "bfloat16"}
+        folder = self.make_folder("tiny", json.dumps(tiny))
+        wanted, left = self.combine(train, "--model", f"hf:{folder}")
+        self.assertEqual((wanted.options["OCTAVO_PRESETS"], wanted.options["OCTAVO_MODELS"]), ("llama_tiny", ""))
+        self.assertEqual(left, ["--model", f"hf:{folder}"])
+        for name, value in (("num_hidden_layers", 5), ("rms_norm_eps", 1e-6), ("tie_word_embeddings", True),
+                            ("model_type", "qwen3"), ("rope_theta", 10001), ("model_type", "mistral"),
+                            ("rope_scaling", {"rope_type": "linear", "factor": 2.0})):
+            other = self.make_folder(f"{name}_{value}"[:30].replace("/", "_"), json.dumps(tiny | {name: value}))
+            self.assertEqual(self.combine(train, "--model", f"hf:{other}")[0].options["OCTAVO_PRESETS"], "", name)
+        # Written by another program: other keys, and numbers rounded to FP32.
+        wide = tiny | {"hidden_size": 256, "head_dim": 64}
+        first = self.make_folder("models/wide_12345678", json.dumps(wide))
+        copy = self.make_folder("tuned", json.dumps(wide | {"rms_norm_eps": 9.999999747378752e-06,
+                                                            "rope_theta": None,
+                                                            "rope_parameters": {"rope_theta": 10000.0}}))
+        self.assertEqual(self.combine(train, "--model", f"hf:{copy}")[0].options["OCTAVO_MODELS"],
+                         f"wide_12345678:{first}")
+
+    def test_presets_of_llama_have_a_shape(self):
+        found = shape.presets(str(ROOT))
+        self.assertLessEqual({"llama_tiny", "llama3_1b", "llama3_8b", "mistral_7b", "qwen2_5_7b", "qwen3_8b"},
+                             set(found))
+        self.assertNotIn("mixtral_8x7b", found)
+        published = {"model_type": "llama", "num_hidden_layers": 16, "hidden_size": 2048,
+                     "intermediate_size": 8192, "num_attention_heads": 32, "num_key_value_heads": 8,
+                     "head_dim": 64, "vocab_size": 128256, "rms_norm_eps": 1e-05, "rope_theta": 500000.0,
+                     "tie_word_embeddings": True, "max_position_embeddings": 131072,
+                     "rope_scaling": {"factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+                                      "original_max_position_embeddings": 8192, "rope_type": "llama3"}}
+        self.assertEqual(shape.of_config(published), found["llama3_1b"])
+
     def test_a_shape_remains_known_by_its_name(self):
         self.refused("is 'my_model_12345678'", train, "--model", "my_model_12345678")
         self.make_folder("models/my_model_12345678")
@@ -269,8 +306,64 @@ class Combinations(Temporary):
             self.assertEqual(left, ["--precision", CUSTOM, "--model", "gpt2_tiny", *words, "--export-hf", "exported"])
         wanted, _ = self.combine(train, "--resume", str(run), "--export-hf", "exported", "--precision", "bf16")
         self.assertEqual(wanted.options["OCTAVO_PRECISIONS"], "bf16")
-        for words in (["--resume", str(run)], ["--resume", str(self.folder), "--export-hf", "exported"]):
+        for words in (["--resume", str(self.folder)], ["--resume", "auto"], ["--resume", "latest", "--out", "none"]):
             self.assertEqual(self.combine(train, *words)[1], words)
+
+    def test_a_resumed_run_keeps_its_model_and_precision(self):
+        run = self.folder / "run"
+        checkpoint = run / "checkpoints" / "step-3"
+        checkpoint.mkdir(parents=True)
+        (run / "config.toml").write_text('model = "gpt2_tiny"\nprecision = "fp8-tensorwise"\n')
+        for words in (["--resume", str(run)], ["--resume", str(checkpoint)], ["--resume", str(run / "checkpoints")],
+                      ["--resume", "auto", "--out", str(run)]):
+            wanted, left = self.combine(train, *words)
+            self.assertEqual(wanted.text, "gpt2_tiny, fp8-tensorwise, cpu")
+            self.assertEqual(left, ["--precision", "fp8-tensorwise", "--model", "gpt2_tiny", *words])
+        wanted, _ = self.combine(train, "--resume", str(run), "--precision", "bf16", "--convert")
+        self.assertEqual(wanted.text, "gpt2_tiny, bf16, cpu")
+
+
+class Arguments(Temporary):
+    """What is found before a build."""
+
+    def refused_by(self, text, check, *words):
+        with self.assertRaises(CommandError) as caught:
+            check(Flags(list(words)), str(ROOT))
+        self.assertIn(text, str(caught.exception))
+
+    def test_every_documented_flag_is_known(self):
+        for page, target in (("trainer", "train_llama"), ("finetuning", "finetune_llama"), ("programs", "plan_memory"),
+                             ("generation", "generate"), ("evaluation", "evaluate"), ("tokenizers", "prepare_data")):
+            documented = re.findall(r"^\| `(--[a-z0-9-]+)", (ROOT / f"docs/{page}.md").read_text(), re.M)
+            self.assertTrue(documented)
+            arguments.require_known_flags(Flags([*documented, "--help", "--lr=3"]), str(ROOT), target)
+
+    def test_unknown_flags_are_refused(self):
+        def check(flags, root):
+            arguments.require_known_flags(flags, root, "train_llama")
+
+        self.refused_by("unknown option '--seq-length-max'", check, "--seq-length-max", "3")
+        self.refused_by("did you mean 'batch'?", check, "--bacth=3")
+        arguments.require_known_flags(Flags(["--", "--bacth"]), str(ROOT), "train_llama")
+
+    def test_generation(self):
+        check = arguments.require_generation
+        folder = f"hf:{self.make_folder('m')}"
+        self.refused_by("a preset has no weights", check, "--model", "llama_tiny")
+        self.refused_by("--system needs a chat template", check, "--model", folder, "--system", "a")
+        self.refused_by("but is 'smollm'; did you mean 'smollm2'?", check, "--model", folder, "--chat", "smollm")
+        for words in (["--model", folder], ["--model", folder, "--chat", "gemma3"], ["--checkpoint", "run"],
+                      ["--model", folder[3:]]):
+            check(Flags(words), str(ROOT))
+
+    def test_cards(self):
+        def check(flags, root):
+            arguments.require_card(flags, "card", root)
+
+        self.refused_by("but is 'RTX 4091'; did you mean 'RTX 4090'?", check, "--card", "RTX 4091")
+        for card in ("A100", "nvidia geforce RTX 4090", "8.6", "sm_86:24GiB", "sm_90a"):
+            check(Flags(["--card", card]), str(ROOT))
+        check(Flags(["--card"][:0]), str(ROOT))
 
 
 class Keys(Temporary):

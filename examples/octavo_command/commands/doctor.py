@@ -1,5 +1,5 @@
 """`octavo doctor`: doctor."""
-from octavo_command import program
+from octavo_command import arguments, program
 from octavo_command.combination import Program
 
 SUMMARY = "check that this machine computes correctly"
@@ -7,4 +7,5 @@ PROGRAM = Program("doctor")
 
 
 def run(words):
-    return program.run(PROGRAM, words, program.has_gpu)
+    return program.run(PROGRAM, words, program.has_gpu,
+                       lambda flags, root: arguments.require_card(flags, "table", root))

@@ -1,5 +1,5 @@
 """`octavo generate`: generate."""
-from octavo_command import program
+from octavo_command import arguments, program
 from octavo_command.combination import Program
 
 SUMMARY = "generate text or chat answers"
@@ -7,4 +7,4 @@ PROGRAM = Program("generate", has_model=True, default_precision="bf16", has_toke
 
 
 def run(words):
-    return program.run(PROGRAM, words)
+    return program.run(PROGRAM, words, check=arguments.require_generation)

@@ -1,5 +1,5 @@
 """`octavo plan`: plan_memory."""
-from octavo_command import program
+from octavo_command import arguments, program
 from octavo_command.combination import Program
 
 SUMMARY = "compute the memory that training needs"
@@ -7,4 +7,4 @@ PROGRAM = Program("plan_memory", default_precision="fp8-delayed")
 
 
 def run(words):
-    return program.run(PROGRAM, words)
+    return program.run(PROGRAM, words, check=lambda flags, root: arguments.require_card(flags, "card", root))

@@ -1,0 +1,88 @@
+"""Checks of arguments that need no built program, so that a mistake does not cost a build.
+
+The programs check all arguments themselves; this module only finds mistakes that the sources show.
+"""
+import glob
+import os
+import re
+
+from octavo_command.errors import CommandError, nearest
+
+SHARED = ("common", "train_llama")
+
+
+def _read(path):
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+def _flags_in_sources(root, target):
+    """Returns every flag that the sources of a program contain, without dashes, such as `seq-len`."""
+    examples = os.path.join(root, "examples")
+    paths = [os.path.join(examples, target + ".cpp")]
+    for folder in (target, *SHARED):
+        paths += glob.glob(os.path.join(examples, folder, "*.[chi]*"))
+    text = "\n".join(_read(path) for path in paths if os.path.isfile(path))
+    return {"help", *re.findall(r"--([a-z][a-z0-9-]*)", text)}
+
+
+def require_known_flags(flags, root, target):
+    known = foreign = None
+    for word in flags.words:
+        if word == "--":
+            return
+        if not word.startswith("--"):
+            continue
+        if known is None:
+            known = _flags_in_sources(root, target)
+            # The program describes its own flags for the words of other trainers.
+            foreign = _read(os.path.join(root, "examples/common/foreign_flags.hpp"))
+        name = word.partition("=")[0][2:].lower().replace("_", "-")
+        if name not in known and f" {name} " not in foreign:
+            raise CommandError(f"unknown option '--{name}'{nearest(name, known)}"
+                               + (" See --help" if nearest(name, known) else "; see --help"))
+
+
+def cards(root):
+    """Returns the names of GPUs that the programs know."""
+    return re.findall(r'GpuCard\{\s*"([^"]+)"', _read(os.path.join(root, "examples/common/gpu_cards.hpp")))
+
+
+def plain_name(name):
+    """Returns a name as cards are compared: letters and digits in lower case, without the maker."""
+    plain = re.sub(r"[^a-z0-9]", "", name.lower())
+    for maker in ("nvidia", "geforce"):
+        plain = plain.removeprefix(maker)
+    return plain
+
+
+def require_card(flags, name, root):
+    """Checks that the value of --NAME is a card or a compute capability."""
+    card = flags.get(name)
+    if not card or card.startswith("-"):
+        return
+    if re.match(r"(\d{1,2}\.\d|(sm|compute)_\d{2,3}[af]?)(:|$)", card):
+        return
+    if not any(plain_name(known).startswith(plain_name(card) or "-") for known in cards(root)):
+        raise CommandError(f"--{name} must be one of {', '.join(cards(root))}, or a compute capability such as "
+                           f"sm_86, but is '{card}'{nearest(card, cards(root))}")
+
+
+def chat_templates(root):
+    header = _read(os.path.join(root, "include/octavo/data/chat_template.hpp"))
+    names = re.search(r"chat_template_names\{(.*?)\}", header, re.S)
+    return re.findall(r'"([^"]+)"', names[1])
+
+
+def require_generation(flags, root):
+    """Checks the flags of `generate` that do not depend on the model."""
+    model = flags.get("model", "")
+    if flags.get("checkpoint") is None and not model.startswith("hf:") and not os.path.isdir(model):
+        raise CommandError("a preset has no weights; pass --model hf:FOLDER or --checkpoint FOLDER")
+    if flags.get("system") and flags.get("chat") is None:
+        raise CommandError("--system needs a chat template; also pass --chat")
+    chat = flags.get("chat")
+    names = chat_templates(root)
+    if chat is not None and chat not in names and not os.path.exists(chat):
+        raise CommandError(f"--chat must be one of {', '.join(names)}, or a JSON file, but is '{chat}'"
+                           f"{nearest(chat, names)}")

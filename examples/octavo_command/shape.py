@@ -1,0 +1,105 @@
+"""The shape of a model, in a form that is equal for configurations that compile to equal models.
+
+cmake/OctavoAddModel.cmake reads the same keys of a config.json. Only shapes that this module knows whole have
+a form; others are built for each folder.
+"""
+import glob
+import json
+import os
+import re
+import struct
+
+LLAMA = ("llama", "mistral", "qwen2", "qwen3")
+FIELDS = ("layers", "hidden", "ffn", "heads", "kv_heads", "head_dim", "vocabulary", "norm_epsilon", "rope_theta",
+          "rope_scaling", "tied_embeddings", "qk_norm", "qkv_bias", "window")
+DEFAULTS = {"norm_epsilon": 1e-5, "rope_theta": 500000.0, "rope_scaling": None, "tied_embeddings": False,
+            "qk_norm": False, "qkv_bias": False, "window": 0}
+
+
+def _single(number):
+    """Rounds to FP32, in which models store numbers."""
+    return struct.unpack("f", struct.pack("f", float(number)))[0]
+
+
+def _rope_scaling(config):
+    """Returns (factor, low, high, original length) of llama3, None for plain positions; else raises KeyError."""
+    given = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    kind = given.get("rope_type", given.get("type", "default"))
+    if kind == "default":
+        return None
+    if kind != "llama3":
+        raise KeyError(kind)
+    return (_single(given["factor"]), _single(given["low_freq_factor"]), _single(given["high_freq_factor"]),
+            given.get("original_max_position_embeddings") or config["max_position_embeddings"])
+
+
+def _window(config, family):
+    """Returns the window that attention has in all layers, or 0; raises KeyError if layers differ."""
+    kinds = set(config.get("layer_types") or [])
+    if family == "llama" or kinds == {"full_attention"}:
+        return 0
+    if family == "mistral":
+        return config.get("sliding_window", 4096) or 0
+    if config.get("use_sliding_window") or kinds:
+        raise KeyError("layer_types")
+    return 0
+
+
+def of_config(config):
+    """Returns the shape of a parsed config.json as a tuple, or None if this module does not know it."""
+    family = config.get("model_type")
+    if family not in LLAMA:
+        return None
+    try:
+        heads, hidden = config["num_attention_heads"], config["hidden_size"]
+        rope = config.get("rope_parameters") or {}
+        return (
+            config["num_hidden_layers"], hidden, config["intermediate_size"], heads,
+            config.get("num_key_value_heads") or heads,
+            config.get("head_dim") or (128 if family == "qwen3" else hidden // heads),
+            config["vocab_size"], _single(config.get("rms_norm_eps") or 1e-6),
+            _single(rope.get("rope_theta") or config.get("rope_theta") or 10000), _rope_scaling(config),
+            bool(config.get("tie_word_embeddings")), family == "qwen3", family == "qwen2",
+            _window(config, family))
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+
+
+def of_file(path):
+    try:
+        with open(path, encoding="utf-8") as file:
+            config = json.load(file)
+    except (OSError, ValueError):
+        return None
+    return of_config(config) if isinstance(config, dict) else None
+
+
+def _value(text):
+    if text in ("true", "false"):
+        return text == "true"
+    return _single(text.rstrip("f")) if "." in text or "e" in text else int(text)
+
+
+def presets(root):
+    """Returns the shapes of the presets of Llama's family: a dict from name to tuple.
+
+    Leaves out presets with members that FIELDS lacks, such as experts.
+    """
+    shapes = {}
+    for header in glob.glob(os.path.join(root, "include/octavo/models/llama_config.hpp")):
+        with open(header, encoding="utf-8") as file:
+            text = file.read()
+        for name, members in re.findall(r"LlamaConfig (\w+)\{(.*?)\};", text, re.S):
+            known = dict(DEFAULTS)
+            scaling = re.search(r"\.rope_scaling = \{\.kind = RopeKind::llama3, \.factor = ([\d.]+)f\}", members)
+            if scaling:  # the others are defaults of RopeScaling
+                known["rope_scaling"] = (float(scaling[1]), 1.0, 4.0, 8192)
+                members = members.replace(scaling[0], "")
+            found = dict(re.findall(r"\.(\w+) = ([^,{}]+)", members))
+            found.pop("name")
+            if "{" in members or not set(found) <= set(FIELDS):
+                continue
+            known |= {field: _value(value.strip()) for field, value in found.items()}
+            known["norm_epsilon"] = _single(known["norm_epsilon"])
+            shapes[name] = tuple(known[field] for field in FIELDS)
+    return shapes
