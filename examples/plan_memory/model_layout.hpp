@@ -121,7 +121,7 @@ class ModelLayout {
         MemoryKind::workspace,
         static_cast<Index>(octavo::detail::decoder_workspace<T>(
             manifest_, std::array{sizes_.block_shape(shape_.model.window), sizes_.block_shape()},
-            batch, options_.head_chunk, limits)));
+            octavo::attention_forward_of<P>, batch, options_.head_chunk, limits)));
   }
 
   [[nodiscard]] const octavo::ModelRuns<T, T, D>& runs() const { return runs_; }

@@ -47,6 +47,22 @@ TEST(GpuPrecisions, OthersAreRefusedInOneLineThatNamesThem) {
   EXPECT_EQ(refusal<Bf16>("GPU 0 (NVIDIA A100)", 80), "");
 }
 
+TEST(GpuPrecisions, Fp8AttentionNeedsHopper) {
+  DeviceLimits<Cuda> limits;
+  EXPECT_NO_THROW(require_fp8_attention(limits));
+  EXPECT_NO_THROW(require_fp8_attention(DeviceLimits<Cpu>{}));
+  limits.gpu = features_of(80);
+  limits.card = "GPU 0 (NVIDIA A100)";
+  try {
+    require_fp8_attention(limits);
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_STREQ(error.what(),
+                 "GPU 0 (NVIDIA A100) has no FP8 attention, which needs compute capability 9.0; "
+                 "use a precision without ForAttention<Fp8Forward>, such as fp32 or bf16");
+  }
+}
+
 TEST(GpuPrecisions, EveryPrecisionRunsOnCpu) {
   EXPECT_NO_THROW(require_products<Mxfp8>(DeviceLimits<Cpu>{}));
 }

@@ -17,6 +17,8 @@ static_assert(std::is_same_v<PrecisionNamed<"bf16">, Bf16>);
 static_assert(std::is_same_v<PrecisionNamed<"fp8-delayed">, Fp8Recipe<Delayed>>);
 static_assert(std::is_same_v<PrecisionNamed<"fp8-delayed-fast-gradients">,
                              Fp8Recipe<Delayed, Hybrid, GemmAccumulation::fast>>);
+static_assert(std::is_same_v<PrecisionNamed<"fp8-delayed-fp8-attention">,
+                             Layerwise<Fp8Recipe<Delayed>, ForAttention<Fp8Forward>>>);
 static_assert(std::is_same_v<PrecisionNamed<"fp8-tensorwise">, Fp8Recipe<Tensorwise>>);
 static_assert(std::is_same_v<PrecisionNamed<"fp8-rowwise">, Fp8Recipe<Rowwise>>);
 static_assert(std::is_same_v<PrecisionNamed<"fp8-blockwise">, Fp8Recipe<Blockwise>>);

@@ -2,6 +2,7 @@
 /// Causal attention with grouped queries, within documents.
 #pragma once
 
+#include <octavo/precision/attention_forward.hpp>
 #include <octavo/tensor/head_layout.hpp>
 #include <octavo/tensor/tensor.hpp>
 
@@ -18,6 +19,7 @@ struct AttentionOptions {
   /// The same as `sliding_window` of transformers.
   Index window = 0;
   float scale = 0.0f;  ///< factor of the scores Q · Kᵀ; 0: 1 / √head_dim
+  AttentionForward forward = AttentionForward::storage;
 
   /// Returns the first position that the window of a position contains.
   [[nodiscard]] constexpr Index first_visible(Index position) const {

@@ -22,7 +22,7 @@ namespace octavo OCTAVO_ABI {
 ///                   previous
 /// @param cache      contains the keys and values up to the last position, as written by
 ///                   `append_to_cache`; later entries are not read
-/// @param options    the window and the scale
+/// @param options    the window and the scale; products are always in the format `T`
 /// @param output     [rows, heads · head_dim]
 /// @throws ShapeError   if shapes do not match. On `Cpu`, also for positions that are outside the
 ///                      cache or not consecutive; `Cuda` clamps positions to the cache
@@ -44,7 +44,9 @@ void cached_attention(TensorView<const T, 2, D> qkv, HeadLayout layout,
   check_shape("cached_attention", "output", output,
               {qkv.extent(0), layout.heads * layout.head_dim});
   if (qkv.extent(0) == 0) return;
-  cached_attention_body(qkv, layout, options, positions, cache, output, context);
+  AttentionOptions in_storage = options;
+  in_storage.forward = AttentionForward::storage;
+  cached_attention_body(qkv, layout, in_storage, positions, cache, output, context);
 }
 
 }  // namespace octavo

@@ -26,6 +26,7 @@ struct BlockShape {
   /// Number of tokens that a token attends to, including itself; 0: all earlier ones.
   int window = 0;
   float score_scale = 0;  ///< factor of the attention's scores; 0: 1 / √head_dim
+  AttentionForward attention_forward = AttentionForward::storage;
   /// Number of ranks that share each layer: `ffn`, `heads` and `kv_heads` are then those of one
   /// rank.
   int tensor_parallel = 1;
@@ -38,7 +39,13 @@ struct BlockShape {
   /// Whether the last GEMM of attention and MLP adds the residual.
   [[nodiscard]] constexpr bool adds_residual() const { return tensor_parallel == 1 && !post_norm; }
   [[nodiscard]] constexpr AttentionOptions attention_options() const {
-    return {window, score_scale};
+    return {window, score_scale, attention_forward};
+  }
+  /// Returns the same shape with another forward of attention.
+  [[nodiscard]] constexpr BlockShape with(AttentionForward forward) const {
+    BlockShape shape = *this;
+    shape.attention_forward = forward;
+    return shape;
   }
 };
 

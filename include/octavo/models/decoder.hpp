@@ -50,7 +50,7 @@ class Decoder {
   [[nodiscard]] static DeviceLimits<D> limits(BatchShape batch, const Context<D>& context) {
     std::vector<AttentionShape> shapes;
     for (const BlockShape& block : Family::block_shapes) {
-      shapes.push_back(attention_shape(block, batch));
+      shapes.push_back(attention_shape(block.with(attention_forward_of<Precision>), batch));
     }
     return attention_limits<T>(std::span<const AttentionShape>(shapes), context);
   }
@@ -84,7 +84,8 @@ class Decoder {
     if (!options_.gradients_share_memory) take_gradients(arena);
     take_activations(arena);
     const auto bytes = static_cast<Index>(detail::decoder_workspace<T>(
-        manifest_, Family::block_shapes, batch, options_.head_chunk, limits));
+        manifest_, Family::block_shapes, attention_forward_of<Precision>, batch,
+        options_.head_chunk, limits));
     workspace_ = {arena.template take<std::byte>(MemoryKind::workspace, bytes), {bytes}};
   }
   Decoder(const Decoder&) = delete;

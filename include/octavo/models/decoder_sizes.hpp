@@ -77,14 +77,17 @@ inline void check_reduced_tokens(BatchShape batch, Index head_chunk, bool quanti
 
 /// Returns the bytes of workspace that a decoder's operations need.
 /// @tparam T  format of activations
-/// @param blocks  the shapes of all kinds of blocks
+/// @param blocks   the shapes of all kinds of blocks
+/// @param forward  of the attention of all blocks
 template <class T, Device D>
 std::size_t decoder_workspace(const Manifest& manifest, std::span<const BlockShape> blocks,
-                              BatchShape batch, Index head_chunk, const DeviceLimits<D>& limits) {
+                              AttentionForward forward, BatchShape batch, Index head_chunk,
+                              const DeviceLimits<D>& limits) {
   const Index rows = batch.rows();
   std::size_t bytes = embedding_workspace(rows);
   for (const BlockShape& block : blocks) {
-    bytes = std::max(bytes, attention_workspace<T>(attention_shape(block, batch), limits));
+    bytes = std::max(bytes,
+                     attention_workspace<T>(attention_shape(block.with(forward), batch), limits));
   }
   for (const GemmEntry& gemm : manifest.entries()) {
     if (gemm.experts != 0) {

@@ -75,10 +75,10 @@ struct Gemma3Family {
   template <class T, class G, Device D>
   using Norm = RMSNorm<T, Config.hidden, G, D, 1>;
   template <int Kind, class T, class P, class G, Device D>
-  using Attention =
-      GroupedQueryAttention<block_shapes[Kind], NormalisedRotation<block_shapes[Kind], T, G, D>, T,
-                            typename P::template Of<LinearRole::qkv>,
-                            typename P::template Of<LinearRole::output>, G, D>;
+  using Attention = GroupedQueryAttention<block_shapes[Kind].with(P::attention_forward),
+                                          NormalisedRotation<block_shapes[Kind], T, G, D>, T,
+                                          typename P::template Of<LinearRole::qkv>,
+                                          typename P::template Of<LinearRole::output>, G, D>;
   template <class T, class P, class G, Device D>
   using Mlp = MLP<block_shapes[0], GeGlu, T, typename P::template Of<LinearRole::gate_up>,
                   typename P::template Of<LinearRole::down>, G, D>;

@@ -39,9 +39,9 @@ struct Gpt2Family {
   template <class T, class G, Device D>
   using Norm = LayerNorm<T, Config.hidden, G, D>;
   template <class T, class P, class G, Device D>
-  using Attention = GroupedQueryAttention<block_shape, NoRotation<block_shape, T, G, D>, T,
-                                          typename P::template Of<LinearRole::qkv>,
-                                          typename P::template Of<LinearRole::output>, G, D>;
+  using Attention = GroupedQueryAttention<
+      block_shape.with(P::attention_forward), NoRotation<block_shape, T, G, D>, T,
+      typename P::template Of<LinearRole::qkv>, typename P::template Of<LinearRole::output>, G, D>;
   template <class T, class P, class G, Device D>
   using Mlp = MLP<block_shape, Gelu, T, typename P::template Of<LinearRole::gate_up>,
                   typename P::template Of<LinearRole::down>, G, D>;

@@ -101,9 +101,10 @@ struct LlamaParts {
   using Rotate = std::conditional_t<Config.qk_norm, NormalisedRotation<Shape, T, G, D>,
                                     Rotation<Shape, T, G, D>>;
   template <int Kind, class T, class P, class G, Device D>
-  using Attention = GroupedQueryAttention<block_shapes[Kind], Rotate<T, G, D>, T,
-                                          typename P::template Of<LinearRole::qkv>,
-                                          typename P::template Of<LinearRole::output>, G, D>;
+  using Attention =
+      GroupedQueryAttention<block_shapes[Kind].with(P::attention_forward), Rotate<T, G, D>, T,
+                            typename P::template Of<LinearRole::qkv>,
+                            typename P::template Of<LinearRole::output>, G, D>;
   static constexpr ExpertShape experts =
       detail::balanced(Config.experts, Config.balance_coefficient);
   template <class T, class P, class G, Device D>

@@ -49,8 +49,11 @@ using RolesOf =
 
 template <class Family, class P, int Layer, LinearRole... Roles>
 constexpr auto block_precision(LinearRoles<Roles...>) {
-  return BlockPrecision<RolePrecision<
-      Roles, PrecisionOf<P, Layer, Family::config.layers, Roles, RolesOf<Family>>>...>{};
+  using Layers = BlockPrecision<RolePrecision<
+      Roles, PrecisionOf<P, Layer, Family::config.layers, Roles, RolesOf<Family>>>...>;
+  constexpr AttentionForward forward = attention_forward_of<P>;
+  return std::conditional_t<forward == AttentionForward::storage, Layers,
+                            WithAttentionForward<Layers, forward>>{};
 }
 /// The precision of block `Layer`.
 template <class Family, class P, int Layer>

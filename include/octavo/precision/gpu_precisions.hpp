@@ -40,4 +40,15 @@ void require_products(const DeviceLimits<D>& limits) {
   }
 }
 
+/// Throws ConfigError unless the device runs `Fp8Forward`.
+template <Device D>
+void require_fp8_attention(const DeviceLimits<D>& limits) {
+  if constexpr (std::is_same_v<D, Cuda>) {
+    require<ConfigError>(limits.gpu.warpgroup_products, limits.card,
+                         " has no FP8 attention, which needs compute capability 9.0; use a "
+                         "precision without ForAttention<Fp8Forward>, such as ",
+                         precisions_of(limits.gpu));
+  }
+}
+
 }  // namespace octavo

@@ -52,7 +52,10 @@ struct Resolve<Inference<P>, Layer, Layers, Role, Roles> {
   using type = Inference<typename Resolve<P, Layer, Layers, Role, Roles>::type>;
 };
 template <class P>
-struct ModelPrecisionTraits<Inference<P>> : ModelPrecisionTraits<P> {};
+struct ModelPrecisionTraits<Inference<P>> : ModelPrecisionTraits<P> {
+  /// Attention to a KV cache multiplies in the storage format.
+  static constexpr AttentionForward attention_forward = AttentionForward::storage;
+};
 
 /// How a weight that is kept in FP8 is cast; `void` for a weight that is kept in the storage
 /// format.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <octavo/core/error.hpp>
+#include <octavo/precision/attention_forward.hpp>
 #include <octavo/precision/layer_precision.hpp>
 #include <octavo/precision/linear_role.hpp>
 
@@ -28,10 +29,15 @@ struct Head {};
 template <LinearRole Role, class P>
 struct For {};
 
-/// A precision for each layer: one base policy, and the exceptions `First`, `Last`, `For` and
-/// `Head` in any order, each at most once, `For` at most once per role. The order does not change
-/// the name. When a model is laid out, a part in which no linear layer would run is rejected,
-/// including the base.
+/// The attention of every block runs in `F`, such as `Fp8Forward`; by default, it runs in the
+/// storage format.
+template <class F>
+struct ForAttention {};
+
+/// A precision for each layer: one base policy, and the exceptions `First`, `Last`, `For`, `Head`
+/// and `ForAttention` in any order, each at most once, `For` at most once per role. The order does
+/// not change the name. When a model is laid out, a part in which no linear layer would run is
+/// rejected, including the base.
 template <class... Parts>
 struct Layerwise {};
 
@@ -91,6 +97,36 @@ struct PartTraits<For<Role, P>> : ExceptionTraits<P> {
 };
 template <class P>
 struct PartTraits<Head<P>> : PartTraits<For<LinearRole::head, P>> {};
+
+template <class F>
+struct PartTraits<ForAttention<F>> {
+  static_assert(std::is_same_v<F, Fp8Forward>,
+                "Layerwise: the argument of ForAttention must be Fp8Forward; remove ForAttention "
+                "for attention in the storage format");
+  using Precision = NoPrecision;
+  static constexpr bool is_base = false;
+  static constexpr bool is_first = false;
+  static constexpr bool is_last = false;
+  static constexpr int blocks = 0;
+  static constexpr int place = 9;
+  static constexpr bool names(LinearRole) { return false; }
+  static std::string name() { return "attention forward fp8"; }
+};
+
+/// Whether a part is `ForAttention`.
+template <class Part>
+inline constexpr bool is_for_attention =
+    std::is_same_v<typename PartTraits<Part>::Precision, NoPrecision>;
+
+/// The storage format of a part, or `Otherwise` if the part has none.
+template <class Part, class Otherwise, bool Has = !is_for_attention<Part>>
+struct StorageOfPart {
+  using type = typename PrecisionTraits<typename PartTraits<Part>::Precision>::Storage;
+};
+template <class Part, class Otherwise>
+struct StorageOfPart<Part, Otherwise, false> {
+  using type = Otherwise;
+};
 
 /// The first of the candidates that is a precision.
 template <class... Candidates>
@@ -173,9 +209,12 @@ struct PartsCheck {
                 "one Head, which is For<LinearRole::head, P>");
   using Storage = typename PrecisionTraits<BaseOf<Parts...>>::Storage;
   static constexpr bool store_alike =
-      (std::is_same_v<typename PrecisionTraits<typename PartTraits<Parts>::Precision>::Storage,
-                      Storage> &&
-       ...);
+      (std::is_same_v<typename StorageOfPart<Parts, Storage>::type, Storage> && ...);
+  static constexpr int attentions = (static_cast<int>(is_for_attention<Parts>) + ... + 0);
+  static_assert(attentions <= 1, "Layerwise: ForAttention occurs twice; use it once");
+  static_assert(attentions == 0 || std::is_same_v<Storage, Bf16>,
+                "Layerwise: ForAttention<Fp8Forward> needs BF16 storage; use Bf16 or an FP8 recipe "
+                "as the base, or remove ForAttention");
   static_assert(store_alike,
                 "Layerwise: all parts must have the same storage format; combine FP8 recipes with "
                 "Bf16, not Fp32");
@@ -243,6 +282,7 @@ template <class P>
 struct ModelPrecisionTraits {
   using Storage = typename PrecisionTraits<CheckedPrecision<P>>::Storage;
   static constexpr bool quantises = QuantizedPrecision<P>;
+  static constexpr AttentionForward attention_forward = AttentionForward::storage;
   static std::string name() { return PartTraits<P>::name(); }
 };
 template <class... Parts>
@@ -250,6 +290,8 @@ struct ModelPrecisionTraits<Layerwise<Parts...>> {
   using Storage = typename PartsCheck<Parts...>::Storage;
   static constexpr bool quantises =
       (QuantizedPrecision<typename PartTraits<Parts>::Precision> || ...);
+  static constexpr AttentionForward attention_forward =
+      (is_for_attention<Parts> || ...) ? AttentionForward::fp8 : AttentionForward::storage;
   /// Returns the name of a recipe, independent of the order of its parts.
   static std::string name() {
     std::array<std::pair<int, std::string>, sizeof...(Parts)> parts{
@@ -277,6 +319,11 @@ using StorageOf = typename detail::ModelPrecisionTraits<P>::Storage;
 /// it.
 template <class P>
 inline constexpr bool model_quantises = detail::ModelPrecisionTraits<P>::quantises;
+
+/// The format of attention's forward in a model of precision `P`.
+template <class P>
+inline constexpr AttentionForward attention_forward_of =
+    detail::ModelPrecisionTraits<P>::attention_forward;
 
 /// Returns the precision's name, such as "fp8 delayed".
 template <class P>

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <octavo/core/version.hpp>
+#include <octavo/precision/attention_forward.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -126,12 +127,20 @@ struct PrecisionOfRole<Role, First, Others...> {
 
 }  // namespace detail
 
-/// The precisions of a block's linear layers: a `RolePrecision` for each role.
+/// The precisions of a block: a `RolePrecision` for each role of its linear layers.
 template <class... Precisions>
 struct BlockPrecision {
+  /// The format of attention's forward.
+  static constexpr AttentionForward attention_forward = AttentionForward::storage;
   /// The precision of the layers of one role; a role that the block lacks does not compile.
   template <LinearRole Role>
   using Of = typename detail::PrecisionOfRole<Role, Precisions...>::type;
+};
+
+/// The block precision `P` with another forward of attention.
+template <class P, AttentionForward Forward>
+struct WithAttentionForward : P {
+  static constexpr AttentionForward attention_forward = Forward;
 };
 
 }  // namespace octavo

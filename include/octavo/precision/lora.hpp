@@ -70,6 +70,7 @@ template <class P>
 struct ModelPrecisionTraits<Lora<P>> {
   using Storage = typename ModelPrecisionTraits<P>::Storage;
   static constexpr bool quantises = ModelPrecisionTraits<P>::quantises;
+  static constexpr AttentionForward attention_forward = ModelPrecisionTraits<P>::attention_forward;
   static std::string name() { return ModelPrecisionTraits<P>::name() + lora_suffix; }
 };
 

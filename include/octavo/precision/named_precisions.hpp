@@ -51,6 +51,8 @@ inline constexpr PrecisionList named_precisions{
     NamedPrecision<Fp8Recipe<Delayed>>{"fp8-delayed"},
     NamedPrecision<Fp8Recipe<Delayed, Hybrid, GemmAccumulation::fast>>{
         "fp8-delayed-fast-gradients"},
+    NamedPrecision<Layerwise<Fp8Recipe<Delayed>, ForAttention<Fp8Forward>>>{
+        "fp8-delayed-fp8-attention"},
     NamedPrecision<Fp8Recipe<Tensorwise>>{"fp8-tensorwise"},
     NamedPrecision<Fp8Recipe<Rowwise>>{"fp8-rowwise"},
     NamedPrecision<Fp8Recipe<Blockwise>>{"fp8-blockwise"},

@@ -2,6 +2,7 @@
 /// Precision policies and recipes.
 #pragma once
 
+#include <octavo/precision/attention_forward.hpp>
 #include <octavo/precision/emulated.hpp>
 #include <octavo/precision/gpu_precisions.hpp>
 #include <octavo/precision/inference.hpp>

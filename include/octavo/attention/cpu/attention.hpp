@@ -4,6 +4,7 @@
 #pragma once
 
 #include <octavo/attention/attention.hpp>
+#include <octavo/attention/cpu/fp8_attention.hpp>
 #include <octavo/core/math.hpp>
 #include <octavo/gemm/cpu/sgemm.hpp>
 #include <octavo/kernels/cpu/vector.hpp>
@@ -148,7 +149,11 @@ void attend(const T* queries, Index stride, const AttentionOptions& options, Ind
   sgemm({w.queries, dim, Transpose::no}, {w.keys + keys.begin * dim, dim, Transpose::yes}, count,
         keys.count, dim, options.scale_for(dim), false, w.scores, keys.count);
   row_log_sum_exp(w.scores, keys, count, log_sum_exp);
-  scores_to_probabilities(w.scores, keys, count, log_sum_exp);
+  if (options.forward == AttentionForward::fp8) {
+    scores_to_fp8_probabilities(w.scores, keys, count, log_sum_exp);
+  } else {
+    scores_to_probabilities(w.scores, keys, count, log_sum_exp);
+  }
   sgemm({w.scores, keys.count, Transpose::no}, {w.values + keys.begin * dim, dim, Transpose::no},
         count, dim, keys.count, 1.0f, false, w.outputs, dim);
   store_head(w.outputs, output_stride, count, dim, output);
@@ -162,9 +167,9 @@ inline void add_attention_limits(const AttentionShape&, bool, DeviceLimits<Cpu>&
 
 /// Returns the implementation of an attention pass on the `Cpu` device.
 template <class T>
-constexpr const char* attention_implementation(AttentionPass, const AttentionShape&,
+constexpr const char* attention_implementation(AttentionPass pass, const AttentionShape& shape,
                                                const DeviceLimits<Cpu>&) {
-  return "octavo loops";
+  return detail::runs_in_fp8(pass, shape) ? "octavo loops fp8" : "octavo loops";
 }
 
 /// Returns an empty reason: the `Cpu` device has no fallback.
@@ -173,11 +178,21 @@ std::string attention_fallback(AttentionPass, const AttentionShape&, const Devic
   return {};
 }
 
-/// Returns the bytes of workspace that attention of this shape needs, in any format.
+namespace detail {
+
+/// Returns the bytes of the scratch of all threads.
+inline std::size_t attention_scratch(const AttentionShape& shape, const DeviceLimits<Cpu>& limits) {
+  return static_cast<std::size_t>(limits.threads * AttentionScratch::floats(shape)) * sizeof(float);
+}
+
+}  // namespace detail
+
+/// Returns the bytes of workspace that attention of this shape and format needs.
 template <class T = Bf16>
 std::size_t attention_workspace(const AttentionShape& shape, const DeviceLimits<Cpu>& limits) {
-  return static_cast<std::size_t>(limits.threads * detail::AttentionScratch::floats(shape)) *
-         sizeof(float);
+  const bool rounds = detail::runs_in_fp8(AttentionPass::forward, shape);
+  const Index rounded = rounds ? shape.rows() * shape.heads.columns() : 0;
+  return detail::attention_scratch(shape, limits) + static_cast<std::size_t>(rounded) * sizeof(T);
 }
 
 namespace detail {
@@ -208,7 +223,7 @@ inline Index count_documents(const AttentionShape& shape, const Documents<Cpu>& 
 template <class Body>
 void for_each_kv_head(const AttentionShape& shape, const Documents<Cpu>& documents,
                       const Context<Cpu>& context, const Body& body) {
-  auto* memory = workspace_of<float>(context, attention_workspace(shape, context), "attention");
+  auto* memory = workspace_of<float>(context, attention_scratch(shape, context), "attention");
   const Index kv_heads = shape.heads.kv_heads;
   parallel_for(count_documents(shape, documents) * kv_heads, many_elements, context, [&](Index i) {
     AttentionScratch scratch(memory + thread_index() * AttentionScratch::floats(shape), shape);
@@ -233,6 +248,13 @@ const char* attention_forward_body(const AttentionShape& shape, TensorView<const
   const Index dim = shape.heads.head_dim;
   const Index stride = shape.heads.columns();
   const Index group = heads / kv_heads;
+  if (runs_in_fp8(AttentionPass::forward, shape)) {
+    auto* memory = workspace_of<std::byte>(context, attention_workspace<T>(shape, context),
+                                           "attention's FP8 forward");
+    auto* rounded = reinterpret_cast<T*>(memory + attention_scratch(shape, context));
+    round_to_fp8(shape, qkv, rounded, context);
+    qkv = {rounded, qkv.shape()};
+  }
   const auto one = [&](DocumentRows document, Index kv, AttentionScratch& w) {
     const Index tokens = document.tokens;
     const T* rows = qkv.row(document.first);

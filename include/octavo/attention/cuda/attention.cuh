@@ -24,8 +24,10 @@ inline void add_attention_limits(const AttentionShape& shape, bool is_bf16,
   require_own_attention(shape, is_bf16);
   limits.cudnn = limits.cudnn && is_bf16;
 #if defined(OCTAVO_WITH_CUDNN)
-  const bool asks = is_bf16 && attention_kernels<Bf16>(AttentionPass::forward, shape, limits) !=
-                                   AttentionKernels::octavo;
+  AttentionShape in_storage = shape;  // the backward may run in cuDNN after an FP8 forward
+  in_storage.options.forward = AttentionForward::storage;
+  const bool asks = is_bf16 && attention_kernels<Bf16>(AttentionPass::forward, in_storage,
+                                                       limits) != AttentionKernels::octavo;
   if (asks && shape.rows() > 0 && cudnn_answer(shape, limits) == nullptr) {
     limits.cudnn_answers.emplace_back(
         cudnn_key(shape), context.state<CudnnAttention>().ask(shape, limits.deterministic));
@@ -48,6 +50,10 @@ const char* attention_forward_body(const AttentionShape& shape, TensorView<const
   if constexpr (std::is_same_v<T, float>) {
     simple_attention_forward(shape, qkv, documents, output, log_sum_exp, context);
   } else {
+    if (shape.options.forward == AttentionForward::fp8) {
+      fp8_attention_forward(shape, qkv, documents, output, log_sum_exp, context);
+      return by;
+    }
 #if defined(OCTAVO_WITH_CUDNN)
     if (std::string_view(by) != "octavo") {
       context.state<CudnnAttention>().forward(

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <octavo/attention/cuda/own/forward.cuh>
+#include <octavo/attention/cuda/own/fp8_forward.cuh>
 #include <octavo/attention/cuda/own/key_gradient.cuh>
 #include <octavo/attention/cuda/own/query_gradient.cuh>
 
@@ -70,6 +71,43 @@ inline void own_attention_forward(const AttentionShape& shape, TensorView<const 
                      log_sum_exp.data(), geometry);
   };
   with_attention_variant(context.limits().gpu, geometry, launch);
+}
+
+/// Runs the FP8 forward: casts, and then multiplies. See attention_forward.
+inline void fp8_attention_forward(const AttentionShape& shape, TensorView<const Bf16, 2, Cuda> qkv,
+                                  const Documents<Cuda>& documents,
+                                  TensorView<Bf16, 2, Cuda> output,
+                                  TensorView<float, 1, Cuda> log_sum_exp,
+                                  const Context<Cuda>& context) {
+  const AttentionGeometry geometry(shape, documents);
+  auto* memory = workspace_of<std::uint8_t>(context, fp8_attention_workspace(shape),
+                                            "attention's FP8 forward");
+  const Index tiles = ceil_divide(shape.tokens, fp8_attention_rows);
+  const Index tile = fp8_attention_rows * fp8_attention_columns(shape.heads.head_dim);
+  auto* inverses = reinterpret_cast<float*>(memory + fp8_attention_tiles(shape) * tile);
+  const auto run = [&](auto tile_columns, auto bounded) {
+    constexpr int columns = decltype(tile_columns)::value;
+    using Tiles = Fp8ForwardTiles<columns>;
+    const Fp8Operands<columns> operands{memory, inverses, static_cast<int>(tiles)};
+    launch_attention(attention_cast_kernel<columns>, fp8_cast_threads, 0,
+                     (shape.heads.heads + 2 * shape.heads.kv_heads) * shape.sequences, tiles,
+                     context, qkv.data(), operands, geometry);
+    launch_attention(fp8_attention_forward_kernel<columns, decltype(bounded)::value>,
+                     Tiles::threads, Tiles::bytes, shape.heads.heads * shape.sequences, tiles,
+                     context, operands, output.data(), log_sum_exp.data(), geometry);
+  };
+  const auto with_columns = [&](auto bounded) {
+    if (shape.heads.head_dim <= 64) {
+      run(std::integral_constant<int, 64>(), bounded);
+    } else {
+      run(std::integral_constant<int, 128>(), bounded);
+    }
+  };
+  if (geometry.bounded()) {
+    with_columns(std::true_type());
+  } else {
+    with_columns(std::false_type());
+  }
 }
 
 /// See attention_backward.

@@ -4,6 +4,8 @@
 #pragma once
 
 #include <octavo/attention/attention.hpp>
+#include <octavo/attention/fp8.hpp>
+#include <octavo/precision/gpu_precisions.hpp>
 
 #include <algorithm>
 #include <array>
@@ -22,6 +24,8 @@ namespace detail {
 /// The maximum head_dim of the built-in kernels, on tensor cores and in FP32.
 inline constexpr int own_attention_dim = 256;
 inline constexpr int simple_attention_dim = 256;
+/// The maximum head_dim of the FP8 forward.
+inline constexpr int fp8_attention_dim = 128;
 
 /// Queries or keys that a block of the built-in kernels processes; in the backward of heads wider
 /// than 128, half of them.
@@ -46,6 +50,12 @@ inline void require_own_attention(const AttentionShape& shape, bool is_bf16) {
   require<ConfigError>(dim % 8 == 0 && dim <= own_attention_dim, "head_dim is ", dim,
                        ", but attention in bf16 on Cuda needs a multiple of 8, at most ",
                        own_attention_dim, "; choose another model");
+  if (shape.options.forward == AttentionForward::fp8) {
+    require<ConfigError>(dim <= fp8_attention_dim, "head_dim is ", dim,
+                         ", but the FP8 forward of attention on Cuda needs at most ",
+                         fp8_attention_dim,
+                         "; choose a precision without ForAttention<Fp8Forward>");
+  }
   require<ConfigError>(shape.tokens <= own_attention_tokens(dim), "a sequence has ", shape.tokens,
                        " tokens, but attention in bf16 on Cuda supports at most ",
                        own_attention_tokens(dim), "; choose a shorter one");
@@ -54,6 +64,21 @@ inline void require_own_attention(const AttentionShape& shape, bool is_bf16) {
 /// Returns the bytes of workspace that the built-in kernels need: the backward's deltas.
 inline std::size_t own_attention_workspace(const AttentionShape& shape) {
   return static_cast<std::size_t>(shape.rows() * shape.heads.heads) * sizeof(float);
+}
+
+/// Returns the number of columns of the FP8 forward's tiles, to which heads are padded.
+constexpr Index fp8_attention_columns(Index head_dim) { return head_dim <= 64 ? 64 : 128; }
+
+/// Returns the tiles of the FP8 copies of queries, keys and values.
+inline Index fp8_attention_tiles(const AttentionShape& shape) {
+  return shape.sequences * (shape.heads.heads + 2 * shape.heads.kv_heads) *
+         ceil_divide(shape.tokens, fp8_attention_rows);
+}
+
+/// Returns the bytes of workspace that the FP8 forward needs: the copies and their scales.
+inline std::size_t fp8_attention_workspace(const AttentionShape& shape) {
+  const Index tile = fp8_attention_rows * fp8_attention_columns(shape.heads.head_dim);
+  return static_cast<std::size_t>(fp8_attention_tiles(shape) * (tile + Index{sizeof(float)}));
 }
 
 /// Returns an upper bound of the workspace that cuDNN's backward needs, for machines where it
@@ -117,13 +142,17 @@ inline std::size_t cudnn_workspace(AttentionPass pass, const AttentionShape& sha
 }
 
 /// The kernels through which attention can run.
-enum class AttentionKernels { octavo, cudnn, cudnn_deterministic };
+enum class AttentionKernels { octavo, cudnn, cudnn_deterministic, octavo_fp8 };
 
 /// Returns the kernels that run. cuDNN supports BF16 and sequences that are long enough. It
 /// compiles a plan for each shape, which is not worthwhile for a shape that is used once.
 template <class T>
 AttentionKernels attention_kernels(AttentionPass pass, const AttentionShape& shape,
                                    const DeviceLimits<Cuda>& limits) {
+  if (pass == AttentionPass::forward && shape.options.forward == AttentionForward::fp8) {
+    require_fp8_attention(limits);
+    return AttentionKernels::octavo_fp8;
+  }
   const bool fits = shape.tokens >= cudnn_attention_least && !shape.once;
   if (!std::is_same_v<T, Bf16> || !limits.cudnn || !fits) return AttentionKernels::octavo;
   const CudnnAnswer* answer = cudnn_answer(shape, limits);
@@ -138,9 +167,9 @@ AttentionKernels attention_kernels(AttentionPass pass, const AttentionShape& sha
 }  // namespace detail
 
 /// Returns the implementation of attention of format `T` on the `Cuda` device: "cudnn", "cudnn
-/// deterministic" or "octavo". The built-in kernels are always deterministic, as is cuDNN's
-/// forward; its deterministic backward runs if determinism is requested and its workspace is within
-/// the limits.
+/// deterministic", "octavo" or "octavo fp8", the FP8 forward. The built-in kernels are always
+/// deterministic, as is cuDNN's forward; its deterministic backward runs if determinism is
+/// requested and its workspace is within the limits.
 /// @param limits  those of `attention_limits` if there is a GPU
 /// @throws ConfigError  if the built-in kernels, which every model needs, do not support the
 ///                      head_dim or length
@@ -148,7 +177,7 @@ template <class T = Bf16>
 const char* attention_implementation(AttentionPass pass, const AttentionShape& shape,
                                      const DeviceLimits<Cuda>& limits) {
   detail::require_own_attention(shape, std::is_same_v<T, Bf16>);
-  constexpr std::array names{"octavo", "cudnn", "cudnn deterministic"};
+  constexpr std::array names{"octavo", "cudnn", "cudnn deterministic", "octavo fp8"};
   return names[static_cast<std::size_t>(detail::attention_kernels<T>(pass, shape, limits))];
 }
 
@@ -179,7 +208,10 @@ template <class T = Bf16>
 std::size_t attention_workspace(const AttentionShape& shape, const DeviceLimits<Cuda>& limits) {
   std::size_t bytes = detail::own_attention_workspace(shape);
   for (const AttentionPass pass : {AttentionPass::forward, AttentionPass::backward}) {
-    if (detail::attention_kernels<T>(pass, shape, limits) != detail::AttentionKernels::octavo) {
+    const auto kernels = detail::attention_kernels<T>(pass, shape, limits);
+    if (kernels == detail::AttentionKernels::octavo_fp8) {
+      bytes = std::max(bytes, detail::fp8_attention_workspace(shape));
+    } else if (kernels != detail::AttentionKernels::octavo) {
       bytes = std::max(bytes, detail::cudnn_document_tables(shape) +
                                   detail::cudnn_workspace(pass, shape, limits));
     }

@@ -11,7 +11,7 @@ namespace octavo OCTAVO_ABI::detail {
 template <int columns>
 __device__ void pin(Accumulator<columns>& sums) {
 #pragma unroll
-  for (float& value : sums.values) asm volatile("" : "+f"(value)::"memory");
+  for (int i = 0; i < columns / 2; ++i) asm volatile("" : "+f"(sums.values[i])::"memory");
 }
 __device__ inline void pin(Fragment& fragment) {
 #pragma unroll

@@ -1,0 +1,167 @@
+/// @file
+/// Tiles of FP8 in shared memory, bulk copies to them, and the products of the FP8 forward of
+/// attention. Source: PTX ISA 9.0, sections on wgmma.mma_async, mbarrier and cp.async.bulk.
+#pragma once
+
+#include <octavo/attention/fp8.hpp>
+#include <octavo/kernels/cuda/warpgroup_cores.cuh>
+
+#include <cstdint>
+
+namespace octavo OCTAVO_ABI::detail {
+
+/// Rows of a tile of queries or keys, and tokens of a tile of values.
+inline constexpr int fp8_tile_rows = static_cast<int>(fp8_attention_rows);
+/// The reduced dimension of one product of FP8 values.
+inline constexpr int fp8_product_depth = 32;
+
+/// `rows` rows of `columns` FP8 values in shared or global memory. Chunks of 16 bytes are permuted
+/// by the tensor cores' swizzle of 128 or 64 bytes.
+template <int rows, int columns>
+struct Fp8Tile {
+  static_assert(columns == 64 || columns == 128);
+  static constexpr int bytes = rows * columns;
+
+  std::uint32_t address;  ///< in shared memory, at a multiple of tile_alignment
+
+  /// Returns the offset of the `chunk`-th 16 values of a row.
+  static __host__ __device__ constexpr int offset(int row, int chunk) {
+    const int swizzled = columns == 128 ? chunk ^ (row % 8) : chunk ^ (row / 2 % 4);
+    return row * columns + swizzled * 16;
+  }
+
+  /// Returns the tensor cores' descriptor of an operand whose reduced dimension is the columns.
+  /// @param row     a multiple of 8
+  /// @param column  a multiple of 32
+  [[nodiscard]] __device__ std::uint64_t descriptor(int row, int column) const {
+    const std::uint32_t start = address + static_cast<std::uint32_t>(row * columns + column);
+    constexpr std::uint64_t swizzle = columns == 128 ? 1 : 2;
+    constexpr std::uint64_t constant =
+        (swizzle << 62) | (std::uint64_t{8 * columns / 16} << 32) | (std::uint64_t{1} << 16);
+    return constant | ((start & 0x3ffffu) >> 4);
+  }
+};
+
+/// Packs four values as E4M3, rounded to nearest even and saturated; the first in the lowest byte.
+__device__ inline std::uint32_t pack_e4m3(float a, float b, float c, float d) {
+  std::uint32_t packed;
+  asm("{\n.reg .b16 low, high;\n"
+      "cvt.rn.satfinite.e4m3x2.f32 low, %2, %1;\n"
+      "cvt.rn.satfinite.e4m3x2.f32 high, %4, %3;\n"
+      "mov.b32 %0, {low, high};\n}\n"
+      : "=r"(packed)
+      : "f"(a), "f"(b), "f"(c), "f"(d));
+  return packed;
+}
+
+/// Returns the token of a group of 16 at a position of a tile of values. With this order, the
+/// probabilities that a thread holds after the first product are its part of the second product's
+/// first operand.
+__host__ __device__ constexpr int fp8_token_at(int position) {
+  const int quad = position / 4;
+  const int within = position % 4;
+  return within / 2 * 8 + quad * 2 + within % 2;
+}
+
+/// Converts columns 32k to 32k + 31 of probabilities to a fragment, in the order of fp8_token_at.
+template <int n>
+__device__ Fragment to_fp8_fragment(const Accumulator<n>& sums, int k) {
+  const float* v = sums.values + 16 * k;
+  return {{pack_e4m3(v[0], v[1], v[4], v[5]), pack_e4m3(v[2], v[3], v[6], v[7]),
+           pack_e4m3(v[8], v[9], v[12], v[13]), pack_e4m3(v[10], v[11], v[14], v[15])}};
+}
+
+/// A barrier in shared memory that counts arrivals and copied bytes.
+struct TileBarrier {
+  std::uint32_t address;
+
+  __device__ void initialize(int arrivals) const {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address), "r"(arrivals)
+                 : "memory");
+  }
+  __device__ void arrive() const {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address) : "memory");
+  }
+  __device__ void arrive_and_expect(int bytes) const {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address), "r"(bytes)
+                 : "memory");
+  }
+  /// Waits for the end of the barrier's phase number `phase`.
+  __device__ void wait(int phase) const {
+    asm volatile(
+        "{\n.reg .pred p;\n"
+        "OCTAVO_WAIT:\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
+        "@p bra OCTAVO_DONE;\n"
+        "bra OCTAVO_WAIT;\n"
+        "OCTAVO_DONE:\n}\n" ::"r"(address),
+        "r"(phase % 2)
+        : "memory");
+  }
+  /// Starts a copy from global memory whose bytes this barrier counts.
+  __device__ void copy(std::uint32_t target, const void* source, int bytes) const {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+            "r"(target),
+        "l"(__cvta_generic_to_global(source)), "r"(bytes), "r"(address)
+        : "memory");
+  }
+};
+
+// clang-format off
+#define OCTAVO_SUMS_32                                                                     \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, " \
+  "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define OCTAVO_SUMS_64                                                                       \
+  OCTAVO_SUMS_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, "  \
+  "%46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define OCTAVO_FOUR(v, i) "+f"(v[i]), "+f"(v[i + 1]), "+f"(v[i + 2]), "+f"(v[i + 3])
+#define OCTAVO_SIXTEEN(v, i) \
+  OCTAVO_FOUR(v, i), OCTAVO_FOUR(v, i + 4), OCTAVO_FOUR(v, i + 8), OCTAVO_FOUR(v, i + 12)
+// clang-format on
+
+/// Starts sums (+)= a · bᵀ over 32 columns of 64 rows of `a` and n rows of `b`.
+template <int n, int a_rows, int a_columns, int rows, int columns>
+__device__ void multiply_fp8(Accumulator<n>& sums, Fp8Tile<a_rows, a_columns> a, int a_row,
+                             Fp8Tile<rows, columns> b, int column, bool add) {
+  static_assert(n == 128 && rows == n);
+  float(&v)[64] = sums.values;
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 " OCTAVO_SUMS_64
+      "}, %64, %65, p, 1, 1;\n}\n"
+      : OCTAVO_SIXTEEN(v, 0), OCTAVO_SIXTEEN(v, 16), OCTAVO_SIXTEEN(v, 32), OCTAVO_SIXTEEN(v, 48)
+      : "l"(a.descriptor(a_row, column)), "l"(b.descriptor(0, column)), "r"(static_cast<int>(add)));
+}
+
+/// Starts sums (+)= a · bᵀ over 32 columns of n rows of `b`.
+template <int n, int rows, int columns>
+__device__ void multiply_fp8(Accumulator<n>& sums, const Fragment& a, Fp8Tile<rows, columns> b,
+                             int column, bool add) {
+  static_assert((n == 64 || n == 128) && rows == n);
+  auto& v = sums.values;
+  if constexpr (n == 128) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 " OCTAVO_SUMS_64
+        "}, {%64, %65, %66, %67}, %68, p, 1, 1;\n}\n"
+        : OCTAVO_SIXTEEN(v, 0), OCTAVO_SIXTEEN(v, 16), OCTAVO_SIXTEEN(v, 32), OCTAVO_SIXTEEN(v, 48)
+        : "r"(a.words[0]), "r"(a.words[1]), "r"(a.words[2]), "r"(a.words[3]),
+          "l"(b.descriptor(0, column)), "r"(static_cast<int>(add)));
+  } else {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 " OCTAVO_SUMS_32
+        "}, {%32, %33, %34, %35}, %36, p, 1, 1;\n}\n"
+        : OCTAVO_SIXTEEN(v, 0), OCTAVO_SIXTEEN(v, 16)
+        : "r"(a.words[0]), "r"(a.words[1]), "r"(a.words[2]), "r"(a.words[3]),
+          "l"(b.descriptor(0, column)), "r"(static_cast<int>(add)));
+  }
+}
+
+#undef OCTAVO_SUMS_32
+#undef OCTAVO_SUMS_64
+#undef OCTAVO_FOUR
+#undef OCTAVO_SIXTEEN
+
+}  // namespace octavo::detail

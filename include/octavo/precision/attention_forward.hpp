@@ -1,0 +1,26 @@
+/// @file
+/// The precision of the products in attention.
+#pragma once
+
+#include <octavo/core/device.hpp>
+
+namespace octavo OCTAVO_ABI {
+
+/// The format of the operands of the forward's products. The backward always multiplies values in
+/// the storage format.
+enum class AttentionForward {
+  storage,  ///< the format of queries, keys and values
+  fp8       ///< E4M3: see `Fp8Forward`
+};
+
+/// Attention whose forward multiplies in E4M3; its backward multiplies the unrounded values.
+///
+/// Queries, keys and values have a scale for each head and each 128 tokens of a sequence: 448 /
+/// amax rounded down to a power of two. Probabilities, relative to the power of two at or above the
+/// largest of their row, are multiplied by 2^8; their sum is that of the unrounded ones. Softmax
+/// computes in FP32. Evaluation also runs this forward; text generation with a KV cache does not.
+struct Fp8Forward {
+  static constexpr AttentionForward attention_forward = AttentionForward::fp8;
+};
+
+}  // namespace octavo

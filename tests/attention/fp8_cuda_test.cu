@@ -1,0 +1,92 @@
+// The FP8 forward of attention on the Cuda device, against its definition in FP64.
+#include "attention/attention_on_cuda.cuh"
+#include "attention/fp8_formula.hpp"
+
+#include <cstdio>
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace octavo {
+namespace fp8_cuda_test {
+
+using namespace attention_on_cuda;
+
+using Begins = std::vector<Index>;
+
+AttentionShape in_fp8(AttentionShape shape, Index window = 0, float scale = 0.0f) {
+  shape.options = {window, scale, AttentionForward::fp8};
+  return shape;
+}
+
+class Fp8AttentionOnCuda : public support::OnGpu {
+ protected:
+  void SetUp() override {
+    OnGpu::SetUp();
+    if (!IsSkipped() && !Context<Cuda>().limits().gpu.warpgroup_products) {
+      GTEST_SKIP() << "this GPU has no wgmma";
+    }
+  }
+
+  static void expect_the_formula(const AttentionShape& shape, const Begins& begins = {},
+                                 float factor = 1.0f) {
+    SCOPED_TRACE(message(text_of(shape), ", ", begins.size(), " documents"));
+    std::printf("%s, %d documents\n", text_of(shape).c_str(), static_cast<int>(begins.size()));
+    std::fflush(stdout);
+    auto inputs = random_inputs<Bf16>(shape, 1);
+    for (Bf16& value : inputs.qkv) value = Bf16(factor * static_cast<float>(value));
+    Attention<Bf16, Cuda> attention(shape, inputs, {.cudnn = false}, begins);
+    attention.run();
+    const References expected = fp8_formula(shape, inputs, begins);
+    expect_close("output", attention.results().output, expected.output, fp8_tolerance);
+    expect_close("log_sum_exp", attention.results().log_sum_exp, expected.log_sum_exp,
+                 fp8_log_sum_exp_tolerance);
+  }
+};
+
+TEST_F(Fp8AttentionOnCuda, IsTheFormula) {
+  for (const AttentionShape& shape :
+       {AttentionShape{1, 1, {4, 4, 64}}, AttentionShape{2, 1, {2, 1, 128}},
+        AttentionShape{3, 17, {4, 2, 32}}, AttentionShape{2, 64, {8, 2, 64}},
+        AttentionShape{1, 128, {8, 1, 128}}, AttentionShape{2, 192, {4, 2, 64}},
+        AttentionShape{2, 320, {4, 1, 128}}, AttentionShape{1, 256, {4, 4, 96}},
+        AttentionShape{2, 257, {8, 1, 32}}, AttentionShape{1, 257, {4, 1, 16}},
+        AttentionShape{1, 1500, {4, 1, 128}}, AttentionShape{1, 1100, {2, 2, 64}}}) {
+    expect_the_formula(in_fp8(shape));
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST_F(Fp8AttentionOnCuda, IsTheFormulaForDocumentsAndWindows) {
+  for (const HeadLayout heads : {HeadLayout{4, 2, 64}, HeadLayout{4, 1, 128}}) {
+    expect_the_formula(in_fp8({2, 130, heads, 9}), {1, 64, 128, 129, 194, 195});
+    expect_the_formula(in_fp8({1, 700, heads, 8}), {128, 129, 193, 256, 511, 640});
+    for (const Index window : {1, 50, 128, 300}) {
+      expect_the_formula(in_fp8({2, 640, heads}, window));
+      expect_the_formula(in_fp8({1, 700, heads, 8}, window), {128, 129, 193, 256, 511, 640});
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST_F(Fp8AttentionOnCuda, FollowsTheMagnitudeOfItsInputs) {
+  for (const float factor : {0x1p-4f, 0x1p-1f, 20.0f}) {
+    expect_the_formula(in_fp8({1, 320, {4, 2, 128}}, 0, 0.0078125f / (factor * factor)), {},
+                       factor);
+  }
+}
+
+TEST_F(Fp8AttentionOnCuda, RunsAgainWithTheSameBits) {
+  const AttentionShape shape = in_fp8({2, 960, {8, 2, 128}});
+  const auto inputs = random_inputs<Bf16>(shape, 2);
+  Attention<Bf16, Cuda> first(shape, inputs);
+  first.run();
+  const Results<Bf16> expected = first.results();
+  for (int again = 0; again < 3; ++again) {
+    first.run();
+    EXPECT_TRUE(first.results() == expected);
+  }
+}
+
+}  // namespace fp8_cuda_test
+}  // namespace octavo

@@ -1,0 +1,121 @@
+// The FP8 forward of attention on the Cpu device, against its definition in FP64.
+#include <octavo/octavo.hpp>
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "attention/fp8_formula.hpp"
+#include "support/matrix.hpp"
+
+namespace fp8_attention_test {
+
+using namespace octavo;
+using namespace octavo::attention_formula;
+
+using Begins = std::vector<Index>;
+
+AttentionShape in_fp8(AttentionShape shape, Index window = 0, float scale = 0.0f) {
+  shape.options = {window, scale, AttentionForward::fp8};
+  return shape;
+}
+
+/// Runs both passes, of which the backward does not know the forward's format.
+Results<Bf16> run(const AttentionShape& shape, const Inputs<Bf16>& inputs,
+                  const Begins& begins = {}) {
+  support::Workplace place(2);
+  place.bind(attention_workspace<Bf16>(shape, place.context));
+  const BatchShape batch{shape.sequences, shape.tokens, shape.most_documents};
+  std::vector<std::int32_t> tables(at(document_table_elements(batch)));
+  if (!tables.empty()) write_document_tables(begins, 0, batch, tables);
+  const auto documents = documents_over<Cpu>(tables.empty() ? nullptr : tables.data(), batch);
+  const Index columns = shape.heads.columns();
+  const Index out = shape.heads.heads * shape.heads.head_dim;
+  Results<Bf16> results{std::vector<Bf16>(at(shape.rows() * out)),
+                        std::vector<Bf16>(inputs.qkv.size()),
+                        std::vector<float>(at(shape.rows() * shape.heads.heads))};
+  const TensorView<const Bf16, 2, Cpu> qkv{inputs.qkv.data(), {shape.rows(), columns}};
+  const TensorView<Bf16, 2, Cpu> output{results.output.data(), {shape.rows(), out}};
+  const TensorView<float, 1, Cpu> sums{results.log_sum_exp.data(),
+                                       {shape.rows() * shape.heads.heads}};
+  EXPECT_STREQ(attention_forward(shape, qkv, documents, output, sums, place.context),
+               "octavo loops fp8");
+  const TensorView<const Bf16, 2, Cpu> constant_output = output;
+  const TensorView<const float, 1, Cpu> constant_sums = sums;
+  const TensorView<const Bf16, 2, Cpu> gradient{inputs.output_gradient.data(), {shape.rows(), out}};
+  const TensorView<Bf16, 2, Cpu> qkv_gradient{results.qkv_gradient.data(), {shape.rows(), columns}};
+  EXPECT_STREQ(attention_backward(shape, qkv, documents, constant_output, gradient, constant_sums,
+                                  qkv_gradient, place.context),
+               "octavo loops");
+  return results;
+}
+
+void expect_the_formula(const AttentionShape& shape, const Begins& begins = {},
+                        float factor = 1.0f) {
+  SCOPED_TRACE(message(shape.sequences, " x ", shape.tokens, ", head_dim ", shape.heads.head_dim,
+                       ", window ", shape.options.window, ", ", begins.size(), " documents"));
+  auto inputs = random_inputs<Bf16>(shape, 1);
+  for (Bf16& value : inputs.qkv) value = Bf16(factor * static_cast<float>(value));
+  AttentionShape oracle = shape;  // log-sum-exps are [sequences, heads, tokens] on this device
+  oracle.most_documents = 0;
+  const References expected = fp8_formula(oracle, inputs, begins);
+  const Results<Bf16> actual = run(shape, inputs, begins);
+  expect_close("output", actual.output, expected.output, fp8_tolerance);
+  expect_close("log_sum_exp", actual.log_sum_exp, expected.log_sum_exp, log_sum_exp_tolerance);
+}
+
+TEST(Fp8Attention, IsItsDefinition) {
+  for (const AttentionShape& shape :
+       {AttentionShape{1, 1, {4, 4, 64}}, AttentionShape{3, 17, {4, 2, 32}},
+        AttentionShape{2, 130, {4, 2, 64}}, AttentionShape{1, 300, {4, 1, 96}}}) {
+    expect_the_formula(in_fp8(shape));
+    if (testing::Test::HasFatalFailure()) return;
+  }
+}
+
+TEST(Fp8Attention, IsItsDefinitionForDocumentsAndWindows) {
+  const HeadLayout heads{4, 2, 32};
+  expect_the_formula(in_fp8({2, 130, heads, 9}), {0, 1, 64, 128, 129, 130, 194, 195});
+  for (const Index window : {1, 50, 128}) {
+    expect_the_formula(in_fp8({1, 300, heads}, window));
+    expect_the_formula(in_fp8({1, 300, heads, 4}, window), {0, 77, 200});
+  }
+}
+
+// Scales follow the inputs, so results only scale with them.
+TEST(Fp8Attention, FollowsTheMagnitudeOfItsInputs) {
+  for (const float factor : {0x1p-12f, 0x1p-4f, 20.0f}) {
+    expect_the_formula(in_fp8({1, 200, {4, 2, 32}}, 0, 0.01f / (factor * factor)), {}, factor);
+  }
+}
+
+// The backward is that of the storage format, given the forward's output and sums.
+TEST(Fp8Attention, HasTheBackwardOfTheStorageFormat) {
+  const AttentionShape shape = in_fp8({1, 200, {4, 2, 32}});
+  const auto inputs = random_inputs<Bf16>(shape, 2);
+  const Results<Bf16> actual = run(shape, inputs);
+  const References plain = formula(shape, inputs);
+  double difference = 0;
+  double squares = 0;
+  for (std::size_t i = 0; i < actual.qkv_gradient.size(); ++i) {
+    const double expected = plain.qkv_gradient.values[i];
+    const double error = static_cast<double>(static_cast<float>(actual.qkv_gradient[i])) - expected;
+    difference += error * error;
+    squares += expected * expected;
+  }
+  std::printf("  relative norm of errors of gradients %.3f\n", std::sqrt(difference / squares));
+  EXPECT_LT(std::sqrt(difference / squares), 0.25);
+}
+
+TEST(Fp8Attention, PlansItsCopies) {
+  const AttentionShape shape = in_fp8({2, 200, {4, 2, 32}});
+  AttentionShape plain = shape;
+  plain.options.forward = AttentionForward::storage;
+  const DeviceLimits<Cpu> limits;
+  EXPECT_EQ(attention_workspace<Bf16>(shape, limits) - attention_workspace<Bf16>(plain, limits),
+            at(2 * 200 * 8 * 32 * 2));
+}
+
+}  // namespace fp8_attention_test

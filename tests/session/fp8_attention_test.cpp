@@ -1,0 +1,71 @@
+// Training with the FP8 forward of attention.
+#include <octavo/precision/named_precisions.hpp>
+#include <octavo/session/state.hpp>
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+
+#include "support/small_model.hpp"
+
+namespace fp8_attention_session_test {
+
+using namespace octavo;
+using support::SmallSession;
+
+using InFp8 = Layerwise<Bf16, ForAttention<Fp8Forward>>;
+
+template <class Session>
+StepResult step(Session& session, unsigned number) {
+  const support::TokenBatch batch = support::step_batch(support::small_options(), number);
+  return session.step({batch.tokens, batch.targets}, 3e-3);
+}
+
+/// The mean loss of the last five of 30 steps.
+template <class Precision>
+double trained_loss() {
+  Context<Cpu> context(2);
+  SmallSession<Precision> session(support::small_options(), context);
+  double sum = 0;
+  for (unsigned i = 0; i < 30; ++i) {
+    const StepResult result = step(session, i);
+    EXPECT_FALSE(result.skipped);
+    if (i >= 25) sum += result.loss / 5;
+  }
+  return sum;
+}
+
+TEST(Fp8AttentionSession, LearnsAboutAsBf16Does) {
+  const double bf16 = trained_loss<Bf16>();
+  const double fp8 = trained_loss<InFp8>();
+  EXPECT_LT(bf16, 3.6) << "nothing was learnt";
+  EXPECT_NEAR(fp8, bf16, 0.05 * bf16);  // other seeds differ by more
+  EXPECT_NE(fp8, bf16);
+}
+
+TEST(Fp8AttentionSession, ReportsTheForwardThatRan) {
+  Context<Cpu> context(2);
+  SmallSession<InFp8> session(support::small_options(), context);
+  (void)step(session, 0);
+  ASSERT_FALSE(session.manifest().attentions().empty());
+  for (const AttentionEntry& entry : session.manifest().attentions()) {
+    const bool forward = std::string(entry.pass) == "forward";
+    EXPECT_EQ(entry.expected, forward ? "octavo loops fp8" : "octavo loops");
+    EXPECT_EQ(entry.executed, 1U);
+  }
+}
+
+TEST(Fp8AttentionSession, RecomputationAndThreadsKeepTheBits) {
+  Context<Cpu> context(1);
+  SmallSession<InFp8> first(support::small_options(), context);
+  SessionOptions options = support::small_options();
+  options.model.recompute = Recompute::block;
+  Context<Cpu> another(3);
+  SmallSession<InFp8> second(options, another);
+  for (unsigned i = 0; i < 3; ++i) EXPECT_EQ(step(second, i).loss, step(first, i).loss) << i;
+  EXPECT_TRUE(save_state_sync(second.state().entries()) ==
+              save_state_sync(first.state().entries()));
+}
+
+}  // namespace fp8_attention_session_test
