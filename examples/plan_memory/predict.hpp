@@ -73,7 +73,7 @@ inline double row_exchange_bytes(octavo::Index tokens, octavo::Index hidden, int
 /// Returns the rate of one GEMM.
 inline double rate_of(const octavo::GemmEntry& gemm, const Rates& rates) {
   using octavo::GemmScales;
-  if (!gemm.expected.is_fp8()) return rates.bf16_products;
+  if (!gemm.expected.is_fp8() || gemm.emulated) return rates.bf16_products;
   if (gemm.scales_a == GemmScales::tensor) return rates.fp8_products;
   if (gemm.scales_a == GemmScales::row) return rates.fp8_row_products;
   return gemm.pass == octavo::GemmPass::weight_gradient ? rates.fp8_block_wgrad

@@ -20,7 +20,7 @@ MPI = subprocess.run(["mpicxx", "--showme:incdirs"], stdout=subprocess.PIPE, tex
 GCC += [f"-isystem{folder}" for folder in MPI]
 SM_90A = "-gencode=arch=compute_90a,code=sm_90a"
 PTX_90A = "-gencode=arch=compute_90a,code=compute_90a"
-MOST_LOCAL_BYTES = 64  # of a thread; spills of this size cost no measurable time
+MOST_LOCAL_BYTES = 64  # of a thread; the kernels of attention use up to 40
 HOST_CODE_OF = "test_parallel_cuda"  # the smallest CUDA program with whole models
 NVCC = ["nvcc", "-std=c++20", "-Werror=all-warnings", f"-I{INCLUDE}"]
 

@@ -61,7 +61,7 @@ fi
 table() {
   run "the table of $1" 0 --table "$1"
   local recipe
-  for recipe in fp32 bf16 fp8-delayed fp8-tensorwise fp8-rowwise fp8-blockwise mxfp8; do
+  for recipe in fp32 bf16 fp8-delayed fp8-tensorwise fp8-rowwise fp8-blockwise mxfp8 nvfp4; do
     local trains="no:"
     [[ " $2 " != *" $recipe "* ]] || trains="yes"
     grep -qE "^$recipe +\|.*\| $trains" out || fail "$1: $recipe is not '$trains'"
@@ -71,7 +71,7 @@ table "A100" "fp32 bf16"
 table "rtx 4090" "fp32 bf16 fp8-delayed fp8-tensorwise"
 table "NVIDIA H100" "fp32 bf16 fp8-delayed fp8-tensorwise fp8-rowwise fp8-blockwise"
 grep -q "CMAKE_CUDA_ARCHITECTURES=90a" out || fail "no architecture"
-table "12.0" "fp32 bf16 fp8-delayed fp8-tensorwise mxfp8"
+table "12.0" "fp32 bf16 fp8-delayed fp8-tensorwise mxfp8 nvfp4"
 grep -q "compiled only" out || fail "a card that was never run is not called that"
 run "a card that does not exist" 2 --table "RTX 1"
 err_is_one_line_with "for another GPU, pass its compute capability, such as 8.6"
