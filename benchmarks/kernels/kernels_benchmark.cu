@@ -44,6 +44,14 @@ class Table {
 };
 
 template <class P>
+void lines_of_casts(Table& table) {
+  table.line(name_with<P>("quantize activation"),
+             [](Gpu& g) { return quantize_part<P, OperandKind::input>(g, tokens, hidden); });
+  table.line(name_with<P>("quantize weight"),
+             [](Gpu& g) { return quantize_part<P, OperandKind::weight>(g, 2 * ffn, hidden); });
+}
+
+template <class P>
 void lines_of_precision(Table& table) {
   table.line(name_with<P>("rms_norm_forward"), [](Gpu& g) { return rms_norm_forward_part<P>(g); });
   table.line(name_with<P>("swiglu_forward"), [](Gpu& g) { return swiglu_forward_part<P>(g); });
@@ -53,12 +61,7 @@ void lines_of_precision(Table& table) {
   table.line(name_with<P>("gelu_forward"), [](Gpu& g) { return gelu_forward_part<P>(g); });
   table.line(name_with<P>("gelu_backward"), [](Gpu& g) { return gelu_backward_part<P>(g); });
   table.line(name_with<P>("rope_backward"), [](Gpu& g) { return rope_backward_part<P, float>(g); });
-  if constexpr (QuantizedPrecision<P>) {
-    table.line(name_with<P>("quantize activation"),
-               [](Gpu& g) { return quantize_part<P, OperandKind::input>(g, tokens, hidden); });
-    table.line(name_with<P>("quantize weight"),
-               [](Gpu& g) { return quantize_part<P, OperandKind::weight>(g, 2 * ffn, hidden); });
-  }
+  if constexpr (QuantizedPrecision<P>) lines_of_casts<P>(table);
 }
 
 void lines_of_all(Table& table) {
@@ -95,6 +98,10 @@ int main(int count, char** words) {
     lines_of_precision<Fp8Recipe<Rowwise>>(table);
     lines_of_precision<Fp8Recipe<Blockwise>>(table);
     lines_of_precision<Mxfp8>(table);
+    lines_of_casts<Nvfp4>(table);
+    table.line(name_with<Nvfp4>("quantize gradient"), [](Gpu& g) {
+      return quantize_part<Nvfp4, OperandKind::output_gradient>(g, tokens, hidden);
+    });
     lines_of_all(table);
     return 0;
   } catch (const std::exception& error) {

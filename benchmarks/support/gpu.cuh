@@ -163,8 +163,10 @@ class Operands {
       using Format = typename Memory::Format;
       using Granularity = typename Memory::Granularity;
       using Scale = typename Memory::Scale;
-      const auto row_major = gpu.make<Format>(rows * columns);
-      const auto transposed = gpu.make<Format>(rows * columns);
+      const Index copy_bytes = Memory::element_bytes(rows, columns);
+      const auto row_major = gpu.make<Format>(copy_bytes);
+      const auto transposed = gpu.make<Format>(copy_bytes);
+      copies_bytes_ = 2 * static_cast<double>(copy_bytes);
       const Index row_scale_count = scale_count<Granularity>(rows, columns);
       const Index column_scale_count = scale_count<Granularity>(columns, rows);
       const auto row_scales = gpu.make<Scale>(row_scale_count);
@@ -202,7 +204,7 @@ class Operands {
   }
   /// Bytes that `quantize` must move: the values are read, and read again after their amax.
   [[nodiscard]] double quantized_bytes() const {
-    return values_bytes_ * (waits_for_amax ? 3 : 2) + scale_bytes_;
+    return values_bytes_ * (waits_for_amax ? 2 : 1) + copies_bytes_ + scale_bytes_;
   }
 
  private:
@@ -215,12 +217,14 @@ class Operands {
   }();
   static constexpr bool waits_for_amax = [] {
     if constexpr (QuantizedPrecision<P>) {
-      return makes_twice || detail::is_tensorwise<typename PrecisionTraits<P>::ScalingType>;
+      using S = typename PrecisionTraits<P>::ScalingType;
+      return makes_twice || detail::is_tensorwise<S> || detail::has_two_levels<S>;
     }
     return false;
   }();
   std::vector<Operand<P, Kind, Cuda>> operands_;
   double values_bytes_;
+  double copies_bytes_ = 0;
   double scale_bytes_ = 0;
 };
 
