@@ -17,8 +17,8 @@ def docs():
     shutil.rmtree(site.parent, ignore_errors=True)  # removes pages of earlier builds
     site.parent.mkdir(parents=True)
     scripts = ROOT / "scripts"
-    for command in ([scripts / "draw-throughput", "--check"], ["doxygen", "docs/Doxyfile"],
-                    [scripts / "docs_site.py"]):
+    for command in ([scripts / "draw-throughput", "--check"], [scripts / "draw-step", "--check"],
+                    ["doxygen", "docs/Doxyfile"], [scripts / "docs_site.py"]):
         if fault := fault_of(" ".join(map(str, command)), command):
             return [fault]
     return dead_links_of_sources() + dead_links_of_site(site)

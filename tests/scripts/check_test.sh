@@ -5,7 +5,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 scratch=$(mktemp -d) || exit 1
 trap 'rm -rf "$scratch"' EXIT
 mkdir -p "$scratch"/{scripts,include/octavo/core,tests/compile_fail}
-cp "$root"/scripts/{check,doxygen-markdown,github_markdown.py,prose.py,prose.txt,docs_site.py,draw-throughput} "$scratch/scripts/"
+cp "$root"/scripts/{check,doxygen-markdown,github_markdown.py,prose.py,prose.txt,docs_site.py,draw-throughput,draw-step} "$scratch/scripts/"
 cp -r "$root/scripts/checks" "$scratch/scripts/"
 
 "$root/scripts/check" --list |
@@ -196,8 +196,8 @@ done
 mkdir -p "$scratch/docs/images" "$scratch/examples/learn"
 cp -r "$root/docs/Doxyfile" "$root/docs/site" "$scratch/docs/"
 mkdir -p "$scratch/benchmarks/results"
-cp "$root/benchmarks/results/train_step-h200.md" "$scratch/benchmarks/results/"
-cp "$root/docs/images/throughput.svg" "$scratch/docs/images/"
+cp "$root"/benchmarks/results/{train_step-h200,step_parts-h200,joules-h100}.md "$scratch/benchmarks/results/"
+cp "$root"/docs/images/{throughput,step_parts}.svg "$scratch/docs/images/"
 cat >"$scratch/docs/mainpage.md" <<'END'
 # Main page
 
@@ -257,6 +257,8 @@ if command -v doxygen >/dev/null; then
   rm "$header" "$scratch/CONTRIBUTING.md"
   mistaken benchmarks/results/train_step-h200.md '|    17102 |' '|    17103 |' "a picture of other figures" \
     "docs/images/throughput.svg does not show benchmarks/results/train_step-h200.md; run scripts/draw-throughput"
+  mistaken benchmarks/results/step_parts-h200.md '941.2     30.12' '941.2     40.12' "a picture of other parts" \
+    "docs/images/step_parts.svg does not show benchmarks/results/step_parts-h200.md and"
   mistaken README.md "docs)" "docss)" "a link to no file" "README.md:1: the link docss names no file"
   mistaken README.md '-keeps' '-holds' "a link to no heading" \
     "README.md:1: the link docs/page.md#what-a-run-holds names nothing in docs/page.md"
