@@ -41,7 +41,9 @@ void print_head(const Options& options, const octavo::ModelFacts& facts) {
     fmt::print("only adapters of rank {} are trained, on {}\n", options.lora,
                programs::joined(request_of(options).session.model.lora.target_names()));
   }
-  if (options.offload == "optimizer") fmt::print("the optimizer state is in host memory\n");
+  const octavo::Offload offload = programs::offload_named(options.offload);
+  if (offload.optimizer) fmt::print("the optimizer state is in host memory\n");
+  if (offload.activations) fmt::print("activations of attention are in host memory\n");
   if (options.gather == "fp8" && options.groups() > 1) {
     fmt::print("weights that FP8 GEMMs use with one scale per tensor are gathered in FP8\n");
   }

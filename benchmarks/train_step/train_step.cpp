@@ -45,6 +45,7 @@ struct Options {
   std::string optimizer = "adamw";
   std::string recompute = "none";
   std::string weight_copies = "kept";
+  std::string offload = "none";
   octavo::Index head_chunk = 0;
   octavo::Index documents = 0;
   bool deterministic = false;
@@ -121,6 +122,8 @@ void declare(CLI::App& app, Options& options) {
       ->check(CLI::IsMember(recompute));
   add("--weight-copies", options.weight_copies, "quantised copies of weights: kept or remade")
       ->check(CLI::IsMember(std::vector<std::string>{"kept", "remade"}));
+  add("--offload", options.offload, "kept in host memory: none, optimizer, activations or both")
+      ->check(CLI::IsMember(std::vector<std::string>{"none", "optimizer", "activations", "both"}));
   add("--head-chunk", options.head_chunk, "tokens whose logits exist at once; 0: chosen");
   add("--documents", options.documents,
       "documents in a sequence, all but the last of one length; 0: the sequence is one")
@@ -159,6 +162,9 @@ Request request_of(const Options& options) {
   session.model.weight_copies =
       options.weight_copies == "remade" ? octavo::WeightCopies::remade : octavo::WeightCopies::kept;
   session.model.head_chunk = options.head_chunk;
+  const bool both = options.offload == "both";
+  session.offload.optimizer = both || options.offload == "optimizer";
+  session.offload.activations = both || options.offload == "activations";
   session.sharding.zero = static_cast<octavo::Zero>(options.zero);
   request.only_nccl = options.only_nccl;
   return request;
@@ -270,7 +276,7 @@ octavo::JsonLine json_of(const Options& options, const Measurement& measured, in
     line.add("transport", measured.transport);
   }
   line.add("optimizer", options.optimizer).add("recompute", options.recompute);
-  line.add("weight_copies", options.weight_copies);
+  line.add("weight_copies", options.weight_copies).add("offload", options.offload);
   line.add("masked_targets", options.masked_targets).add("documents", options.documents);
   line.add("milliseconds", measured.milliseconds(options.micro_batches));
   line.add("fastest_milliseconds", 1e3 * *fastest / batches);

@@ -147,8 +147,14 @@ inline const std::vector<std::string> master_choices{"auto", "fp32", "bf16"};
 inline const std::vector<std::string> moment_choices{"auto", "fp32", "bf16", "8bit"};
 inline const std::vector<std::string> optimizer_names{"adamw", "muon"};
 
-/// State kept in host memory.
-inline const std::vector<std::string> offload_names{"none", "optimizer"};
+/// Optimizer state and activations kept in host memory.
+inline const std::vector<std::string> offload_names{"none", "optimizer", "activations", "both"};
+inline octavo::Offload offload_named(const std::string& name) {
+  octavo::Offload offload;
+  offload.optimizer = name == "optimizer" || name == "both";
+  offload.activations = name == "activations" || name == "both";
+  return offload;
+}
 
 inline const std::vector<std::string> weight_copies_names{"kept", "remade"};
 

@@ -79,6 +79,9 @@ inline constexpr std::array foreign_flags{
                  " clip-grad max-grad-norm grad-clip gradient-clipping clip-norm max-norm "},
     ForeignFlags{"offload", " optimizer-cpu-offload cpu-offload offload-optimizer ",
                  ", the value optimizer"},
+    ForeignFlags{"offload",
+                 " cpu-offloading offload-activations activation-offload activations-cpu-offload ",
+                 ", the value activations"},
     ForeignFlags{"out",
                  " save save-dir output-dir out-dir log-dir checkpoint-dir run-name "
                  "tensorboard-dir use-tensorboard "},

@@ -195,10 +195,22 @@ class BlockLayout {
   }
 
   /// Allocates the activations that the block saves for the backward.
+  /// @param offloads  whether it offloads activations: see `take_offloaded`
   static void take_saved(octavo::Arena<D>& arena, const BlockSizes& sizes, Index tokens,
-                         octavo::Recompute recompute) {
-    take_saved_where(arena, sizes, tokens,
-                     [&](octavo::Recompute dropped_from) { return recompute < dropped_from; });
+                         octavo::Recompute recompute, bool offloads) {
+    take_saved_where(arena, sizes, tokens, [&](octavo::Recompute dropped_from) {
+      return recompute < dropped_from && !(offloads && dropped_from == octavo::Recompute::block);
+    });
+  }
+
+  /// Allocates a device buffer for the activations that a block offloads, and returns it.
+  static octavo::ArenaRange take_offloaded(octavo::Arena<D>& arena, const BlockSizes& sizes,
+                                           Index tokens) {
+    return arena.range_of([&] {
+      take_saved_where(arena, sizes, tokens, [](octavo::Recompute dropped_from) {
+        return dropped_from == octavo::Recompute::block;
+      });
+    });
   }
 
   [[nodiscard]] const Run& run() const { return run_; }

@@ -4,7 +4,9 @@
 #include <octavo/octavo.hpp>
 #include <plan_memory/block_layout.hpp>
 
+#include <algorithm>
 #include <array>
+#include <cstddef>
 #include <functional>
 #include <limits>
 #include <numeric>
@@ -271,12 +273,38 @@ class ModelLayout {
           arena.overlay([&] { take_head_scratch(arena); }, of_segment(segment)...);
         },
         segments_);
+    if (options_.offload_activations) take_offloaded(arena);
     if (options_.gradients_share_memory) {
       take_saved_and_gradients(arena);
     } else {
-      for_each_block(
-          [&](auto& block) { block.take_saved(arena, sizes_, rows, options_.recompute); });
+      for_each_block([&](auto& block) { take_saved(arena, block); });
     }
+  }
+
+  /// Allocates the buffers for offloaded activations, and the host memory of blocks that do not
+  /// remain in them.
+  void take_offloaded(octavo::Arena<D>& arena) {
+    const auto layers = static_cast<std::size_t>(shape_.model.layers);
+    const std::size_t buffers = std::min(layers, octavo::activation_buffers);
+    const auto of_segment = [&]<class Segment>(Segment&) {
+      return [&] { (void)Segment::Block::take_offloaded(arena, sizes_, batch_.rows()); };
+    };
+    for (std::size_t buffer = 0; buffer < buffers; ++buffer) {
+      std::apply([&](auto&... segment) { arena.overlay(of_segment(segment)...); }, segments_);
+    }
+    std::size_t layer = 0;
+    for_each_block([&]<class Block>(Block&) {
+      if (layer++ >= layers - buffers) return;
+      octavo::Arena<D> measuring;
+      const std::size_t bytes = Block::take_offloaded(measuring, sizes_, batch_.rows()).bytes;
+      (void)arena.template take_on_host<std::byte>(static_cast<Index>(bytes));
+    });
+  }
+
+  template <class Block>
+  void take_saved(octavo::Arena<D>& arena, const Block&) const {
+    Block::take_saved(arena, sizes_, batch_.rows(), options_.recompute,
+                      options_.offload_activations);
   }
 
   /// Same as octavo::LanguageModelHead, or octavo::ParallelHead with tensor parallelism.
@@ -313,8 +341,7 @@ class ModelLayout {
     }
     head_run_.take_gradients(arena, each_of_head());
     for_each_block([&](auto& block) {
-      arena.overlay([&] { block.take_saved(arena, sizes_, batch_.rows(), options_.recompute); },
-                    take_previous);
+      arena.overlay([&] { take_saved(arena, block); }, take_previous);
       take_previous = [&arena, &block] { block.take_gradients(arena); };
     });
     take_previous();

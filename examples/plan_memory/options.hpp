@@ -150,7 +150,8 @@ inline void declare(CLI::App& app, Options& options) {
   choose("--optimizer", options.optimizer, "optimizer: adamw or muon", optimizer_names);
   choose("--moments", options.moments,
          "format of the optimizer's moments, not wider than --master-weights", moment_choices);
-  choose("--offload", options.offload, "state kept in host memory", offload_names);
+  choose("--offload", options.offload, "optimizer state and activations kept in host memory",
+         offload_names);
   app.add_flag("--with-cudnn", options.cudnn, "attention on cuda may use cuDNN");
   app.add_flag("--own-attention", options.own_attention,
                "attention on cuda uses Octavo's kernels (default)");
@@ -240,7 +241,7 @@ inline Request request_of(const Options& options) {
     octavo::set_lora_targets(request.session.model.lora,
                              programs::lora_targets(options.lora_targets));
   }
-  request.session.offload.optimizer = options.offload == "optimizer";
+  request.session.offload = programs::offload_named(options.offload);
   request.device = options.device;
   request.master_weights = options.master_weights;
   request.moments = options.moments;

@@ -45,11 +45,12 @@ struct Prediction {
   double attention = 0;
   double passes = 0;
   double optimizer = 0;
+  double offload = 0;        ///< exposed copies of offloaded activations
   double rows = 0;           ///< exposed communication between layers (tensor parallelism)
   double communication = 0;  ///< exposed, or slows down overlapping work
 
   [[nodiscard]] double step() const {
-    return products + attention + passes + optimizer + rows + communication;
+    return products + attention + passes + optimizer + offload + rows + communication;
   }
 };
 
@@ -155,6 +156,16 @@ inline Exchanges exchanges_of(const Options& options, double parameters, double 
   return result;
 }
 
+/// Returns the bytes of activations in host memory: those that a plan with the other offloading
+/// does not have.
+inline double offloaded_activations(Options options, const Plan& of,
+                                    const octavo::MemoryPlan& memory) {
+  const octavo::Offload offload = programs::offload_named(options.offload);
+  if (!offload.activations) return 0;
+  options.offload = offload.optimizer ? "optimizer" : "none";
+  return static_cast<double>(memory.host - of.memory(request_of(options)).host);
+}
+
 /// @param of      the model
 /// @param gemms   GEMMs of a rank, from the model's manifest
 /// @param memory  the plan, with the bytes that the optimizer moves
@@ -189,7 +200,8 @@ inline Prediction predict(const Options& options, const Plan& of,
   const double parameters = 2 * static_cast<double>(of.facts().parameters) / degree;
   const double ranks = options.groups();
   const double of_sums = options.reduce == "fp32" ? 2 : 1;  // multiple of a gradient's bytes
-  const auto host = static_cast<double>(memory.host);
+  const double activations = offloaded_activations(options, of, memory);
+  const double host = static_cast<double>(memory.host) - activations;
   const double update =
       (2 * (static_cast<double>(memory.bytes(octavo::MemoryKind::optimizer)) + host) +
        (2 + 2 * of_sums) * parameters / ranks +
@@ -205,11 +217,15 @@ inline Prediction predict(const Options& options, const Plan& of,
                 row_exchange_bytes(run.rows(), of.shape().model.hidden, options.tensor_parallel,
                                    sizeof(octavo::Bf16)) /
                 group_link;
+  // Stores overlap with the forward, which is a third of the computation, fetches with the
+  // backward.
+  const double compute = result.products + result.attention + result.passes;
+  const double copies = micro_batches * activations / rates.host_link;
+  result.offload = std::max(0.0, copies - compute / 3) + std::max(0.0, copies - compute * 2 / 3);
   if (options.groups() == 1) return result;
   const double link = options.world <= rates.cards_of_a_node ? rates.node_link : rates.network;
   const Exchanges sent =
       exchanges_of(options, parameters / sizeof(octavo::Bf16), cast_parameters(gemms), rates);
-  const double compute = result.products + result.attention + result.passes;
   const double under_forward = options.zero == 3 ? compute : compute / 3 / micro_batches;
   const double under_backward = compute * 2 / 3 * sent.reductions / micro_batches;
   const auto add = [&](double time, double cover, double beside) {
@@ -239,11 +255,14 @@ inline void print_prediction(const Options& options, const Prediction& time) {
   const auto ms = [](double seconds) { return 1000 * seconds; };
   fmt::print(
       "\nPREDICTION for {}: {:.0f} ms per step, {:.0f} tokens/s per GPU\n  products {:.0f} ms, "
-      "attention {:.0f}, norms, activations and casts {:.0f}, optimizer {:.0f}, {}communication "
+      "attention {:.0f}, norms, activations and casts {:.0f}, optimizer {:.0f}, {}{}communication "
       "{:.0f}\n",
       options.world == 1 ? std::string("an H200") : fmt::format("{} H200", options.world),
       ms(time.step()), tokens_a_gpu(options) / time.step(), ms(time.products), ms(time.attention),
       ms(time.passes), ms(time.optimizer),
+      programs::offload_named(options.offload).activations
+          ? fmt::format("copies of activations {:.0f}, ", ms(time.offload))
+          : "",
       options.tensor_parallel == 1 ? ""
                                    : fmt::format("rows between layers {:.0f}, ", ms(time.rows)),
       ms(time.communication));

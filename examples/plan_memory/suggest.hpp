@@ -72,8 +72,8 @@ class Planner {
     return with_state(options, "bf16", "bf16");
   }
 
-  /// Returns every combination of optimizer state, offloading, weight copies and recomputation.
-  /// Flags that were set stay fixed.
+  /// Returns every combination of optimizer state, its place, weight copies and recomputation.
+  /// Flags that were set stay fixed. Activations are offloaded only if --offload was set.
   [[nodiscard]] std::vector<Options> all_choices(const Options& options) const {
     std::vector<Options> result;
     std::vector<std::string> seen;
@@ -84,8 +84,7 @@ class Planner {
       const std::string state = with.master_weights + with.moments;
       if (std::find(seen.begin(), seen.end(), state) != seen.end()) continue;
       seen.push_back(state);
-      for (const std::string& place :
-           named("--offload", options.offload, programs::offload_names)) {
+      for (const std::string& place : named("--offload", options.offload, {"none", "optimizer"})) {
         with.offload = place;
         const std::vector<Options> some = choices(with);
         result.insert(result.end(), some.begin(), some.end());
@@ -101,6 +100,9 @@ class Planner {
     const bool quantized = plan(options).bytes(octavo::MemoryKind::quantized_weights) > 0;
     for (const std::string& policy :
          named("--recompute", options.recompute, programs::recompute_names)) {
+      const bool recomputes_offloaded =
+          policy == "block" && programs::offload_named(options.offload).activations;
+      if (recomputes_offloaded) continue;
       for (const std::string& copies :
            named("--weight-copies", options.weight_copies,
                  quantized ? programs::weight_copies_names
@@ -232,10 +234,10 @@ class Planner {
     }
   }
 
-  /// Returns the options with everything offloaded to host memory that the command line does not
-  /// fix.
+  /// Returns the options with the optimizer state in host memory, unless the command line fixes its
+  /// place. Activations need the least device memory if they are recomputed.
   [[nodiscard]] Options with_least_offload(Options options) const {
-    if (!is_named("--offload")) options.offload = programs::offload_names.back();
+    if (!is_named("--offload")) options.offload = "optimizer";
     return options;
   }
 

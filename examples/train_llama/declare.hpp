@@ -178,8 +178,8 @@ inline void declare(CLI::App& app, Options& options, void (*declare_data)(CLI::A
       training)
       ->check(one_of(moment_choices));
   add("--offload", options.offload,
-      "state kept in host memory: none; optimizer: master weights and moments, with bitwise "
-      "identical results",
+      "kept in host memory, with bitwise identical results: none; optimizer: master weights and "
+      "moments; activations: those that --recompute block recomputes; both",
       training)
       ->check(one_of(offload_names));
   add("--seed", options.seed, "random seed for weights, batches and samples", training)

@@ -174,7 +174,7 @@ inline SessionRequest session_request(const Options& options,
     octavo::set_lora_targets(session.model.lora, programs::lora_targets(options.lora_targets));
   }
   session.optimizer = optimizer_settings(options.optimizer, options.formats);
-  session.offload.optimizer = options.offload == "optimizer";
+  session.offload = programs::offload_named(options.offload);
   session.max_gradient_norm = static_cast<float>(options.max_gradient_norm);
   session.seed = options.seed;
   session.check_replicas = options.check_replicas;

@@ -57,7 +57,8 @@ if [ -x "$trainer" ]; then
   [ "$number" -ge 1 ] || { case=trainer && fail "its --help names no precision"; }
   as_the_trainer fp32 --batch 2 --seq-len 32 --threads 2 --optimizer muon
   as_the_trainer fp32 --batch 2 --seq-len 32 --threads 2 --optimizer muon --moments bf16 --offload optimizer
-  as_the_trainer fp32 --batch 2 --seq-len 32 --threads 2 --lora 8
+  as_the_trainer fp32 --batch 2 --seq-len 32 --threads 2 --recompute swiglu --offload both
+  as_the_trainer fp32 --batch 2 --seq-len 32 --threads 2 --micro-batches 2 --offload activations --lora 8
   as_the_trainer fp32 --batch 4 --seq-len 16 --micro-batches 2 --threads 1 --moments 8bit --recompute block \
     --lora 5 --lora-targets v_proj,down_proj
   as_the_trainer fp32 --batch 1 --seq-len 64 --threads 2 --offload optimizer --lora 16 --lora-targets all
@@ -136,6 +137,14 @@ grep -qF "the optimizer state is in host memory" out || fail "it is not said"
 is "optimizer" "$(bytes optimizer) == 3 * 12 * 8 * 1024 * 1024 + 256"
 is "host" "$(bytes 'host, additional') == bf16_optimizer - 256"
 is "peak" "$(bytes peak) == bf16_peak - bf16_optimizer + $(bytes optimizer)"
+run "activations of each micro-batch" 0 --precision bf16 --micro-batches 2 --recompute ffn "${wide[@]}"
+kept_peak=$(bytes peak)
+run "activations in the host's memory" 0 --precision bf16 --micro-batches 2 --recompute ffn --offload activations \
+  "${wide[@]}"
+grep -qF "activations of attention are in host memory" out || fail "it is not said"
+is "host" "$(bytes 'host, additional') > 0 && kept_peak - $(bytes peak) == $(bytes 'host, additional')"
+refused "activations that are recomputed" "needs a recompute policy before block" --recompute block \
+  --offload activations
 run "smaller state" 0 --precision bf16 --master-weights bf16 --moments bf16
 is "optimizer" "$(bytes optimizer) >= 4 * parameters && $(bytes optimizer) < 4 * parameters + 1000000"
 run "smallest state" 0 --precision bf16 --master-weights bf16 --moments 8bit
@@ -448,6 +457,9 @@ run "state that crosses the bus takes time" 0 --model llama3_8b --micro-batches 
 # At 45 GB/s in each direction.
 crossing=$(($(bytes 'host, additional') / 45000000))
 is "milliseconds" "$(of_optimizer) - crossing <= 1 && crossing - $(of_optimizer) <= 1"
+run "activations that cross the bus under the computation" 0 --model llama3_8b --micro-batches 4 --recompute ffn \
+  --offload activations
+grep -qE "^  products [0-9]+ ms, .*, copies of activations 0, communication 0$" out || fail "the copies are not hidden"
 run "ranks share the optimizer" 0 --model llama3_8b --micro-batches 4 --world 4
 grep -qE "^  products [0-9]+ ms, .*, communication [1-9][0-9]*$" out || fail "no communication"
 four=$(predicted)

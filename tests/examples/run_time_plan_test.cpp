@@ -111,6 +111,9 @@ std::vector<planner::Options> choices(const planner::Options& given) {
     ++number;
     if (number % 3 == 0) options.most_documents = 2 * options.batch + 1;
     if (number % 4 == 0) options.offload = "optimizer";
+    if (number % 3 == 2 && options.recompute != "block") {
+      options.offload = number % 4 == 0 ? "both" : "activations";
+    }
     if (number % 5 == 0) options.head_chunk = 16;
     if (number % 7 == 0) options.deterministic = options.device == "cuda";
     options.cudnn = options.device == "cuda" && number % 2 == 0;

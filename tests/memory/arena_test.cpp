@@ -96,6 +96,29 @@ TEST(Arena, TakesExactlyThePlanOfTheHostsMemoryToo) {
   EXPECT_THROW(take(small), UsageError);
 }
 
+TEST(Arena, RangesAreWhatIsTaken) {
+  const auto take = [](Arena<Cpu>& arena) {
+    std::vector<ArenaRange> ranges(2);
+    std::byte* first = arena.take<std::byte>(MemoryKind::weights, 1);
+    ranges[0] = arena.range_of([&] {
+      arena.take<float>(MemoryKind::activations, 65);
+      arena.take_on_host<float>(1000);
+      arena.take<float>(MemoryKind::workspace, 1);
+    });
+    ranges[1] = arena.range_of([] {});
+    if (!arena.measuring()) EXPECT_EQ(ranges[0].data, first + 256);
+    return ranges;
+  };
+  Arena<Cpu> measuring;
+  const std::vector<ArenaRange> measured = take(measuring);
+  EXPECT_EQ(measured[0].data, nullptr);
+  EXPECT_EQ(measured[0].bytes, 512U + 256U);
+  EXPECT_EQ(measured[1].bytes, 0U);
+  const Context<Cpu> context(1);
+  Arena<Cpu> arena(measuring.plan(), context);
+  EXPECT_EQ(take(arena)[0].bytes, measured[0].bytes);
+}
+
 TEST(Arena, KindsSumToThePeak) {
   const MemoryPlan plan = measured_plan();
   EXPECT_EQ(std::accumulate(plan.by_kind.begin(), plan.by_kind.end(), std::size_t{0}), plan.peak);

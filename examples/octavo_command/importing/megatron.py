@@ -186,7 +186,7 @@ ROWS = table(
     ("--cpu-offloading* --fine-grained-* --offload-modules --min-offloaded-tensor-size "
      "--activation-offload-fraction --delta-offload-bytes-across-pp-ranks --delay-offload-until-cuda-graph "
      "--no-cpu-offloading-activations",
-     never("activations are recomputed, not offloaded: --recompute")),
+     never("--offload activations offloads those of attention in all blocks")),
     ("--empty-unused-memory-level --manual-gc --manual-gc-interval --no-manual-gc-eval --record-memory-history "
      "--memory-snapshot-path --max-tokens-to-oom",
      nothing("all memory is allocated before the first step")),

@@ -71,7 +71,7 @@ ROWS = table(
      choice("reduce", {"float32": "fp32"}, "sums are fp32 or in the storage format")),
     ("training.dtype",
      choice("master-weights", {"float32": "fp32", "bfloat16": "bf16"}, "master weights are fp32 or bf16")),
-    ("training.enable_cpu_offload", never("only the optimizer's state can be offloaded: --offload optimizer")),
+    ("training.enable_cpu_offload", never("weights stay on the GPU, --offload does not cover them")),
     ("training.compile compile.* training.disable_cuda_graphs experimental.enable_compiled_autograd "
      "parallelism.enable_compiled_autograd",
      nothing("the program is compiled, and every step is a CUDA graph")),

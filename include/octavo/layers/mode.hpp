@@ -4,6 +4,8 @@
 
 #include <octavo/core/version.hpp>
 
+#include <cstddef>
+
 namespace octavo OCTAVO_ABI {
 
 /// Modes of a forward pass. As a type, evaluation cannot change an amax history or save data for a
@@ -50,6 +52,9 @@ enum class Recompute {
 /// Marks an activation that no policy drops, where the first policy that drops one is expected.
 inline constexpr auto kept_by_all_policies =
     static_cast<Recompute>(static_cast<int>(Recompute::block) + 1);
+
+/// Number of device buffers that the offloaded activations of blocks use in turn.
+inline constexpr std::size_t activation_buffers = 2;
 
 /// The recomputation that a part of a block performs, by policy and position.
 ///

@@ -34,11 +34,18 @@ class PreNormBlock {
     std::array<T*, count - 1> between{};  ///< [tokens, Hidden], after each branch except the last
   };
 
-  /// Memory that the blocks of one type share: the parts of `Saved` that are not kept, and scratch
-  /// memory.
+  /// A device buffer for a block's offloaded activations.
+  struct Offloaded {
+    Saved saved;  ///< `Shared::saved`, and the activations in this buffer
+    ArenaRange memory;
+  };
+
+  /// Memory that the blocks of one type share: the parts of `Saved` that are not kept, scratch
+  /// memory, and the buffers that blocks with offloaded activations use in turn.
   struct Shared {
     Saved saved;
     std::tuple<typename Branches::Scratch...> scratch;
+    std::array<Offloaded, activation_buffers> offloaded;
   };
 
   /// Allocates weights and their quantised copies.
@@ -79,6 +86,17 @@ class PreNormBlock {
         shared.scratch);
   }
 
+  /// Allocates a device buffer for activations that are offloaded: those that only
+  /// `Recompute::block` drops. Call it after `take_shared`.
+  static void take_offloaded(Arena<D>& arena, Shared& shared, std::size_t buffer, Index tokens) {
+    Offloaded& offloaded = shared.offloaded[buffer];
+    offloaded.saved = shared.saved;
+    offloaded.memory = arena.range_of([&] {
+      take_saved_where(arena, offloaded.saved, tokens,
+                       [](Recompute dropped_from) { return dropped_from == Recompute::block; });
+    });
+  }
+
   /// Allocates the memory that inference-only blocks share, without memory for a backward.
   static void take_inference(Arena<D>& arena, Shared& shared, Index tokens) {
     std::apply([&](auto&... saved) { (Branches::take_shared(arena, saved, tokens), ...); },
@@ -98,6 +116,15 @@ class PreNormBlock {
     saved_ = shared.saved;
     take_saved_where(arena, saved_, tokens,
                      [&](Recompute dropped_from) { return recompute_ < dropped_from; });
+  }
+  /// Does the same if activations are offloaded.
+  /// @param buffer  the device buffer for them
+  void take_saved_offloaded(Arena<D>& arena, const Shared& shared, std::size_t buffer,
+                            Index tokens) {
+    saved_ = shared.offloaded[buffer].saved;
+    take_saved_where(arena, saved_, tokens, [&](Recompute dropped_from) {
+      return recompute_ < dropped_from && dropped_from != Recompute::block;
+    });
   }
 
   template <class M>

@@ -46,8 +46,14 @@ struct MemoryPlan {
   }
 };
 
+/// Consecutive bytes of an arena.
+struct ArenaRange {
+  std::byte* data = nullptr;  ///< null while measuring
+  std::size_t bytes = 0;
+};
+
 /// Allocates consecutive pieces of one block of device memory, and of one block of host memory for
-/// state that is offloaded there. A measuring arena has no memory: building a model on it computes
+/// data that is offloaded there. A measuring arena has no memory: building a model on it computes
 /// the model's `MemoryPlan` without allocating, and the same code then allocates the real memory.
 template <Device D>
 class Arena {
@@ -95,6 +101,14 @@ class Arena {
                         " bytes of host memory but ", plan_.host,
                         " are needed; create it from the MemoryPlan of the same model and options");
     return reinterpret_cast<T*>(host_.get() + begin);
+  }
+
+  /// Calls `take()`, and returns the device memory that it takes from this arena.
+  template <class Take>
+  ArenaRange range_of(const Take& take) {
+    const std::size_t begin = used_;
+    take();
+    return {measuring() ? nullptr : buffer_.data() + begin, used_ - begin};
   }
 
   /// Runs `alternatives` one after another over the same memory: only one of them is in use at a

@@ -101,6 +101,7 @@ class Decoder {
   /// @param hooks  its `held_weights` selects the weights to initialise; see `StageHooks`
   void initialize_sync(std::uint64_t seed, Hooks& hooks, Context<D>& context) {
     bind(context);
+    offload_.start(context);
     std::uint64_t stream = 0;
     std::uint64_t of_adapters = std::uint64_t{1} << 32;  // keeps other seeds unchanged
     for (const ModelRun<T, G, D>& in : runs_) {
@@ -137,6 +138,9 @@ class Decoder {
   void bind(Context<D>& context) const {
     context.bind_workspace({workspace_.data(), workspace_.bytes()});
   }
+
+  /// Reports copies of offloaded activations to a timeline, which must outlive this model.
+  void report_copies_to(Timeline<D>& timeline) { offload_.report_to(timeline); }
 
   /// Returns all flat parameters: the adapters', the embedding's, each block's and the head's.
   [[nodiscard]] const ModelRuns<T, G, D>& runs() const { return runs_; }
@@ -378,6 +382,37 @@ class Decoder {
     arena.overlay(head_scratch, of_segment(std::get<I>(segments_))...);
   }
 
+  /// Allocates the memory of offloaded activations. Segments use the same buffers.
+  template <std::size_t... I>
+  void take_offloaded(Arena<D>& arena, std::index_sequence<I...>) {
+    const auto take = [&](auto& segment, std::size_t buffer) {
+      return [&arena, &segment, buffer, rows = batch_.rows()] {
+        std::remove_reference_t<decltype(segment)>::Block::take_offloaded(arena, segment.shared,
+                                                                          buffer, rows);
+      };
+    };
+    constexpr std::size_t layers = config.layers;
+    for (std::size_t buffer = 0; buffer < std::min(layers, activation_buffers); ++buffer) {
+      arena.overlay(take(std::get<I>(segments_), buffer)...);
+    }
+    std::size_t layer = 0;
+    for_each_block([&](auto&, auto& shared) {
+      offload_.add(shared.offloaded[layer++ % activation_buffers].memory);
+    });
+    offload_.take(arena);
+  }
+
+  /// Allocates the activations that a block keeps until its backward.
+  template <class Block>
+  void take_saved(Arena<D>& arena, Block& block, const typename Block::Shared& shared,
+                  std::size_t number) {
+    if (options_.offload_activations) {
+      block.take_saved_offloaded(arena, shared, number % activation_buffers, batch_.rows());
+    } else {
+      block.take_saved(arena, shared, batch_.rows());
+    }
+  }
+
   template <class M>
   void forward(const MicroBatch<D>& batch, StageRange range, Hooks& hooks,
                const Context<D>& context) {
@@ -406,6 +441,7 @@ class Decoder {
   Parameter<T, G, D> head_weight_;
   std::array<bool, static_cast<std::size_t>(config.layers)> block_quantises_{};
   bool head_quantises_ = false;
+  ActivationOffload<D> offload_;
   StageDriver<Stages, T, G, D> driver_;
   TensorView<std::byte, 1, D> workspace_;
 };

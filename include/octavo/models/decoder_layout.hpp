@@ -120,10 +120,12 @@ void Decoder<Family, Precision, D, Gradient>::list_stages() {
     auto* stage = stages.data();
     for (auto& block : segment.blocks) {
       stage->parameters = parameters++;
+      stage->number = layer;
       stage->quantises = block_quantises_[layer++];
       stage->block = &block;
       stage->shared = &segment.shared;
       stage->positions = &positions_;
+      stage->offload = &offload_;
       ++stage;
     }
   };
@@ -146,13 +148,14 @@ void Decoder<Family, Precision, D, Gradient>::take_activations(Arena<D>& arena) 
     driver_.stream.states.push_back(arena.template take<T>(kind, own * config.hidden));
   }
   driver_.stream.gradient_of_state = arena.template take<T>(kind, own * config.hidden);
-  take_shared(
-      arena, [&] { head_.take_scratch(arena); },
-      std::make_index_sequence<std::tuple_size_v<SegmentTuple>>{});
+  constexpr auto segments = std::make_index_sequence<std::tuple_size_v<SegmentTuple>>{};
+  take_shared(arena, [&] { head_.take_scratch(arena); }, segments);
+  if (options_.offload_activations) take_offloaded(arena, segments);
   if (options_.gradients_share_memory) {
     take_saved_and_gradients(arena);
   } else {
-    for_each_block([&](auto& block, auto& shared) { block.take_saved(arena, shared, rows); });
+    std::size_t layer = 0;
+    for_each_block([&](auto& block, auto& shared) { take_saved(arena, block, shared, layer++); });
   }
 }
 
@@ -173,7 +176,6 @@ void Decoder<Family, Precision, D, Gradient>::take_gradients(Arena<D>& arena) {
 
 template <class Family, class Precision, Device D, class Gradient>
 void Decoder<Family, Precision, D, Gradient>::take_saved_and_gradients(Arena<D>& arena) {
-  const Index rows = batch_.rows();
   const auto take_embeddings = [&] { embedding_run_.take_gradients(arena, each_of_embedding()); };
   std::function<void()> take_previous = [] {};
   if constexpr (config.tied_embeddings) {
@@ -182,8 +184,9 @@ void Decoder<Family, Precision, D, Gradient>::take_saved_and_gradients(Arena<D>&
     take_previous = take_embeddings;
   }
   head_run_.take_gradients(arena, each_of_head());
+  std::size_t layer = 0;
   for_each_block([&](auto& block, auto& shared) {
-    arena.overlay([&] { block.take_saved(arena, shared, rows); }, take_previous);
+    arena.overlay([&] { take_saved(arena, block, shared, layer++); }, take_previous);
     take_previous = [&arena, &block] { block.take_gradients(arena); };
   });
   take_previous();

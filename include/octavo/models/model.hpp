@@ -20,6 +20,11 @@ enum class WeightCopies {
 /// Run-time options of a model.
 struct ModelOptions {
   Recompute recompute = Recompute::none;
+  /// Whether activations that only `Recompute::block` drops are kept in host memory between a
+  /// block's forward and its backward: queries, keys and values, the attention's output and the
+  /// residual stream within a block. The device then has only `activation_buffers` buffers for one
+  /// block each. Has no use with `Recompute::block`, which recomputes these activations.
+  bool offload_activations = false;
   /// Tokens whose logits exist at once; 0 chooses a number that keeps the logits small.
   Index head_chunk = 0;
   WeightCopies weight_copies = WeightCopies::kept;

@@ -4,6 +4,7 @@
 
 #include <octavo/layers/flat_parameters.hpp>
 #include <octavo/layers/mode.hpp>
+#include <octavo/models/activation_offload.hpp>
 #include <octavo/models/stage_hooks.hpp>
 #include <octavo/tensor/batch.hpp>
 
@@ -95,6 +96,8 @@ struct BlockStage : Stage<T, G, D> {
   Block* block = nullptr;
   const typename Block::Shared* shared = nullptr;
   const Positions* positions = nullptr;
+  ActivationOffload<D>* offload = nullptr;
+  std::size_t number = 0;  ///< of the block
 
   template <class M>
   void cast(const Context<D>& context) {
@@ -103,12 +106,16 @@ struct BlockStage : Stage<T, G, D> {
   template <class M>
   void forward(const MicroBatch<D>& batch, TensorView<const T, 2, D> x, TensorView<T, 2, D> y,
                const Context<D>& context) {
+    if constexpr (M::saves) offload->before_forward(number);
     block->template forward<M>(x, y, batch.rows, *positions, context);
+    if constexpr (M::saves) offload->after_forward(number);
   }
   void backward(const MicroBatch<D>& batch, TensorView<const T, 2, D> x,
                 TensorView<T, 2, D> gradient, const Context<D>& context) {
+    offload->before_backward(number);
     block->backward(x, gradient, batch.rows, *positions, *shared, !batch.accumulation.first,
                     context);
+    offload->after_backward(number);
   }
 };
 

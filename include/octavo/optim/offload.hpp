@@ -1,17 +1,17 @@
 /// @file
-/// State that is kept in host memory and passes through device memory.
+/// State and activations that are kept in host memory and pass through device memory.
 #pragma once
 
 #include <octavo/core/device.hpp>
 #include <octavo/memory/buffer.hpp>
+#include <octavo/memory/offload_lanes.hpp>
 
-#include <array>
 #include <cstddef>
 
 namespace octavo OCTAVO_ABI {
 
-/// Which state of a session is kept in host memory, pinned on the `Cuda` device. Results do not
-/// depend on it, to the bit.
+/// Which state and activations of a session are kept in host memory, pinned on the `Cuda` device.
+/// Results do not depend on it, to the bit.
 struct Offload {
   /// Parameters, and therefore shards of ranks, begin at multiples of this number of elements.
   static constexpr Index multiple = allocation_alignment;
@@ -20,29 +20,13 @@ struct Offload {
   /// chunks of them: while one chunk is updated, the next is fetched and the previous one is
   /// stored. All of the state crosses the bus once in each direction per step.
   bool optimizer = false;
+  /// Whether activations are offloaded: see `ModelOptions::offload_activations`.
+  bool activations = false;
   /// Elements of a chunk, a multiple of `multiple`.
   Index chunk = Index{1} << 23;
 };
 
 namespace detail {
-
-/// Number of device buffers that chunks use in turn.
-inline constexpr std::size_t offload_buffers = 3;
-
-/// The two lanes for copies between host and device memory, one for each direction, and marks of
-/// the work enqueued on them for each buffer.
-/// @tparam L  a `Lane`
-template <class L>
-struct OffloadLanes {
-  /// @param main  see Lane
-  template <class Main>
-  explicit OffloadLanes(const Main& main) : to_device(main), to_host(main) {}
-
-  L to_device;
-  L to_host;
-  std::array<typename L::Mark, offload_buffers> fetched{};  ///< after the last fetch into a buffer
-  std::array<typename L::Mark, offload_buffers> stored{};   ///< after the last store from a buffer
-};
 
 /// Calls `work(i)` for every chunk, in order, on the main context, while chunk i is in buffer i mod
 /// 3: after `fetch(i)` on the lane to the device, and before `store(i)` on the lane to the host.

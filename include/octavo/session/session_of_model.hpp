@@ -75,6 +75,7 @@ class SessionOfModel : public SessionCore<typename Model::DeviceType> {
                 SessionBuffers<D>(this->arena(), run), facts_of_model());
     ranks_.start(context, this->communicator());
     if constexpr (tensor_degree<Model> != 1) ranks_.share(model_.tensor_parallel_group());
+    if constexpr (OffloadsActivations<Model>) model_.report_copies_to(this->timeline());
     model_.initialize_sync(options.seed, ranks_, context);
     made_.optimizer->initialize(context);
     this->choose_gemms();

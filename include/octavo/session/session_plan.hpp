@@ -20,6 +20,7 @@ namespace detail {
 /// @param casts_weights  whether ranks send each other weights in FP8
 inline ModelOptions model_options(const SessionOptions& options, bool casts_weights) {
   ModelOptions model = options.model;
+  model.offload_activations = options.offload.activations;
   model.gradients_are_sent = options.sharding.shards_gradients();
   model.gradients_share_memory =
       !model.gradients_are_sent &&
@@ -152,6 +153,10 @@ template <class Model>
                                      const DeviceLimits<typename Model::DeviceType>& limits,
                                      const SessionMemoryOf<Model>& memory) {
   detail::check_options(given);
+  if constexpr (!detail::OffloadsActivations<Model>) {
+    require<ConfigError>(!given.offload.activations, Model::facts().name,
+                         " does not offload activations; set offload.activations to false");
+  }
   const SessionOptions options = detail::as_run<Model>(given);
   Arena<typename Model::DeviceType> arena;
   const Model model(arena, options.batch,

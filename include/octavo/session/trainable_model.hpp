@@ -2,6 +2,7 @@
 /// The members that a session needs from a model, and compiler messages for missing ones.
 #pragma once
 
+#include <octavo/core/timeline.hpp>
 #include <octavo/gemm/gemm_planning.hpp>
 #include <octavo/layers/mode.hpp>
 #include <octavo/layers/scaling_table.hpp>
@@ -32,6 +33,10 @@ template <class M>
 concept HasRunShape = requires {
   { M::run_shape(BatchShape{}) } -> std::convertible_to<BatchShape>;
 };
+/// Whether a model follows `ModelOptions::offload_activations`, as a `Decoder` does.
+template <class M, class D = typename M::DeviceType>
+concept OffloadsActivations =
+    requires(M& model, Timeline<D>& timeline) { model.report_copies_to(timeline); };
 
 /// Returns whether a class with a `DeviceType` has the other members of a `TrainableModel`.
 /// @tparam reports  whether the compiler reports each missing member

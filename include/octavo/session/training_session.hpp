@@ -33,7 +33,7 @@ struct SessionOptions {
   Index micro_batches = 1;         ///< micro-batches per step, over which gradients are accumulated
   ModelOptions model{};            ///< recompute policy and head chunk
   OptimizerSettings optimizer{};   ///< those of its type, such as `AdamWSettings`
-  Offload offload{};               ///< whether the optimizer's state is kept in host memory
+  Offload offload{};               ///< what is kept in host memory
   float max_gradient_norm = 1.0f;  ///< maximum gradient norm (0 disables clipping)
   std::uint64_t seed = 1;          ///< for the initial weights and stochastic rounding
   /// How ranks share the work, if there are several. A session takes `rank`, `ranks` and
@@ -62,6 +62,10 @@ inline void check_options(const SessionOptions& options) {
   check("offload chunk", options.offload.chunk,
         options.offload.chunk > 0 && options.offload.chunk % Offload::multiple == 0,
         message("a multiple of ", Offload::multiple, " elements").c_str());
+  require<ConfigError>(
+      !options.offload.activations || options.model.recompute != Recompute::block,
+      "offloading activations needs a recompute policy before block, but recompute is block, which "
+      "recomputes these activations; choose ffn, or do not offload them");
   check("head_chunk", options.model.head_chunk, options.model.head_chunk >= 0,
         "a number of tokens, or 0");
   check("max_gradient_norm", options.max_gradient_norm,

@@ -348,6 +348,13 @@ for flag in ({"recompute": "block"}, {"weight-copies": "remade"}):
     run = Run(f"memory with {flag}", precision="fp8-delayed", batch=2, micro_batches=2, **flag)
     check(run.end["peak_bytes"] < plain.end["peak_bytes"], "not less memory")
     check(run.column("loss") == plain.column("loss"), "another loss")
+on_host = Run("--offload activations", precision="fp8-delayed", batch=2, micro_batches=2,
+              offload="activations")
+check(on_host.end["peak_bytes"] < plain.end["peak_bytes"], "not less memory")
+saved = plain.end["peak_bytes"] - on_host.end["peak_bytes"]
+check(plain.end["host_bytes"] == 0 and on_host.end["host_bytes"] == saved, "host memory", on_host.end)
+check(on_host.column("loss") == plain.column("loss"), "another loss")
+check(on_host.end["validation_loss"] == plain.end["validation_loss"], "another validation loss")
 halves = Run("--head-chunk", precision="fp8-delayed", batch=2, micro_batches=2, head_chunk=16)
 check(halves.end["gemms_total"] == plain.end["gemms_total"] + 3, "the head's GEMMs", halves.end)
 check(plain.head["precision"] == "fp8-delayed" and plain.head["gemms_fp8"] > 0, plain.head)
