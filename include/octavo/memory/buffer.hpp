@@ -31,10 +31,10 @@ using OwnedBytes = std::unique_ptr<std::byte, Release>;
 
 namespace detail {
 
-/// Advice for errors if host memory is too small for offloaded state.
+/// Advice for errors if host memory is too small for offloaded state and activations.
 inline constexpr const char* offload_advice =
-    "; use BF16 or 8-bit moments, share the optimizer's state among more ranks, or leave it on the "
-    "device: plan_memory reports the memory of each";
+    "; offload less, use a smaller batch or smaller moments, or share the optimizer's state among "
+    "more ranks: plan_memory reports the memory of each";
 
 /// @throws MemoryError  if the host does not have that much memory left
 inline void require_host_memory(std::size_t bytes, const char* advice) {
