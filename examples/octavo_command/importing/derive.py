@@ -234,13 +234,13 @@ def model(run):
     preset, wrong = shapes.nearest(known, run.fact("experts", 0))
     if preset is None:
         for name in known:
-            run.answer(name, REFUSED, "no preset has this shape; write its config.json, build with "
-                                      "-DOCTAVO_MODELS=NAME:FOLDER, and pass --model NAME")
+            run.answer(name, REFUSED, "no preset has this shape; write its config.json into a folder, and "
+                                      "pass --model shape:FOLDER")
         return
     for name in known:
         if name in wrong:
             run.answer(name, REFUSED, f"{preset} has {toml(shapes.PRESETS[preset][name])}; write a config.json for the "
-                                      "shape, and build with -DOCTAVO_MODELS=NAME:FOLDER")
+                                      "shape into a folder, and pass --model shape:FOLDER")
         else:
             run.answer(name, MAPPED, f'model = "{preset}"')
     run.flags.setdefault("model", (preset, None))

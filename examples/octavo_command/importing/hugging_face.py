@@ -92,7 +92,7 @@ ROWS = table(
     ("model_name_or_path", to("model", lambda value: f"hf:{value}", "a folder: download the model first")),
     ("config_name config_overrides model_type",
      never("train new weights of a preset: --model NAME; another shape needs a config.json and "
-           "-DOCTAVO_MODELS=NAME:FOLDER")),
+           "--model shape:FOLDER")),
     ("tokenizer_name use_fast_tokenizer cache_dir model_revision token use_auth_token trust_remote_code "
      "low_cpu_mem_usage",
      nothing("files are read from folders; prepare_data --tokenizer encodes text")),

@@ -207,21 +207,21 @@ ROWS = table(
     ("--rotary-percent", only("1 1.0", "all dimensions rotate", "all dimensions of a head rotate here")),
     ("--rotary-interleaved --rotary-seq-len-interpolation-factor --no-rope-freq --mrope-section "
      "--rotary-scaling-factor",
-     never("RoPE of the preset is used; another needs a config.json and -DOCTAVO_MODELS=NAME:FOLDER")),
+     never("RoPE of the preset is used; another needs a config.json and --model shape:FOLDER")),
     ("--use-rope-scaling --rope-scaling-factor --rope-type --yarn-* --no-yarn-* --mscale*",
-     never("RoPE of the preset is used; another needs a config.json and -DOCTAVO_MODELS=NAME:FOLDER")),
+     never("RoPE of the preset is used; another needs a config.json and --model shape:FOLDER")),
     ("--swiglu --disable-bias-linear --normalization --squared-relu --openai-gelu --quick-geglu --onnx-safe",
      fact("architecture", text)),
     ("--norm-epsilon",
      only("1e-05 1e-5 0.00001", "presets of Llama and GPT-2 have 1e-5",
-          "the preset has another epsilon; write a config.json, and build with -DOCTAVO_MODELS=NAME:FOLDER")),
+          "the preset has another epsilon; write a config.json, and pass --model shape:FOLDER")),
     ("--apply-layernorm-1p", nothing("the same function: weights begin at 1")),
     ("--init-method-std --init-method-xavier-uniform --embedding-init-method-std --embedding-init-method "
      "--init-method --output-layer-init-method",
      nothing("Octavo initialises weights as its model does; --model hf:FOLDER loads others")),
     ("--attention-dropout --hidden-dropout", only("0 0.0", "no dropout", "dropout is not supported; pass 0")),
     ("--window-size",
-     never("the preset mistral_7b has a window; another shape needs a config.json and -DOCTAVO_MODELS=NAME:FOLDER")),
+     never("the preset mistral_7b has a window; another shape needs a config.json and --model shape:FOLDER")),
     ("--make-vocab-size-divisible-by --no-pad-vocab-size --padded-vocab-size",
      nothing("tables are padded to a multiple of 128")),
     ("--attention-backend --use-flash-attn --flash-attention-version --flash-decode",
@@ -388,7 +388,7 @@ def experts(run):
             run.answer(name, MAPPED if value else NO_EFFECT, f'model = "{model}"' if value else "no experts")
         else:
             run.answer(name, REFUSED, f"{model} has {value}" if value else
-                       "no preset has this shape; write its config.json, and build with -DOCTAVO_MODELS=NAME:FOLDER")
+                       "no preset has this shape; write its config.json, and pass --model shape:FOLDER")
 
 
 def recompute(run):

@@ -219,8 +219,8 @@ def model(run):
     preset = FLAVORS.get((family, flavor))
     if preset is None:
         for name in ("family", "flavor"):
-            run.answer(name, REFUSED, "no preset has this shape; get its Hugging Face folder, and build with "
-                                      "-DOCTAVO_MODELS=NAME:FOLDER")
+            run.answer(name, REFUSED, "no preset has this shape; get its Hugging Face folder, and pass "
+                                      "--model shape:FOLDER")
         return
     run.map("family", "model", preset)
     run.answer("flavor", MAPPED, f'model = "{preset}"')
