@@ -43,6 +43,16 @@ struct AttentionSizes<WarpCores, columns> {
   static constexpr int blocks = columns <= 64 ? 2 : 1;
 };
 
+/// `WarpCores` in blocks with more shared memory, such as those of an A100: the backward of wide
+/// heads then processes twice as many rows at once, with the same bits.
+struct RoomyWarpCores : WarpCores {};
+template <int columns>
+struct AttentionSizes<RoomyWarpCores, columns> : AttentionSizes<WarpCores, columns> {
+  static_assert(columns > narrow_columns);
+  static constexpr int backward_rows = 32;
+  static constexpr int backward_queries = backward_rows;
+};
+
 /// Threads of a block whose warps process 16 of `rows` rows each.
 constexpr int attention_threads(int rows) { return rows / product_side * warpgroup_threads; }
 
