@@ -514,6 +514,16 @@ class Keys(Case):
         self.assertIn("mpirun -n 4 octavo train", Imported("--", "srun", "-n", "4", "--label", "train_gpt2cu", "-x", "9",
                                                             "-e", "d12").output)
 
+    def test_scripts_in_an_argument(self):
+        trainer = "pretrain_gpt.py --num-layers 12 --hidden-size 768 --num-attention-heads 12 --seq-length 256 --lr 6e-4"
+        for command in (f'ARGS="{trainer}"\nsrun --nodes=2 bash -c "torchrun --nproc_per_node 2 $ARGS --bf16"\n',
+                        f"srun -l bash -lc '\n  export RANK=$SLURM_PROCID\n  python {trainer} --bf16\n'\n",
+                        f"bash -c 'cd /work && exec python {trainer} --bf16'\n"):
+            run = self.imported("run.sh", command)
+            self.assertEqual((run.toml["model"], run.toml["seq-len"], run.toml["precision"]),
+                             ("gpt2_124m", 256, "bf16"), run.error)
+        self.assertEqual(self.imported("run.sh", f"srun -n 4 sh -c 'python {trainer}'").kind("srun -n 4"), "no effect")
+
     def test_the_command(self):
         result = octavo_process("--ranks", "2", "--", "torchrun", "pretrain_gpt.py", "--lr", "1e-3", "--no-such-flag")
         self.assertEqual(result.returncode, 1)

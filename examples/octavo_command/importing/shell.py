@@ -6,6 +6,8 @@ a value (commands, files, loops) leaves a mark in it: the value is unresolved, s
 import os
 import re
 
+from octavo_command.importing.shell_command import Command, divide
+
 MARK = "\0"
 BLANK = "\1"  # in marks, which are not split into words
 
@@ -18,11 +20,6 @@ def unresolved(value):
     """Returns what a value depends on that the script does not determine, or None."""
     found = re.search(f"{MARK}([^{MARK}]*){MARK}", str(value))
     return found.group(1).replace(BLANK, " ") if found else None
-
-
-class Command:
-    def __init__(self, words, line, environment):
-        self.words, self.line, self.environment = words, line, environment
 
 
 SEPARATORS = ("\n", ";", ";;", "&&", "||", "|", "&")
@@ -447,7 +444,14 @@ class Shell:
             self._source(words[1])
             return None
         environment = {name: self.variables[name] for name, _ in assigned}
-        self.commands.append(Command(words, line, environment))
+        launcher, script = divide(words)
+        begin = len(self.commands)
+        if script is None:
+            self.commands.append(Command(words, line, environment))
+        else:
+            self._run(tokens(script))
+        for command in self.commands[begin:]:
+            command.words, command.line = launcher + command.words, line
         for name, old in assigned:
             self.variables[name] = old
             if old is None:
