@@ -290,7 +290,7 @@ inline void require_consistent(const CLI::App& app, const Options& options) {
         options.lora != 0 || app.count(flag) == 0, detail::place_of(app, flag), flag,
         " needs --lora; also pass the adapter rank, such as --lora 16");
   }
-  require_optimizer(app, options.formats, options.lora != 0,
+  require_optimizer(app, options.formats,
                     [&](const char* flag) { return detail::place_of(app, flag); });
   programs::require_adapters_can_be(options);
   // A resumed run reads them from its checkpoint.

@@ -86,7 +86,7 @@ inline octavo::OptimizerSettings optimizer_settings(const OptimizerOptions& opti
 /// Throws if flags of the optimizer contradict each other.
 /// @param place_of  returns where a flag was set, for messages
 /// @throws ConfigError  with advice
-inline void require_optimizer(const CLI::App& app, const StateFormats& formats, bool has_adapters,
+inline void require_optimizer(const CLI::App& app, const StateFormats& formats,
                               const auto& place_of) {
   const bool is_muon = formats.optimizer == "muon";
   for (const char* flag : {"--muon-momentum", "--muon-nesterov", "--muon-iterations", "--muon-rate",
@@ -97,10 +97,6 @@ inline void require_optimizer(const CLI::App& app, const StateFormats& formats, 
   octavo::require<octavo::ConfigError>(
       !is_muon || formats.moments != "8bit",
       "--optimizer muon needs moments in fp32 or bf16, but --moments is 8bit; pass --moments bf16");
-  octavo::require<octavo::ConfigError>(
-      !is_muon || !has_adapters,
-      "--optimizer muon updates whole matrices, but with --lora only adapters are trained; pass "
-      "--optimizer adamw");
 }
 
 }  // namespace trainer

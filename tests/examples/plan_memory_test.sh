@@ -59,6 +59,7 @@ if [ -x "$trainer" ]; then
   as_the_trainer fp32 --batch 2 --seq-len 32 --threads 2 --optimizer muon --moments bf16 --offload optimizer
   as_the_trainer fp32 --batch 2 --seq-len 32 --threads 2 --recompute swiglu --offload both
   as_the_trainer fp32 --batch 2 --seq-len 32 --threads 2 --micro-batches 2 --offload activations --lora 8
+  as_the_trainer fp32 --batch 2 --seq-len 32 --threads 2 --optimizer muon --lora 5
   as_the_trainer fp32 --batch 4 --seq-len 16 --micro-batches 2 --threads 1 --moments 8bit --recompute block \
     --lora 5 --lora-targets v_proj,down_proj
   as_the_trainer fp32 --batch 1 --seq-len 64 --threads 2 --offload optimizer --lora 16 --lora-targets all

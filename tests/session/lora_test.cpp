@@ -1,5 +1,6 @@
 // Adapters are trained and nothing else is: their gradients are those of the formula, whatever the
 // precision of the frozen layers, and on however many ranks.
+#include <octavo/optim/muon.hpp>
 #include <octavo/parallel/data_parallel.hpp>
 #include <octavo/session/session.hpp>
 #include <octavo/session/state.hpp>
@@ -37,8 +38,8 @@ constexpr LlamaConfig tiny{.name = "tiny",
                            .tied_embeddings = true,
                            .qk_norm = true};
 
-template <class Precision>
-using Session = ModelSession<support::SmallModel<Precision>, AdamW<>, DataParallel<>>;
+template <class Precision, class Optimizer = AdamW<>>
+using Session = ModelSession<support::SmallModel<Precision>, Optimizer, DataParallel<>>;
 using TinySession = ModelSession<Llama<tiny, Lora<Fp32>, Cpu>>;
 
 SessionOptions tiny_options(const std::vector<std::string>& targets) {
@@ -325,6 +326,63 @@ TYPED_TEST(LoraIn, RecomputationChangesNoBit) {
   }
 }
 
+/// Muon's singular values end between about 0.7 and 1.2, and so do the norms of columns.
+void expect_orthogonal_columns(const std::string& name, const double* values, Index rows,
+                               Index columns) {
+  for (Index i = 0; i < columns; ++i) {
+    for (Index j = 0; j <= i; ++j) {
+      double product = 0;
+      for (Index row = 0; row < rows; ++row) {
+        product += values[row * columns + i] * values[row * columns + j];
+      }
+      EXPECT_GT(product, i == j ? 0.4 : -0.5) << name << " " << i << " " << j;
+      EXPECT_LT(product, i == j ? 1.5 : 0.5) << name << " " << i << " " << j;
+    }
+  }
+}
+
+TEST(Lora, MuonOrthogonalisesTheMatricesOfEveryAdapter) {
+  using Muons = ModelSession<Llama<tiny, Lora<Fp32>, Cpu>, Muon<>>;
+  SessionOptions options = tiny_options({"q_proj", "v_proj", "down_proj"});
+  options.optimizer = MuonSettings{.rate = MuonRate::original, .weight_decay = 0};
+  Context<Cpu> context{1};
+  Muons session(options, context);
+  const auto batch = support::make_batch(12, tiny.vocabulary, 4);
+  const auto step = [&] { (void)session.step({batch.tokens, batch.targets}, 0.01); };
+  const auto before = support::values_by_parameter(session, weight_of);
+  step();
+  // B begins as zero, so A has no gradient yet.
+  auto after = support::values_by_parameter(session, weight_of);
+  for (const char* block : {"blocks.0.", "blocks.1."}) {
+    const auto moved = [&](const std::string& name, Index first_row, Index rows) {
+      std::vector<double> moves = after.at(block + name);
+      for (double& move : moves) move /= -0.01 * std::sqrt(static_cast<double>(rows) / 3);
+      expect_orthogonal_columns(block + name, moves.data() + first_row * 3, rows, 3);
+    };
+    moved("qkv.lora_B", 0, 16);
+    moved("qkv.lora_B", 16, 8);
+    moved("down.lora_B", 0, 16);
+  }
+  step();
+  const SavedState state = save_state_sync(session.state().entries());
+  step();
+  Muons resumed(options, context);
+  load_state_sync(state, resumed.state().entries());
+  (void)resumed.step({batch.tokens, batch.targets}, 0.01);
+  EXPECT_TRUE(save_state_sync(resumed.state().entries()) ==
+              save_state_sync(session.state().entries()));
+  after = support::values_by_parameter(session, weight_of);
+  for (const auto& [name, values] : after) {
+    EXPECT_EQ(values != before.at(name), name.find("lora_") != std::string::npos) << name;
+  }
+  session.model().visit([&](auto& parameter) {
+    for (Index i = parameter.is_adapter ? parameter.whole_size() : parameter.weight.size();
+         i < parameter.weight.size(); ++i) {
+      EXPECT_EQ(parameter.weight.data()[i], 0.0f) << parameter.name << ", padding " << i;
+    }
+  });
+}
+
 /// What a run on some ranks ends with.
 struct Outcome {
   std::vector<double> losses;
@@ -332,7 +390,7 @@ struct Outcome {
   std::map<std::string, std::vector<double>> adapters;
 };
 
-template <class Precision>
+template <class Precision, class Optimizer = AdamW<>>
 Outcome train_on(int ranks, Zero zero) {
   Outcome outcome;
   support::on_ranks(ranks, [&](support::ThreadComm& communicator) {
@@ -341,7 +399,7 @@ Outcome train_on(int ranks, Zero zero) {
     options.micro_batches = 2 / ranks;
     options.sharding.zero = zero;
     Context<Cpu> context{1};
-    Session<Lora<Precision>> session(options, context, communicator);
+    Session<Lora<Precision>, Optimizer> session(options, context, communicator);
     Outcome own;
     for (unsigned i = 0; i < 4; ++i) {
       const support::TokenBatch both = support::step_batch(support::small_options(), i);
@@ -378,16 +436,21 @@ TEST(Lora, RanksTrainAsOne) {
   }
 }
 
-TEST(Lora, StagesOfZeroAgreeToTheBit) {
+template <class Optimizer>
+void expect_stages_of_zero_agree() {
   using Precision = Fp8Recipe<Delayed>;
-  const Outcome one = train_on<Precision>(2, Zero::optimizer);
+  const Outcome one = train_on<Precision, Optimizer>(2, Zero::optimizer);
   for (const Zero zero : {Zero::gradients, Zero::weights}) {
-    const Outcome other = train_on<Precision>(2, zero);
+    const Outcome other = train_on<Precision, Optimizer>(2, zero);
     EXPECT_EQ(other.losses, one.losses);
     EXPECT_EQ(other.validation, one.validation);
     EXPECT_EQ(other.adapters, one.adapters);
   }
 }
+
+TEST(Lora, StagesOfZeroAgreeToTheBit) { expect_stages_of_zero_agree<AdamW<>>(); }
+
+TEST(Lora, StagesOfZeroAgreeToTheBitWithMuon) { expect_stages_of_zero_agree<Muon<>>(); }
 
 TEST(Lora, OptionsThatMakeNoAdaptersAreRefused) {
   Context<Cpu> context{1};

@@ -45,6 +45,11 @@ class Adapter {
     a_.declare(name + ".lora_A", layout_.width, in, Initial::uniform(bound));
     a_.initialised_rows = layout_.count * lora.rank;
     b_.declare(name + ".lora_B", layout_.rows(), lora.rank, Initial::zeros());
+    a_.matrices.padding = layout_.width - layout_.count * lora.rank;
+    for (std::size_t i = 0; i < static_cast<std::size_t>(layout_.count); ++i) {
+      a_.matrices.rows[i] = lora.rank;
+      b_.matrices.rows[i] = layout_.parts[i].rows;
+    }
     for (Parameter<T, G, D>* parameter : {&a_, &b_}) {
       parameter->is_adapter = true;
       parameter->is_overwritten = true;

@@ -12,13 +12,14 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// The matrices that are stacked in the weight of a hidden linear layer.
+/// The matrices that are stacked in the weight of a hidden linear layer or of its adapters.
 struct StackedMatrices {
   /// Rows of each, such as those of queries, keys and values. Some may be 0; all are 0 if the
   /// parameter is not such a weight.
   std::array<Index, 3> rows{};
   Index repeats = 1;  ///< number of times that these matrices are repeated, such as for each expert
   Index choices = 0;  ///< number of repeats that process each token; 0: not those of experts
+  Index padding = 0;  ///< rows after all matrices, which remain 0
 
   [[nodiscard]] bool empty() const { return rows == std::array<Index, 3>{}; }
 };
@@ -54,7 +55,7 @@ struct Parameter {
   bool is_overwritten = false;
   /// Whether it belongs to an adapter of a frozen layer instead of the model itself.
   bool is_adapter = false;
-  /// Its matrices if it is the weight of a hidden linear layer; otherwise empty.
+  /// Its matrices if it is the weight of a hidden linear layer or of its adapters; otherwise empty.
   StackedMatrices matrices{};
   /// Whether it is frozen, without a gradient; set by its flat parameters.
   bool is_frozen = false;

@@ -164,11 +164,11 @@ class MuonOptimizer : public MuonMemory<W, G, Moment, D>, public Optimizer<D> {
 
 }  // namespace detail
 
-/// Muon: updates each hidden matrix with its momentum, orthogonalised by Newton–Schulz iterations
-/// in BF16. If a parameter stacks several matrices, such as queries, keys and values, each is
-/// orthogonalised separately. Embeddings, the head, norms and biases are updated by AdamW. Ranks
-/// with shards gather the directions of a flat buffer in BF16, and each orthogonalises all of its
-/// matrices, so results do not depend on the number of ranks.
+/// Muon: updates each hidden matrix, or each matrix of an adapter, with its momentum,
+/// orthogonalised by Newton–Schulz iterations in BF16. If a parameter stacks several matrices, such
+/// as queries, keys and values, each is orthogonalised separately. Embeddings, the head, norms and
+/// biases are updated by AdamW. Ranks with shards gather the directions of a flat buffer in BF16,
+/// and each orthogonalises all of its matrices, so results do not depend on the number of ranks.
 /// @tparam Master  `MasterWeights<Fp32>` or `MasterWeights<Bf16>`
 /// @tparam Moment  `Moments<Fp32>` or `Moments<Bf16>`
 /// Source: Jordan et al. 2024, https://kellerjordan.github.io/posts/muon; PyTorch's

@@ -254,7 +254,7 @@ class MuonMemory {
     require<ConfigError>(parameter.is_whole, "Muon needs whole matrices, but ranks share ",
                          parameter.name, "; choose AdamW, or no TensorParallel");
     Index offset = parameter.offset;
-    Index rows = 0;
+    Index rows = parameter.matrices.padding;
     for (Index repeat = 0; repeat < parameter.matrices.repeats; ++repeat) {
       for (const Index count : parameter.matrices.rows) {
         if (count != 0) flat.matrices.push_back({offset, count, parameter.shape[1]});
