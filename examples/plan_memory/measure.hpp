@@ -33,9 +33,9 @@ typename Memory::Optimizer optimizer_of(const Request& request) {
   using namespace octavo;
   const auto with_master = [&]<class Master>() {
     if (request.optimizer == "muon") {
-      require<ConfigError>(request.moments != "8bit",
-                           "--optimizer muon needs moments in fp32 or bf16, but --moments is "
-                           "8bit; pass --moments bf16");
+      if (request.moments == "8bit") {
+        return Memory::template of_optimizer<Muon<Master, Moments<EightBit>>>();
+      }
       return request.moments == "bf16"
                  ? Memory::template of_optimizer<Muon<Master, Moments<Bf16>>>()
                  : Memory::template of_optimizer<Muon<Master, Moments<Fp32>>>();

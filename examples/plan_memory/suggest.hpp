@@ -79,7 +79,6 @@ class Planner {
     std::vector<std::string> seen;
     for (const auto& [masters, moments] :
          {std::pair{"fp32", "fp32"}, {"bf16", "bf16"}, {"bf16", "8bit"}}) {
-      if (options.optimizer == "muon" && std::string(moments) == "8bit") continue;
       Options with = with_state(options, masters, moments);
       const std::string state = with.master_weights + with.moments;
       if (std::find(seen.begin(), seen.end(), state) != seen.end()) continue;
@@ -257,7 +256,6 @@ class Planner {
       options.moments = "bf16";
       result.push_back(options);
     }
-    if (options.optimizer == "muon") return result;
     options.moments = "8bit";
     result.push_back(options);
     return result;

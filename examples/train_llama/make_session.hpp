@@ -23,6 +23,9 @@ auto with_optimizer(const StateFormats& formats, const F& f) {
   const auto with_moments = [&]<class Master>(Master) {
     if (formats.optimizer == "muon") {
       if constexpr (tensor_degree<Model> == 1) {
+        if (formats.moments == "8bit") {
+          return f.template operator()<Muon<Master, Moments<EightBit>>>();
+        }
         if (formats.moments == "bf16") return f.template operator()<Muon<Master, Moments<Bf16>>>();
         return f.template operator()<Muon<Master, Moments<Fp32>>>();
       }

@@ -94,9 +94,6 @@ inline void require_optimizer(const CLI::App& app, const StateFormats& formats,
     octavo::require<octavo::ConfigError>(is_muon || app.count(flag) == 0, place_of(flag), flag,
                                          " needs Muon; also pass --optimizer muon");
   }
-  octavo::require<octavo::ConfigError>(
-      !is_muon || formats.moments != "8bit",
-      "--optimizer muon needs moments in fp32 or bf16, but --moments is 8bit; pass --moments bf16");
 }
 
 }  // namespace trainer

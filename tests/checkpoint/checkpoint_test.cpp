@@ -112,7 +112,8 @@ using Cases = support::TestTypes<
     std::tuple<Bf16, AdamW<>>,
     std::tuple<Fp8Recipe<Delayed>, AdamW<MasterWeights<Bf16>, Moments<Bf16>>>,
     std::tuple<Fp8Recipe<Delayed>, AdamW<MasterWeights<Fp32>, Moments<EightBit>>>,
-    std::tuple<Bf16, Muon<MasterWeights<Bf16>, Moments<Bf16>>>>;
+    std::tuple<Bf16, Muon<MasterWeights<Bf16>, Moments<Bf16>>>,
+    std::tuple<Bf16, Muon<MasterWeights<Bf16>, Moments<EightBit>>>>;
 TYPED_TEST_SUITE(Resumed, Cases);
 
 template <class Case>

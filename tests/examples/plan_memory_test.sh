@@ -56,7 +56,7 @@ if [ -x "$trainer" ]; then
     tr ',' '\n')
   [ "$number" -ge 1 ] || { case=trainer && fail "its --help names no precision"; }
   as_the_trainer fp32 --batch 2 --seq-len 32 --threads 2 --optimizer muon
-  as_the_trainer fp32 --batch 2 --seq-len 32 --threads 2 --optimizer muon --moments bf16 --offload optimizer
+  as_the_trainer fp32 --batch 2 --seq-len 32 --threads 2 --optimizer muon --moments 8bit --offload optimizer
   as_the_trainer fp32 --batch 2 --seq-len 32 --threads 2 --recompute swiglu --offload both
   as_the_trainer fp32 --batch 2 --seq-len 32 --threads 2 --micro-batches 2 --offload activations --lora 8
   as_the_trainer fp32 --batch 2 --seq-len 32 --threads 2 --optimizer muon --lora 5

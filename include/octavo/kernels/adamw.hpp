@@ -30,10 +30,6 @@ struct AdamWParameter {
 
 namespace detail {
 
-/// Alignment of parts of a parameter: elements that are rounded together.
-template <class Moment>
-inline constexpr Index adamw_multiple = has_moment_scales<Moment> ? moment_group : rounding_run;
-
 template <class W, class G, class Moment, Device D>
 void check_adamw(const AdamWParameter<W, G, Moment, D>& parameter) {
   check_shape("adamw_update", "gradient", parameter.gradient, parameter.weight.shape());

@@ -41,6 +41,10 @@ inline constexpr int moment_group = 128;
 template <class Moment>
 inline constexpr bool has_moment_scales = std::is_same_v<Moment, EightBit>;
 
+/// Alignment of parts of a parameter: elements that are rounded together.
+template <class Moment>
+inline constexpr Index adamw_multiple = has_moment_scales<Moment> ? moment_group : rounding_run;
+
 /// Rounds the result of a computation to a storage format. FP32 is unchanged; BF16 is rounded as by
 /// `Bf16::stochastic`, but without its branches, which would cost more than the update. Values at
 /// or above the largest BF16 number are truncated, so they remain finite, Inf or a quiet NaN.

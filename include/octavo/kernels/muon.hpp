@@ -11,7 +11,7 @@ namespace octavo OCTAVO_ABI {
 /// Elements of a parameter that Muon updates, and their state.
 /// @tparam W       format of the weight
 /// @tparam G       format of the gradient
-/// @tparam Moment  format of the momentum: `Fp32`, or `Bf16` with stochastic rounding
+/// @tparam Moment  format of the momentum: `Fp32`, or `Bf16` or `EightBit` with stochastic rounding
 template <class W, class G, class Moment, Device D>
 struct MuonElements {
   TensorView<W, 1, D> weight;          ///< [elements]
@@ -20,9 +20,11 @@ struct MuonElements {
   /// rounding unless it is FP32
   TensorView<float, 1, D> master;
   TensorView<Moment, 1, D> momentum;  ///< [elements]
-  TensorView<Bf16, 1, D> direction;   ///< [elements], before or after orthogonalisation
-  std::uint64_t random_stream = 0;    ///< differs between parameters
-  Index first_element = 0;            ///< index in the parameter of the first element
+  /// [⌈elements / 128⌉], one for each 128 adjacent elements; empty unless momentum is `EightBit`
+  TensorView<E8M0, 1, D> momentum_scale;
+  TensorView<Bf16, 1, D> direction;  ///< [elements], before or after orthogonalisation
+  std::uint64_t random_stream = 0;   ///< differs between parameters
+  Index first_element = 0;           ///< index in the parameter of the first element
 };
 
 /// The conversion of momentum to a direction.
@@ -52,9 +54,12 @@ void check_muon(const char* operation, const MuonElements<W, G, Moment, D>& elem
   check_shape(operation, "gradient", elements.gradient, elements.weight.shape());
   check_shape(operation, "momentum", elements.momentum, elements.weight.shape());
   check_shape(operation, "direction", elements.direction, elements.weight.shape());
-  require<ShapeError>(elements.first_element % rounding_run == 0, operation,
+  const Index groups =
+      has_moment_scales<Moment> ? ceil_divide(elements.weight.size(), moment_group) : 0;
+  check_shape(operation, "momentum scale", elements.momentum_scale, {groups});
+  require<ShapeError>(elements.first_element % adamw_multiple<Moment> == 0, operation,
                       ": a part begins at element ", elements.first_element, "; use a multiple of ",
-                      rounding_run);
+                      adamw_multiple<Moment>);
 }
 
 /// Updates the momentum with one gradient, and returns the direction.

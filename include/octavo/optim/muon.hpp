@@ -156,6 +156,7 @@ class MuonOptimizer : public MuonMemory<W, G, Moment, D>, public Optimizer<D> {
             .gradient = elements.gradient,
             .master = elements.state.master,
             .momentum = elements.state.moments[0],
+            .momentum_scale = elements.state.scales[0],
             .direction = directions.rows(place, elements.weight.size()),
             .random_stream = first_stream + elements.random_stream,
             .first_element = elements.first_element};
@@ -170,7 +171,7 @@ class MuonOptimizer : public MuonMemory<W, G, Moment, D>, public Optimizer<D> {
 /// biases are updated by AdamW. Ranks with shards gather the directions of a flat buffer in BF16,
 /// and each orthogonalises all of its matrices, so results do not depend on the number of ranks.
 /// @tparam Master  `MasterWeights<Fp32>` or `MasterWeights<Bf16>`
-/// @tparam Moment  `Moments<Fp32>` or `Moments<Bf16>`
+/// @tparam Moment  `Moments<Fp32>`, `Moments<Bf16>` or `Moments<EightBit>`
 /// Source: Jordan et al. 2024, https://kellerjordan.github.io/posts/muon; PyTorch's
 /// torch.optim.Muon.
 template <class Master = MasterWeights<Fp32>, class Moment = Moments<Fp32>>
@@ -178,8 +179,6 @@ struct Muon;
 
 template <class MasterFormat, class MomentFormat>
 struct Muon<MasterWeights<MasterFormat>, Moments<MomentFormat>> {
-  static_assert(!std::is_same_v<MomentFormat, EightBit>,
-                "Muon: choose Moments<Fp32> or Moments<Bf16>");
   using Settings = MuonSettings;
 
   /// Its memory, for plans, which need no code for the device.

@@ -71,7 +71,6 @@ class Refusals(TrainerTest):
 
     def test_flags_that_exclude_each_other(self):
         self.refused("--optimizer muon", "--data text.txt --muon-momentum 0.9")
-        self.refused("--moments bf16", "--data text.txt --optimizer muon --moments 8bit")
         self.refused("--gpu", "--data text.txt --gpu 0")
         self.refused("--gemm-plans", "--data text.txt --gemm-plans plans")
         self.refused("--threads", "--data text.txt --device cuda --threads 1")

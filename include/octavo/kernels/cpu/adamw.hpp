@@ -60,6 +60,38 @@ inline float group_amax(std::span<const float> group) {
   return largest;
 }
 
+/// The random bits for all roundings of a group of elements with `EightBit` moments.
+struct GroupRoundingBits {
+  SharedRoundingBits calls[SharedRoundingBits::calls_a_group];
+
+  template <class Parameter>
+  GroupRoundingBits(const Parameter& parameter, const AdamWStep& step, Index group) {
+    for (Index c = 0; c < SharedRoundingBits::calls_a_group; ++c) {
+      calls[c] =
+          shared_rounding_bits(parameter, step, group * SharedRoundingBits::calls_a_group + c);
+    }
+  }
+  /// @return  a word whose upper bits are random
+  [[nodiscard]] std::uint32_t of(Rounding rounding, Index i) const {
+    const Index run = i / rounding_run;
+    return calls[run % SharedRoundingBits::calls_a_group].of(
+        rounding, static_cast<int>(run / SharedRoundingBits::calls_a_group),
+        static_cast<int>(i % rounding_run));
+  }
+};
+
+/// Rounds the moments of a group to codes, and returns their scale.
+template <class Code>
+E8M0 encode_group(std::span<const float> moments, EightBit* codes, const GroupRoundingBits& bits,
+                  Rounding rounding) {
+  const E8M0 scale = Code::Levels::scale(group_amax(moments));
+  for (std::size_t i = 0; i < moments.size(); ++i) {
+    codes[i] = EightBit::upper(Code::encode(Code::saturated(moments[i], scale), scale,
+                                            bits.of(rounding, static_cast<Index>(i))));
+  }
+  return scale;
+}
+
 /// Updates the elements from `begin` to `end`, whose moments have one scale each.
 template <class W, class G>
 void update_group(const AdamWParameter<W, G, EightBit, Cpu>& parameter, const AdamWNow& now,
@@ -75,30 +107,12 @@ void update_group(const AdamWParameter<W, G, EightBit, Cpu>& parameter, const Ad
     m[i] = FirstMomentCode::decode(first[i], first_scale);
     v[i] = SecondMomentCode::decode(second[i], second_scale);
   }
-  SharedRoundingBits calls[SharedRoundingBits::calls_a_group];
-  for (Index c = 0; c < SharedRoundingBits::calls_a_group; ++c) {
-    calls[c] = shared_rounding_bits(parameter, now.step,
-                                    begin / moment_group * SharedRoundingBits::calls_a_group + c);
-  }
-  const auto random = [&](Rounding rounding, Index i) {
-    const Index run = i / rounding_run;
-    return calls[run % SharedRoundingBits::calls_a_group].of(
-        rounding, static_cast<int>(run / SharedRoundingBits::calls_a_group),
-        static_cast<int>(i % rounding_run));
-  };
+  const GroupRoundingBits bits(parameter, now.step, begin / moment_group);
   update_run(parameter, now, begin, end, m, v,
-             [&](Rounding rounding, Index i) { return random(rounding, i) >> 16; });
+             [&](Rounding rounding, Index i) { return bits.of(rounding, i) >> 16; });
   const auto size = static_cast<std::size_t>(count);
-  first_scale = FirstMomentCode::Levels::scale(group_amax({m, size}));
-  second_scale = SecondMomentCode::Levels::scale(group_amax({v, size}));
-  for (Index i = 0; i < count; ++i) {
-    first[i] =
-        EightBit::upper(FirstMomentCode::encode(FirstMomentCode::saturated(m[i], first_scale),
-                                                first_scale, random(Rounding::first_moment, i)));
-    second[i] =
-        EightBit::upper(SecondMomentCode::encode(SecondMomentCode::saturated(v[i], second_scale),
-                                                 second_scale, random(Rounding::second_moment, i)));
-  }
+  first_scale = encode_group<FirstMomentCode>({m, size}, first, bits, Rounding::first_moment);
+  second_scale = encode_group<SecondMomentCode>({v, size}, second, bits, Rounding::second_moment);
 }
 
 /// See adamw_update.

@@ -2,6 +2,7 @@
 /// The elementwise parts of Muon on the `Cpu` device.
 #pragma once
 
+#include <octavo/kernels/cpu/adamw.hpp>
 #include <octavo/kernels/cpu/vector.hpp>
 #include <octavo/kernels/muon.hpp>
 
@@ -33,6 +34,35 @@ void muon_momentum_body(const MuonElements<W, G, M, Cpu>& elements, const MuonMo
       elements.direction.data()[i] = Bf16(
           muon_direction(static_cast<float>(elements.gradient.data()[i]) * clip,
                          elements.momentum.data()[i], settings, bits[static_cast<int>(i - begin)]));
+    }
+  });
+}
+
+/// See muon_momentum. The direction is computed from the momentum before its rounding.
+template <class W, class G>
+void muon_momentum_body(const MuonElements<W, G, EightBit, Cpu>& elements,
+                        const MuonMomentum& settings, TensorView<const AdamWStep, 1, Cpu> step,
+                        TensorView<const StepStatus, 1, Cpu> status, const Context<Cpu>& context) {
+  if (status.data()->skip != 0) return;
+  const float clip = status.data()->clip_coefficient;
+  const auto update = [&](Index begin, Index end) {
+    const Index group = begin / moment_group;
+    E8M0& scale = elements.momentum_scale.data()[group];
+    EightBit* codes = elements.momentum.data() + begin;
+    float moments[moment_group];
+    for (Index i = begin; i < end; ++i) {
+      float& moment = moments[i - begin];
+      moment = FirstMomentCode::decode(codes[i - begin], scale);
+      elements.direction.data()[i] = Bf16(muon_direction(
+          static_cast<float>(elements.gradient.data()[i]) * clip, moment, settings, 0));
+    }
+    scale = encode_group<FirstMomentCode>({moments, static_cast<std::size_t>(end - begin)}, codes,
+                                          GroupRoundingBits(elements, *step.data(), group),
+                                          Rounding::first_moment);
+  };
+  parallel_runs(elements.weight.size(), context, [&](Index begin, Index end) {
+    for (Index at = begin; at < end; at += moment_group) {
+      update(at, std::min(at + moment_group, end));
     }
   });
 }

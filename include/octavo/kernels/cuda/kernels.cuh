@@ -19,6 +19,7 @@
 #include <octavo/kernels/cuda/layer_norm.cuh>
 #include <octavo/kernels/cuda/layer_norm_backward.cuh>
 #include <octavo/kernels/cuda/muon.cuh>
+#include <octavo/kernels/cuda/muon_eight_bit.cuh>
 #include <octavo/kernels/cuda/packed_parts.cuh>
 #include <octavo/kernels/cuda/positions.cuh>
 #include <octavo/kernels/cuda/quantize.cuh>
