@@ -20,12 +20,8 @@ using octavo::Index;
 /// Returns the GPU of a name such as "RTX 4090", or of a compute capability such as "8.9".
 /// @throws ConfigError  if there is none, or Octavo does not support it
 inline TableCard table_card(const std::string& name) {
-  const std::size_t dot = name.find('.');
-  const bool is_capability = dot != std::string::npos && dot > 0 && dot + 2 == name.size() &&
-                             name.size() <= 4 &&
-                             name.find_first_not_of("0123456789.") == std::string::npos &&
-                             name.find('.', dot + 1) == std::string::npos;
-  if (!is_capability) {
+  const auto given = programs::capability_given(name);
+  if (!given) {
     const std::vector<programs::GpuCard> cards =
         programs::cards_named(name, "pass its compute capability, such as 8.6");
     for (const programs::GpuCard& card : cards) {
@@ -36,10 +32,7 @@ inline TableCard table_card(const std::string& name) {
     return {cards.size() == 1 ? cards.front().name : name,
             octavo::features_of(cards.front().capability)};
   }
-  const int capability = 10 * std::stoi(name) + (name.back() - '0');
-  const std::string refusal = octavo::capability_refusal(capability);
-  octavo::require<octavo::ConfigError>(refusal.empty(), refusal);
-  return {"a GPU", octavo::features_of(capability)};
+  return {"a GPU", octavo::features_of(given->capability)};
 }
 
 /// Prints a line for each recipe: its formats, what one scale covers, and whether the GPU runs it.

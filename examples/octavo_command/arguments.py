@@ -49,9 +49,10 @@ def cards(root):
 
 
 def plain_name(name):
-    """Returns a name as cards are compared: letters and digits in lower case, without the maker."""
+    """Returns a name as cards are compared: letters and digits in lower case, without the maker
+    and its brands."""
     plain = re.sub(r"[^a-z0-9]", "", name.lower())
-    for maker in ("nvidia", "geforce"):
+    for maker in ("nvidia", "geforce", "rtx"):
         plain = plain.removeprefix(maker)
     return plain
 

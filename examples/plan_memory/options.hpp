@@ -160,12 +160,43 @@ inline void declare(CLI::App& app, Options& options) {
   add("--threads", options.threads, "number of CPU threads for the cpu device; 0 uses all")
       ->check(not_negative_whole());
   add("--card-memory", options.card_memory, "GPU memory in GiB; repeatable")->check(above_zero());
-  app.add_option("--card", options.card,
-                 "plan for this GPU, such as \"RTX 4090\"; by default, for an H100 and an H200");
+  app.add_option(
+      "--card", options.card,
+      "plan for this GPU, such as \"RTX 4090\", or a compute capability with a memory, such "
+      "as sm_86:24GiB; by default, for an H100 and an H200");
   app.add_flag(
       "--all", options.all,
       "print one line for every combination of precision, recompute policy, weight copies, "
       "optimizer state and offloading; flags that are set stay fixed");
+}
+
+/// Plans for the GPU of --card: its memory and features. Without --precision, a GPU that has no FP8
+/// trains in BF16.
+/// @throws ConfigError  if there is no such GPU, or its memory is not known
+inline void take_card(const CLI::App& app, Options& options) {
+  const bool sets_memory = app.count("--card-memory") > 0;
+  const auto given = programs::capability_given(options.card);
+  std::vector<programs::GpuCard> cards;
+  if (given) {
+    octavo::require<octavo::ConfigError>(given->gib || sets_memory, "--card ", options.card,
+                                         " names no memory; append it, such as --card ",
+                                         options.card, ":24GiB");
+    cards = {{"", given->capability, given->gib.value_or(0)}};
+  } else {
+    cards = programs::cards_named(options.card,
+                                  "pass its compute capability and memory, such as sm_86:24GiB");
+  }
+  if (!sets_memory) options.card_memory.clear();
+  for (const programs::GpuCard& card : cards) {
+    octavo::require<octavo::ConfigError>(card.capability == cards.front().capability, "--card '",
+                                         options.card, "' names several GPUs, such as ",
+                                         cards.front().name, " and ", card.name,
+                                         "; pass the name of one");
+    if (!sets_memory) options.card_memory.push_back(card.gib);
+  }
+  if (!given && cards.size() == 1) options.card = cards.front().name;
+  options.gpu = octavo::features_of(cards.front().capability);
+  if (app.count("--precision") == 0 && !options.gpu.fp8_products) options.precision = "bf16";
 }
 
 /// Throws if flags that are valid alone contradict each other. Sets --world to --tensor-parallel if
@@ -189,19 +220,7 @@ inline void make_consistent(const CLI::App& app, Options& options) {
   programs::require_device(
       app, options.device, octavo::Cuda::name,
       {"--with-cudnn", "--own-attention", "--deterministic", "--card-memory", "--card"});
-  if (options.card.empty()) return;
-  const std::vector<programs::GpuCard> cards = programs::cards_named(
-      options.card, "pass a card of its generation and its memory, --card-memory GIB");
-  if (app.count("--card-memory") == 0) options.card_memory.clear();
-  for (const programs::GpuCard& card : cards) {
-    octavo::require<octavo::ConfigError>(card.capability == cards.front().capability, "--card '",
-                                         options.card, "' names several GPUs, such as ",
-                                         cards.front().name, " and ", card.name,
-                                         "; pass the name of one");
-    if (app.count("--card-memory") == 0) options.card_memory.push_back(card.gib);
-  }
-  if (cards.size() == 1) options.card = cards.front().name;
-  options.gpu = octavo::features_of(cards.front().capability);
+  if (!options.card.empty()) take_card(app, options);
 }
 
 /// Throws if --lora or --tensor-parallel does not support the model.

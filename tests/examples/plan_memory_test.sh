@@ -109,12 +109,19 @@ grep -q PREDICTION out && fail "a prediction of a card that was not measured"
 grep -qF "No time is predicted, because no step was measured on this GPU." out || fail "it is not said"
 run "two sizes of a card" 0 --model llama3_small --precision bf16 --card A100
 [ "$(grep -cE "^A100 with (40|80) GiB: " out)" -eq 2 ] || fail "not both sizes"
-refused "a precision that a card lacks" "the GPU A100 40GB has no FP8 products; use fp32 or bf16" --card "A100 40GB"
+refused "a precision that a card lacks" "the GPU A100 40GB has no FP8 products; use fp32 or bf16" --card "A100 40GB" \
+  --precision fp8-delayed
+run "a card without FP8" 0 --model llama3_small --card 3090
+grep -qF "it has no FP8, so the plan is for --precision bf16" out || fail "BF16 is not named"
+grep -qE "^precision bf16, " out || fail "the plan is not for BF16"
+run "a card by its capability" 0 --model llama3_small --card sm_86:23.5GiB
+grep -qE "^sm_86:23.5GiB with 23.5 GiB: (fits|does not fit)" out || fail "its memory is not known"
+refused "a capability without a memory" "--card 8.9 names no memory; append it, such as --card 8.9:24GiB" --card 8.9
 run "blocks that a B200 has" 0 --model llama3_8b --precision mxfp8 --card B200
-refused "a card that does not exist" "for another GPU, pass a card of its generation" --card "RTX 1"
+refused "a card that does not exist" "for another GPU, pass its compute capability and memory, such as sm_86:24GiB" --card "RTX 1"
 run "the memory of another card" 0 --model llama3_small --precision bf16 --card "A100 40GB" --card-memory 24
 grep -qE "^A100 40GB with 24 GiB: (fits|does not fit)" out || fail "--card-memory does not replace the card's memory"
-refused "several cards" "names several GPUs" --card RTX
+refused "several cards" "names several GPUs" --card A1
 run "a plan that fits no card" 0 --model llama3_70b
 grep -q PREDICTION out && fail "a prediction of what does not fit"
 grep -qF "No time is predicted, because the plan does not fit on any of these GPUs." out || fail "it is not said"

@@ -34,16 +34,20 @@ inline bool is_blank(std::string_view line) {
                                            const std::string& key, const std::string& advice = "") {
   JsonReader json(line, place, 0, "correct the line, or leave it out");
   std::optional<std::string> text;
+  bool is_chat = false;
   json.object([&](const std::string& name) {
     if (name == key) {
       text = json.string();
     } else {
+      is_chat = is_chat || name == "messages" || name == "conversations";
       json.skip();
     }
   });
   json.end();
   require<IoError>(text.has_value(), place, ": the object has no \"", key,
-                   "\"; write one JSON object per line, with this string", advice);
+                   is_chat ? "\", because it is a chat; train on chats with finetune_llama --chats"
+                           : "\"; write one JSON object per line, with this string",
+                   is_chat ? "" : advice);
   return std::move(*text);
 }
 
