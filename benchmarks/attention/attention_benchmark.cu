@@ -1,7 +1,7 @@
 // Causal attention on one GPU: time and speed of forward and backward, through cuDNN where the
-// program has it, through the built-in kernels for the GPU, and through those for every GPU from
-// 8.0 on. Counts the products that causal attention needs: two in the forward and five in the
-// backward, of half the pairs of tokens each, or of the pairs in the window.
+// program has it, through the built-in kernels for the GPU, through those for every GPU from 8.0
+// on, and with the FP8 forward. Counts the products that causal attention needs: two in the forward
+// and five in the backward, of half the pairs of tokens each, or of the pairs in the window.
 #include <octavo/attention/cuda/attention.cuh>
 #include <octavo/memory/cuda/buffer.cuh>
 
@@ -87,6 +87,10 @@ void measure(const AttentionShape& shape, bool cudnn, bool deterministic, bool g
                              output_gradient.constant(), constant_sums, qkv_gradient.view(),
                              context);
   });
+  // The row of an FP8 forward names the forward, because its backward is that of another row.
+  const AttentionPass named = shape.options.forward == AttentionForward::fp8
+                                  ? AttentionPass::forward
+                                  : AttentionPass::backward;
   const double product = static_cast<double>(shape.rows() * out_columns) * 2.0 *
                          shape.options.mean_visible(shape.tokens);
   std::printf(
@@ -94,9 +98,8 @@ void measure(const AttentionShape& shape, bool cudnn, bool deterministic, bool g
       static_cast<long long>(shape.sequences), static_cast<long long>(shape.tokens),
       static_cast<long long>(shape.options.window), static_cast<long long>(shape.heads.heads),
       static_cast<long long>(shape.heads.kv_heads), static_cast<long long>(shape.heads.head_dim),
-      generic ? "octavo generic"
-              : attention_implementation<Bf16>(AttentionPass::backward, shape, limits),
-      forward, 2.0 * product / forward * 1e-9, backward, 5.0 * product / backward * 1e-9,
+      generic ? "octavo generic" : attention_implementation<Bf16>(named, shape, limits), forward,
+      2.0 * product / forward * 1e-9, backward, 5.0 * product / backward * 1e-9,
       static_cast<double>(workspace.size()) * 0x1p-30);
 }
 
@@ -132,6 +135,11 @@ void run() {
 #endif
     measure(shape, false, true);
     measure(shape, false, true, true);
+    const bool has_fp8 = Context<Cuda>().limits().gpu.warpgroup_products;
+    if (!has_fp8 || shape.heads.head_dim > detail::fp8_attention_dim) continue;
+    AttentionShape in_fp8 = shape;
+    in_fp8.options.forward = AttentionForward::fp8;
+    measure(in_fp8, false, true);
   }
 }
 
