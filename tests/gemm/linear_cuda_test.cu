@@ -112,7 +112,7 @@ std::vector<Bf16> make_pattern(Pattern pattern, Index count, std::mt19937& rando
 struct QuantizeCase {
   Index rows;
   Index columns;
-  Copies copies;
+  OperandCopies copies;
   bool record;
   float scale;  ///< in the slot before
 };
@@ -156,7 +156,7 @@ void compare_quantized(const std::vector<float>& scales) {
   constexpr std::pair<Index, Index> shapes[] = {{1, 16},    {16, 1},    {17, 33},  {129, 257},
                                                 {128, 128}, {256, 256}, {17, 64},  {16, 384},
                                                 {300, 48},  {130, 136}, {272, 520}};
-  constexpr Copies copies[] = {{true, true}, {true, false}, {false, true}};
+  constexpr OperandCopies copies[] = {{true, true}, {true, false}, {false, true}};
   std::mt19937 random(1);
   std::size_t number = 0;
   for (const auto& [rows, columns] : shapes) {

@@ -127,7 +127,7 @@ class OperandPlace {
     slot_ = place.make(std::vector<OperandScaling>{before});
   }
 
-  [[nodiscard]] Operand<P, Kind, D> operand(Copies copies = {}, bool record = true) const {
+  [[nodiscard]] Operand<P, Kind, D> operand(OperandCopies copies = {}, bool record = true) const {
     return memory_.operand(rows_, columns_, slot_, record, copies);
   }
 

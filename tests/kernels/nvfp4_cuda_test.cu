@@ -28,7 +28,7 @@ std::vector<Bf16> mixed_values(Index rows, Index columns, unsigned seed, bool ev
 }
 
 struct Cast {
-  Copies copies{};
+  OperandCopies copies{};
   bool record = true;
   std::uint64_t number = 0;
   std::uint32_t casts = 0;  ///< earlier ones
@@ -56,13 +56,13 @@ void compare(const std::vector<Bf16>& values, Index columns, const Cast& cast) {
 
 constexpr std::pair<Index, Index> shapes[] = {{16, 16},   {16, 144},  {48, 64},
                                               {128, 128}, {272, 528}, {400, 80}};
-constexpr Copies all_copies[] = {{true, true}, {true, false}, {false, true}, {false, false}};
+constexpr OperandCopies all_copies[] = {{true, true}, {true, false}, {false, true}, {false, false}};
 
 template <OperandKind Kind>
 void compare_shapes() {
   unsigned seed = 0;
   for (const auto& [rows, columns] : shapes) {
-    for (const Copies copies : all_copies) {
+    for (const OperandCopies copies : all_copies) {
       for (const bool every_pattern : {false, true}) {
         ++seed;
         compare<Kind>(mixed_values(rows, columns, seed, every_pattern), columns,

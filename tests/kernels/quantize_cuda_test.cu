@@ -38,7 +38,7 @@ std::vector<Bf16> make_pattern(Pattern pattern, Index count, unsigned seed) {
 
 template <class P, OperandKind Kind, Device D>
 OperandBytes quantized_on(const std::vector<Bf16>& values, Index columns, float scale,
-                          Copies copies, bool record, bool scale_is_found = false) {
+                          OperandCopies copies, bool record, bool scale_is_found = false) {
   Place<D> place(row_amaxes_workspace(static_cast<Index>(values.size()) / columns, columns));
   const OperandPlace<P, Kind, D> memory(place, values, columns, scale);
   auto operand = memory.operand(copies, record);
@@ -53,12 +53,12 @@ void compare_quantized(bool scale_is_found = false) {
   constexpr std::pair<Index, Index> shapes[] = {{1, 8},     {1, 128},   {17, 33},
                                                 {32, 64},   {128, 128}, {130, 136},
                                                 {257, 129}, {256, 384}, {272, 520}};
-  constexpr Copies copies[] = {{true, true}, {true, false}, {false, true}, {false, false}};
+  constexpr OperandCopies copies[] = {{true, true}, {true, false}, {false, true}, {false, false}};
   unsigned number = 0;
   for (const auto& [rows, columns] : shapes) {
     for (const Pattern pattern : patterns) {
       const std::vector<Bf16> values = make_pattern(pattern, rows * columns, number);
-      const Copies wanted = copies[number % 4];
+      const OperandCopies wanted = copies[number % 4];
       const bool record = number % 3 != 0;
       SCOPED_TRACE(message(rows, " x ", columns, ", pattern ", static_cast<int>(pattern),
                            ", copies ", number % 4, ", record ", record));
@@ -213,8 +213,8 @@ TEST_F(ScalesOnCuda, LongHistoriesMoveAsOnTheCpu) {
 /// Runs `producer(operand, place)` on the GPU for a dense operand, quantises its values on the CPU,
 /// and compares with what the producer makes of a quantised operand.
 template <class P, OperandKind Kind, class Producer>
-void compare_produced(Index rows, Index columns, const Producer& producer, Copies copies = {},
-                      bool record = true, bool scale_is_found = false) {
+void compare_produced(Index rows, Index columns, const Producer& producer,
+                      OperandCopies copies = {}, bool record = true, bool scale_is_found = false) {
   SCOPED_TRACE(message(PrecisionTraits<P>::name(), ", ", rows, " x ", columns, ", row-major ",
                        copies.row_major, ", transposed ", copies.transposed, ", record ", record,
                        ", scale is found ", scale_is_found));
@@ -316,8 +316,8 @@ TEST_F(ProducersOnCuda, RmsNormOfManyBandsCastsWhatItWouldWrite) {
 }
 
 TEST_F(ProducersOnCuda, RmsNormMakesWhatIsAskedFor) {
-  constexpr Copies copies[] = {{true, true}, {true, false}, {false, true}, {false, false}};
-  for (const Copies wanted : copies) {
+  constexpr OperandCopies copies[] = {{true, true}, {true, false}, {false, true}, {false, false}};
+  for (const OperandCopies wanted : copies) {
     for (const bool record : {true, false}) {
       // Rows of the row-major copy alone need not come in multiples of 16.
       for (const Index rows : {1, 72, 144, 256}) {

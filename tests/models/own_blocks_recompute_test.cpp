@@ -95,10 +95,10 @@ class BothAtOnce {
     mlp_.template quantize_weights<M>(context);
   }
   template <class M>
-  [[nodiscard]] Input input(const Saved& saved, Index tokens, Copies copies) const {
+  [[nodiscard]] Input input(const Saved& saved, Index tokens, OperandCopies copies) const {
     return attention_.template input<M>(saved.attention, tokens, copies);
   }
-  [[nodiscard]] Copies backward_input() const { return attention_.backward_input(); }
+  [[nodiscard]] OperandCopies backward_input() const { return attention_.backward_input(); }
 
   template <class M, class Positions>
   void forward(const Input& x, TensorView<const T, 2, D> residual, TensorView<T, 2, D> y,
@@ -113,7 +113,7 @@ class BothAtOnce {
                 const BatchView<D>& batch, const Positions& positions, const Saved& saved,
                 const Scratch& scratch, bool accumulate, const Context<D>& context) {
     using Again = Mode::recompute;
-    const Copies copies = mlp_.backward_input();
+    const OperandCopies copies = mlp_.backward_input();
     auto mlp_input = mlp_.template input<Again>(saved.mlp, batch.rows(), copies);
     if (recomputation_.in_backward(Recompute::norms)) {
       mlp_input = cast<Again>(x, copies, saved, context);
@@ -138,7 +138,8 @@ class BothAtOnce {
 
  private:
   template <class M>
-  auto cast(const Input& x, Copies copies, const Saved& saved, const Context<D>& context) const {
+  auto cast(const Input& x, OperandCopies copies, const Saved& saved,
+            const Context<D>& context) const {
     auto operand = mlp_.template input<M>(saved.mlp, x.values.extent(0), copies);
     operand.values = x.values;
     quantize(operand, context);

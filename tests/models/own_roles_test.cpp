@@ -55,10 +55,12 @@ class Mix {
     layer_.template quantize_weight<M>(context);
   }
   template <class M>
-  [[nodiscard]] Input input(const Saved& saved, Index tokens, Copies copies) const {
+  [[nodiscard]] Input input(const Saved& saved, Index tokens, OperandCopies copies) const {
     return layer_.template input<M>(saved.input, tokens, copies);
   }
-  [[nodiscard]] Copies backward_input() const { return {.row_major = false, .transposed = true}; }
+  [[nodiscard]] OperandCopies backward_input() const {
+    return {.row_major = false, .transposed = true};
+  }
   template <class M, class Positions>
   void forward(const Input& x, TensorView<const T, 2, D> residual, TensorView<T, 2, D> y,
                BatchShape, const Positions&, const Saved&, const Context<D>& context) {

@@ -49,7 +49,7 @@ class CopyRank final : public Communicator<Cuda> {
     const auto release = [](std::byte* freed, void* owner) {
       static_cast<CopyRank*>(owner)->take_back(freed);
     };
-    return {OwnedBytes(given, Release{release, &whole()}), bytes};
+    return {OwnedBytes(given, OwnedBytesRelease{release, &whole()}), bytes};
   }
 
   void all_gather(ConstBytes part, Bytes whole, const char* what,

@@ -16,7 +16,8 @@ struct QuantizedOperand {
   using Scale = typename Granularity::Scale;
 
   /// An operand with these values, not yet quantised. The slot's scale is 1.
-  explicit QuantizedOperand(Matrix<Bf16> source, bool record = true, octavo::Copies copies = {})
+  explicit QuantizedOperand(Matrix<Bf16> source, bool record = true,
+                            octavo::OperandCopies copies = {})
       : values(std::move(source)),
         row_major(static_cast<std::size_t>(values.size())),
         transposed(row_major.size()),

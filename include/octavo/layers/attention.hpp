@@ -150,11 +150,11 @@ class GroupedQueryAttention {
 
   /// Returns the operand that the block's norm writes.
   template <class M>
-  [[nodiscard]] Input input(const Saved& saved, Index tokens, Copies copies) const {
+  [[nodiscard]] Input input(const Saved& saved, Index tokens, OperandCopies copies) const {
     return qkv_.template input<M>(saved.input, tokens, copies);
   }
   /// Returns which copies of its input the backward reads.
-  [[nodiscard]] Copies backward_input() const {
+  [[nodiscard]] OperandCopies backward_input() const {
     return {.row_major = recomputation_.in_backward(Recompute::block), .transposed = true};
   }
 

@@ -155,11 +155,11 @@ class ExpertsMLP {
 
   /// Returns the operand that the block's norm writes.
   template <class M>
-  [[nodiscard]] Input input(const Saved& saved, Index tokens, Copies copies) const {
+  [[nodiscard]] Input input(const Saved& saved, Index tokens, OperandCopies copies) const {
     return saved.input.operand(tokens, Shape.hidden, {}, false, copies);
   }
   /// Returns which copies of its input the backward reads.
-  [[nodiscard]] Copies backward_input() const { return {}; }
+  [[nodiscard]] OperandCopies backward_input() const { return {}; }
 
   /// y = residual + Σ weight · expert(x).
   /// @param x         [tokens, hidden]

@@ -77,7 +77,7 @@ class Linear<Inference<Wanted>, In, Out, G, D> {
 
   /// Returns the operand that receives the layer's input.
   template <class M>
-  [[nodiscard]] Input input(const InputMemory& memory, Index tokens, Copies copies) const {
+  [[nodiscard]] Input input(const InputMemory& memory, Index tokens, OperandCopies copies) const {
     return memory.operand(tokens, In, {}, false, copies);
   }
 

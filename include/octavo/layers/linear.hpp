@@ -237,7 +237,7 @@ class Linear {
   /// Returns the operand that receives the layer's input.
   /// @param memory  of at least `tokens` rows
   template <class M>
-  [[nodiscard]] Input input(const InputMemory& memory, Index tokens, Copies copies) const {
+  [[nodiscard]] Input input(const InputMemory& memory, Index tokens, OperandCopies copies) const {
     Input result = memory.operand(tokens, In, slot(OperandKind::input), M::records, copies);
     if constexpr (quantized || frozen) {
       result.record = M::records;
@@ -340,7 +340,7 @@ class Linear {
   }
   /// Returns the weight with the copies that a GEMM reads, either kept or computed now. Only the
   /// first cast of a weight records, and computes its scale.
-  [[nodiscard]] WeightOperand ready_weight(Copies copies, const Context<D>& context) {
+  [[nodiscard]] WeightOperand ready_weight(OperandCopies copies, const Context<D>& context) {
     if constexpr (multiplies_quantized) {
       if (registry_.stage != nullptr) {
         WeightMemory staged = copies_;
@@ -423,7 +423,7 @@ class Linear {
       return GemmScales::none;
     }
   }
-  [[nodiscard]] WeightOperand weight_operand(bool record, Copies copies) const {
+  [[nodiscard]] WeightOperand weight_operand(bool record, OperandCopies copies) const {
     return copies_.operand(Out, In, slot(OperandKind::weight), record, copies);
   }
   /// Returns the scratch bytes that the cast of an operand needs.

@@ -106,7 +106,7 @@ class ParallelBranch {
                 const Scratch& scratch, bool accumulate, const Context<D>& context) {
     using Again = Mode::recompute;
     const Index rows = batch.rows();
-    const Copies copies = part_.backward_input();
+    const OperandCopies copies = part_.backward_input();
     const auto normalised = recomputation_.in_backward(Recompute::norms)
                                 ? normalise<Again>(x, copies, batch, saved, context)
                                 : part_.template input<Again>(saved.part, rows, copies);
@@ -130,7 +130,7 @@ class ParallelBranch {
  private:
   /// Returns the normalised rows of all ranks, cast for the part's precision.
   template <class M>
-  auto normalise(TensorView<const T, 2, D> x, Copies copies, const BatchView<D>& batch,
+  auto normalise(TensorView<const T, 2, D> x, OperandCopies copies, const BatchView<D>& batch,
                  const Saved& saved, const Context<D>& context) const {
     const auto normalised = part_.template input<M>(saved.part, batch.rows(), copies);
     const Operand<T, OperandKind::input, D> own{group_->own_rows(normalised.values)};

@@ -54,7 +54,7 @@ class Projection {
 
   /// See Linear::input.
   template <class M>
-  [[nodiscard]] Input input(const InputMemory& memory, Index tokens, Copies copies) const {
+  [[nodiscard]] Input input(const InputMemory& memory, Index tokens, OperandCopies copies) const {
     return layer_.template input<M>(memory, tokens, copies);
   }
   /// See Linear::output_gradient.

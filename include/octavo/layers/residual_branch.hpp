@@ -129,7 +129,7 @@ class ResidualBranch {
                 const BatchView<D>& batch, const Positions& positions, const Saved& saved,
                 const Scratch& scratch, bool accumulate, const Context<D>& context) {
     using Again = Mode::recompute;
-    const Copies copies = part_.backward_input();
+    const OperandCopies copies = part_.backward_input();
     const auto normalised = recomputation_.in_backward(Recompute::norms)
                                 ? normalise<Again>(x, copies, saved, context)
                                 : part_.template input<Again>(saved.part, batch.rows(), copies);
@@ -160,7 +160,7 @@ class ResidualBranch {
 
  private:
   template <class M>
-  auto normalise(TensorView<const T, 2, D> x, Copies copies, const Saved& saved,
+  auto normalise(TensorView<const T, 2, D> x, OperandCopies copies, const Saved& saved,
                  const Context<D>& context) const {
     const auto normalised = part_.template input<M>(saved.part, x.extent(0), copies);
     const TensorView<float, 1, D> kept = statistics(saved, x.extent(0));

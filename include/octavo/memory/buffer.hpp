@@ -19,7 +19,7 @@ inline constexpr std::size_t allocation_alignment = 256;
 
 /// Frees memory allocated by a device's `allocate`. The device is a value, not a type, so that a
 /// buffer needs its device's header only to allocate.
-struct Release {
+struct OwnedBytesRelease {
   void (*release)(std::byte* memory, void* owner) = nullptr;
   void* owner = nullptr;  ///< accounts for the memory and outlives it; null: none
 
@@ -27,7 +27,7 @@ struct Release {
 };
 
 /// Memory of some device, freed automatically.
-using OwnedBytes = std::unique_ptr<std::byte, Release>;
+using OwnedBytes = std::unique_ptr<std::byte, OwnedBytesRelease>;
 
 namespace detail {
 

@@ -48,7 +48,7 @@ inline constexpr bool rotates_transposed = has_two_levels<S> && Kind != OperandK
 }  // namespace detail
 
 /// The copies of an operand that are needed.
-struct Copies {
+struct OperandCopies {
   bool row_major = true;
   bool transposed = true;
 };
@@ -111,7 +111,7 @@ struct OperandMemory {
   /// Returns the operand for this number of rows. `slot`, `record` and `copies` are used only if
   /// the precision quantises.
   [[nodiscard]] Operand<P, Kind, D> operand(Index rows, Index columns, ScalingSlot, bool,
-                                            Copies) const {
+                                            OperandCopies) const {
     return {{values, {rows, columns}}};
   }
 };
@@ -169,7 +169,7 @@ struct OperandMemory<P, Kind, D> {
   }
 
   [[nodiscard]] Operand<P, Kind, D> operand(Index rows, Index columns, ScalingSlot slot,
-                                            bool record, Copies copies) const {
+                                            bool record, OperandCopies copies) const {
     Scale* row_scales = row_major_scales;
     Scale* column_scales = transposed_scales;
     if constexpr (per_tensor) {

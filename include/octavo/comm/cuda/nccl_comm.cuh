@@ -306,7 +306,7 @@ class NcclComm final : public Communicator<Cuda> {
     const auto release = [](std::byte* given, void* owner) {
       static_cast<NcclComm*>(owner)->take_back(given);
     };
-    return {OwnedBytes(memory, Release{release, this}), bytes};
+    return {OwnedBytes(memory, OwnedBytesRelease{release, this}), bytes};
   }
   /// Waits for copies into the memory of other ranks; operations that wait for these have a
   /// time-out.
