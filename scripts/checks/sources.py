@@ -12,7 +12,7 @@ ROOMS = ["core", "formats", "precision", "memory", "tensor", "kernels", "gemm", 
 
 # Which other headers than the C++ standard library's a folder may include; the longest match counts.
 CUDA_RUNTIME = r"cuda_runtime(_api)?\.h"
-CUDA_DEVICE = CUDA_RUNTIME + r"|cuda_\w+\.h|cooperative_groups(/.*)?(\.h)?|cu(b|da|te)/.*|thrust/.*"
+CUDA_DEVICE = CUDA_RUNTIME + r"|cuda(_\w+)?\.h|cooperative_groups(/.*)?(\.h)?|cu(b|da|te)/.*|thrust/.*"
 POSIX = r"(fcntl|signal|time|unistd|sys/\w+)\.h"
 OUTSIDE = {
     "core": CUDA_RUNTIME + r"|pthread\.h|sched\.h|nvtx3/nvToolsExt\.h",
