@@ -3,122 +3,16 @@
 /// with tensor cores for BF16 and FP8, and a plain kernel for other operands.
 #pragma once
 
-#include <octavo/gemm/cuda/expert_tiles.cuh>
+#include <octavo/gemm/cuda/expert_multiply.cuh>
+#include <octavo/gemm/cuda/expert_pipeline.cuh>
 #include <octavo/gemm/cuda/limits.hpp>
 #include <octavo/kernels/cuda/run.cuh>
-#include <octavo/kernels/cuda/warp_cores.cuh>
-#include <octavo/kernels/cuda/warpgroup_cores.cuh>
 
 #include <type_traits>
 
 namespace octavo OCTAVO_ABI::detail {
 
 inline constexpr int expert_product_threads = 2 * warpgroup_threads;
-
-/// 64 × 128 sums in the registers of a warpgroup.
-using WideAccumulator = Accumulator<128>;
-
-#define OCTAVO_WIDE_TEXT                                                                       \
-  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, "     \
-  "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, " \
-  "%37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, " \
-  "%55, %56, %57, %58, %59, %60, %61, %62, %63}, %64, %65, p, 1, 1"
-#define OCTAVO_FOUR(v, i) "+f"(v[i]), "+f"(v[i + 1]), "+f"(v[i + 2]), "+f"(v[i + 3])
-#define OCTAVO_SIXTEEN(v, i) \
-  OCTAVO_FOUR(v, i), OCTAVO_FOUR(v, i + 4), OCTAVO_FOUR(v, i + 8), OCTAVO_FOUR(v, i + 12)
-#define OCTAVO_WIDE_OPERANDS(v) \
-  OCTAVO_SIXTEEN(v, 0), OCTAVO_SIXTEEN(v, 16), OCTAVO_SIXTEEN(v, 32), OCTAVO_SIXTEEN(v, 48)
-#define OCTAVO_WIDE_FP8(a_type, b_type)                                                     \
-  asm volatile(                                                                             \
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"                                          \
-      "wgmma.mma_async.sync.aligned.m64n128k32.f32." a_type "." b_type " " OCTAVO_WIDE_TEXT \
-      ";\n}\n"                                                                              \
-      : OCTAVO_WIDE_OPERANDS(v)                                                             \
-      : "l"(a), "l"(b), "r"(static_cast<int>(add)))
-
-/// Starts sums (+)= a · bᵀ for 32 bytes of the reduced dimension.
-/// @tparam A, B  formats of the operands
-/// @tparam a_by_columns  the reduced dimension is the rows of a's tile; the same for b
-template <class A, class B, bool a_by_columns, bool b_by_columns>
-__device__ void multiply(WideAccumulator& sums, std::uint64_t a, std::uint64_t b, bool add) {
-  float(&v)[64] = sums.values;
-  if constexpr (std::is_same_v<A, Bf16>) {
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 " OCTAVO_WIDE_TEXT ", %67, %68;\n}\n"
-        : OCTAVO_WIDE_OPERANDS(v)
-        : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(a_by_columns ? 1 : 0),
-          "n"(b_by_columns ? 1 : 0));
-  } else {
-    static_assert(!a_by_columns && !b_by_columns, "FP8 is reduced along rows of memory");
-    if constexpr (std::is_same_v<A, E4M3> && std::is_same_v<B, E4M3>) {
-      OCTAVO_WIDE_FP8("e4m3", "e4m3");
-    } else if constexpr (std::is_same_v<A, E5M2> && std::is_same_v<B, E4M3>) {
-      OCTAVO_WIDE_FP8("e5m2", "e4m3");
-    } else {
-      static_assert(std::is_same_v<A, E4M3> && std::is_same_v<B, E5M2>,
-                    "no GPU multiplies E5M2 by E5M2; choose Hybrid or E4M3Only");
-      OCTAVO_WIDE_FP8("e4m3", "e5m2");
-    }
-  }
-}
-
-#undef OCTAVO_WIDE_FP8
-#undef OCTAVO_WIDE_OPERANDS
-#undef OCTAVO_SIXTEEN
-#undef OCTAVO_FOUR
-#undef OCTAVO_WIDE_TEXT
-
-/// Pairs of bytes of the reduced dimension in one stage of the pipeline.
-inline constexpr int expert_stage_depth = 64;
-inline constexpr int expert_stage_bytes = 2 * 128 * panel_row_bytes;
-
-/// A tile of an operand in shared memory: 128 rows or columns by 128 bytes or 64 rows of the
-/// reduced dimension.
-template <bool by_columns>
-using ExpertSharedTile =
-    std::conditional_t<by_columns, SharedTile<expert_stage_depth, 128>, SharedTile<128, 64>>;
-
-/// Returns the tensor cores' descriptor of the rows or columns from `begin` on, and 32 bytes or 16
-/// rows of the reduced dimension. In a tile by columns, panels of 64 columns are one after another.
-template <bool by_columns>
-__device__ std::uint64_t expert_descriptor(ExpertSharedTile<by_columns> tile, int begin, int step) {
-  if constexpr (by_columns) {
-    constexpr std::uint64_t one = std::uint64_t{1} << 16;
-    constexpr std::uint64_t panel = std::uint64_t{tile.panel_bytes / 16} << 16;
-    return (tile.descriptor(16 * step, begin) & ~one) | panel;
-  } else {
-    return tile.descriptor(begin, 16 * step);
-  }
-}
-
-/// Starts sums (+)= a · bᵀ for 32 bytes of the reduced dimension.
-/// @param row   the calling warpgroup's first row of 64 in `a`
-/// @param step  number of the 32 bytes, or 16 rows, in the tiles
-template <class A, class B, bool a_by_columns, bool b_by_columns>
-__device__ void multiply_step(WarpgroupCores, WideAccumulator& sums,
-                              ExpertSharedTile<a_by_columns> a, int row,
-                              ExpertSharedTile<b_by_columns> b, int step, bool add) {
-  multiply<A, B, a_by_columns, b_by_columns>(sums, expert_descriptor<a_by_columns>(a, row, step),
-                                             expert_descriptor<b_by_columns>(b, 0, step), add);
-}
-template <class A, class B, bool a_by_columns, bool b_by_columns>
-__device__ void multiply_step(WarpCores, WideAccumulator& sums, ExpertSharedTile<a_by_columns> a,
-                              int row, ExpertSharedTile<b_by_columns> b, int step, bool add) {
-  const int warp_row = row + WarpCores::warp_row();
-  Fragment fragment;
-  if constexpr (a_by_columns) {
-    fragment = WarpCores::load_columns(a, step * product_depth, warp_row);
-  } else {
-    fragment = load_fragment(a, warp_row, step);
-  }
-  if (!add) WarpCores::set_zero(sums);
-  if constexpr (b_by_columns) {
-    WarpCores::multiply_rows(sums, fragment, b, step * product_depth, 0);
-  } else {
-    WarpCores::multiply_columns<A, B>(sums, fragment, b, 0, step * product_depth, true);
-  }
-}
 
 /// Starts copying a stage of an operand.
 /// @param first  first row or column of the tile
@@ -147,8 +41,11 @@ __device__ __forceinline__ void expert_product_block(const ExpertProduct<A, B, Y
   constexpr bool a_by_columns = !is_fp8 && pass == ExpertPass::weight_gradient;
   constexpr bool b_by_columns = !is_fp8 && pass != ExpertPass::forward;
   constexpr int pair = is_fp8 ? 2 : 1;  // elements of two bytes
-  const ExpertTile tile = locate_tile<pass, 128>(product);
-  if (tile.expert < 0) return write_zeros<128, expert_product_threads>(product, tile);
+  const int thread = static_cast<int>(threadIdx.x);
+  const ExpertTile tile = locate_tile<pass, 128, 128>(product, blockIdx.x);
+  if (tile.expert < 0) {
+    return write_zeros<128, 128, expert_product_threads>(product, tile, thread);
+  }
 
   extern __shared__ std::uint8_t expert_stages[];
   const std::uint32_t base =
@@ -171,10 +68,10 @@ __device__ __forceinline__ void expert_product_block(const ExpertProduct<A, B, Y
 #pragma unroll
   for (int i = 0; i < stages - 2; ++i) copy(i);
 
-  const int warpgroup = static_cast<int>(threadIdx.x) / warpgroup_threads;
+  const int warpgroup = thread / warpgroup_threads;
   WideAccumulator sums{};
   ExpertSums<is_fp8> totals;
-  const ExpertPlace place = place_of_thread();
+  const ExpertPlace place = place_of_thread(thread);
   for (int i = 0; i < iterations; ++i) {
     Cores::template wait_for_copies<stages - 3>();
     const std::uint32_t address =
@@ -219,11 +116,11 @@ OCTAVO_KERNEL void __launch_bounds__(256)
   constexpr int depth = 16;
   constexpr bool a_by_columns = pass == ExpertPass::weight_gradient;
   constexpr bool b_by_columns = pass != ExpertPass::forward;
-  const ExpertTile tile = locate_tile<pass, side>(product);
-  if (tile.expert < 0) return write_zeros<side, 256>(product, tile);
+  const int thread = static_cast<int>(threadIdx.x);
+  const ExpertTile tile = locate_tile<pass, side, side>(product, blockIdx.x);
+  if (tile.expert < 0) return write_zeros<side, side, 256>(product, tile, thread);
   __shared__ float a_values[depth][side + 4];
   __shared__ float b_values[depth][side + 4];
-  const int thread = static_cast<int>(threadIdx.x);
   const int row = thread / 16 * 4;
   const int column = thread % 16 * 4;
   float sums[4][4]{};
@@ -266,9 +163,8 @@ GemmRun enqueue_expert_product(const char* name, const ExpertProduct<A, B, Y>& p
                                const Context<Cuda>& context) {
   using Element = typename A::Element;
   const auto grid = [&](Index side) {
-    return dim3(
-        static_cast<unsigned>(ceil_divide(product.m, side) * ceil_divide(product.n, side)),
-        pass == ExpertPass::weight_gradient ? static_cast<unsigned>(product.rows.experts()) : 1u);
+    return ceil_divide(product.m, side) * ceil_divide(product.n, side) *
+           (pass == ExpertPass::weight_gradient ? product.rows.experts() : 1);
   };
   const GemmRun run{FormatTraits<Element>::name, FormatTraits<typename B::Element>::name,
                     own_expert_implementation};
@@ -282,6 +178,10 @@ GemmRun enqueue_expert_product(const char* name, const ExpertProduct<A, B, Y>& p
              expert_product_threads, bytes, context, product);
     };
     if (product.is_aligned()) {
+      if (context.limits().gpu.warpgroup_products && fits_pipeline(product)) {
+        enqueue_expert_pipeline<pass>(name, product, context);
+        return run;
+      }
       if (context.limits().gpu.warpgroup_products) {
         launch_tiles(WarpgroupCores(), std::integral_constant<int, A::is_fp8 ? 4 : 3>());
       } else {

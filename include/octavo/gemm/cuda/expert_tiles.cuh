@@ -107,18 +107,19 @@ struct ExpertTile {
   Index y_row, y_column;
 };
 
-/// Returns the tile of a block. Blocks that run together have tiles of a few rows and columns, and
+/// Returns a tile by its number. Blocks that run together have tiles of a few rows and columns, and
 /// so read few operands.
-template <ExpertPass pass, int side, class A, class B, class Y>
-__device__ ExpertTile locate_tile(const ExpertProduct<A, B, Y>& product) {
+template <ExpertPass pass, int height_of_tile, int width_of_tile, class A, class B, class Y>
+__device__ ExpertTile locate_tile(const ExpertProduct<A, B, Y>& product, Index number) {
   constexpr Index together = 8;
-  const Index down = ceil_divide(product.m, side);
-  const Index across = ceil_divide(product.n, side);
-  const Index group = blockIdx.x / (together * across);
-  const Index in_group = blockIdx.x % (together * across);
+  const Index down = ceil_divide(product.m, height_of_tile);
+  const Index across = ceil_divide(product.n, width_of_tile);
+  const Index in_result = number % (down * across);
+  const Index group = in_result / (together * across);
+  const Index in_group = in_result % (together * across);
   const Index height = min(together, down - group * together);
-  const Index row = (group * together + in_group % height) * side;
-  const Index column = in_group / height * side;
+  const Index row = (group * together + in_group % height) * height_of_tile;
+  const Index column = in_group / height * width_of_tile;
   ExpertTile tile{};
   tile.a_first = row;
   tile.a_left = product.m - row;
@@ -127,7 +128,7 @@ __device__ ExpertTile locate_tile(const ExpertProduct<A, B, Y>& product) {
   tile.y_row = row;
   tile.y_column = column;
   if constexpr (pass == ExpertPass::weight_gradient) {
-    tile.expert = blockIdx.y;
+    tile.expert = number / (down * across);
     tile.a_k = tile.b_k = product.rows.offsets.data()[tile.expert];
     tile.depth = product.rows.offsets.data()[tile.expert + 1] - tile.a_k;
     tile.y_row += tile.expert * product.m;
@@ -141,11 +142,12 @@ __device__ ExpertTile locate_tile(const ExpertProduct<A, B, Y>& product) {
 }
 
 /// Writes zeros to a tile of unused rows.
-template <int side, int threads, class A, class B, class Y>
-__device__ void write_zeros(const ExpertProduct<A, B, Y>& product, const ExpertTile& tile) {
-  for (int i = static_cast<int>(threadIdx.x); i < side * side; i += threads) {
-    const int row = i / side;
-    const int column = i % side;
+template <int height, int width, int threads, class A, class B, class Y>
+__device__ void write_zeros(const ExpertProduct<A, B, Y>& product, const ExpertTile& tile,
+                            int thread) {
+  for (int i = thread; i < height * width; i += threads) {
+    const int row = i / width;
+    const int column = i % width;
     if (row >= tile.a_left || column >= tile.b_left) continue;
     product.result[(tile.y_row + row) * product.n + tile.y_column + column] = Y(0.0f);
   }
@@ -156,9 +158,9 @@ __device__ void write_zeros(const ExpertProduct<A, B, Y>& product, const ExpertT
 struct ExpertPlace {
   int row, column;
 };
-__device__ inline ExpertPlace place_of_thread() {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  return {static_cast<int>(threadIdx.x) / 32 * 16 + lane / 4, lane % 4 * 2};
+__device__ inline ExpertPlace place_of_thread(int thread) {
+  const int lane = thread % 32;
+  return {thread / 32 * 16 + lane / 4, lane % 4 * 2};
 }
 
 /// Sums in FP32 over the stages of an FP8 product.
