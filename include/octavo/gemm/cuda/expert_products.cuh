@@ -1,6 +1,7 @@
 /// @file
-/// The GEMMs of a mixture of experts on the `Cuda` device: a grid over all tiles of the worst case,
-/// with tensor cores for BF16 and FP8, and a plain kernel for other operands.
+/// The GEMMs of a mixture of experts on the `Cuda` device, over all tiles of the worst case:
+/// pipelined blocks on Hopper (expert_pipeline.cuh), a block per tile on other tensor cores or if a
+/// reduced dimension is not a multiple of a stage, and a plain kernel for other operands.
 #pragma once
 
 #include <octavo/gemm/cuda/expert_multiply.cuh>
