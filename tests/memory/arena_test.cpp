@@ -106,7 +106,9 @@ TEST(Arena, RangesAreWhatIsTaken) {
       arena.take<float>(MemoryKind::workspace, 1);
     });
     ranges[1] = arena.range_of([] {});
-    if (!arena.measuring()) EXPECT_EQ(ranges[0].data, first + 256);
+    if (!arena.measuring()) {
+      EXPECT_EQ(ranges[0].data, first + 256);
+    }
     return ranges;
   };
   Arena<Cpu> measuring;
