@@ -75,7 +75,7 @@ table "12.0" "fp32 bf16 fp8-delayed fp8-tensorwise mxfp8 nvfp4"
 grep -q "compiled only" out || fail "a card that was never run is not called that"
 run "a card that does not exist" 2 --table "RTX 1"
 err_is_one_line_with "for another GPU, pass its compute capability, such as 8.6"
-run "several cards" 2 --table RTX
+run "several cards" 2 --table A1
 err_is_one_line_with "names several cards"
 run "a card that is too old" 2 --table 7.5
 err_is_one_line_with "Octavo needs compute capability 8.0 (A100) or later, but the GPU has 7.5"
