@@ -90,16 +90,17 @@ def _read(stream, lines):
     lines.put(None)
 
 
-def _run(command, log, progress, environment, folder):
+def _run(command, log, progress, environment, folder, lock):
     """Runs a command, with its output in `log`. Stops it soon after a first failure.
 
-    Returns the exit code and the lines of output.
+    The command inherits `lock`, so that the build folder stays locked while a compiler runs, even if
+    this process is killed. Returns the exit code and the lines of output.
     """
     output, step, failed = [], "", False
     # A session of its own, so that a signal ends the compilers as well.
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                           errors="replace", stdin=subprocess.DEVNULL, env=environment, cwd=folder,
-                          start_new_session=True) as child:
+                          start_new_session=True, pass_fds=(lock.fileno(),)) as child:
         lines = queue.Queue()
         threading.Thread(target=_read, args=(child.stdout, lines), daemon=True).start()
         try:
@@ -152,7 +153,7 @@ def _keep_shape(model, models):
     return path
 
 
-def _build(root, combination, folder, models, environment, progress):
+def _build(root, combination, folder, models, environment, progress, lock):
     """Configures and builds the target, and returns the path of the program in the build folder.
 
     @throws CommandError  with the library's error message if a type does not compile
@@ -171,7 +172,7 @@ def _build(root, combination, folder, models, environment, progress):
             ["cmake", "--preset", preset, "-S", root, "-B", folder]
             + ([f"-DCMAKE_CUDA_ARCHITECTURES={gpu}"] if gpu else [])
             + [f"-D{name}={value}" for name, value in combination.options.items()],
-            log, progress, environment, root)
+            log, progress, environment, root, lock)
         if code:
             text = cmake_reason(output)
             if shape is not None:
@@ -181,7 +182,7 @@ def _build(root, combination, folder, models, environment, progress):
         code, output = _run(
             ["cmake", "--build", folder, "--target", combination.target,
              "--parallel", environment.get("CMAKE_BUILD_PARALLEL_LEVEL") or
-             str(len(os.sched_getaffinity(0)))], log, progress, environment, root)
+             str(len(os.sched_getaffinity(0)))], log, progress, environment, root, lock)
         if code:
             reason = reason_of(output)
             raise CommandError(reason or f"the build failed; {log.name} contains its output",
@@ -202,8 +203,8 @@ def program(root, combination, environment):
     content = cache.content_of(root)
     key = cache.program_key(content, basis, combination)
     kept = os.path.join(place, "programs", key)
-    path = os.path.join(kept, combination.target)
-    if os.path.exists(path):
+    path = cache.find(kept, combination.target)
+    if path is not None:
         try:
             os.utime(kept)
         except OSError:  # another user's cache
@@ -213,32 +214,37 @@ def program(root, combination, environment):
         cache.make_folder(os.path.join(place, name))
     folder = os.path.join(place, "builds", cache.build_key(root, basis))
     try:
-        lock = open(folder + ".lock", "w", encoding="utf-8")
+        return _locked_program(root, combination, environment, folder, kept, content)
     except OSError as error:
-        raise CommandError(f"cannot write {folder}.lock: {error.strerror}; set OCTAVO_CACHE to a writable "
-                           "folder", 1) from error
-    with lock:
+        raise CommandError(f"cannot build in the cache {place}: {error.filename or 'writing'}: {error.strerror}; "
+                           "free space there, or set OCTAVO_CACHE to a writable folder", 1) from error
+
+
+def _locked_program(root, combination, environment, folder, kept, content):
+    """Builds the program in `folder`, which no other process uses meanwhile, and returns its path in `kept`."""
+    with open(folder + ".lock", "w", encoding="utf-8") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if not _is_quiet(environment):
                 print("octavo: waiting for another build", file=sys.stderr, flush=True)
             fcntl.flock(lock, fcntl.LOCK_EX)
-        if os.path.exists(path):  # built by the process that held the lock
+        path = cache.find(kept, combination.target)
+        if path is not None:  # built by the process that held the lock
             return path
+        if os.path.lexists(kept):
+            print(f"octavo: {kept} does not contain a complete program; building it again", file=sys.stderr,
+                  flush=True)
         progress = Progress(f"{combination.target} ({combination.text})")
         done = False
         try:
-            built = _build(root, combination, folder, os.path.join(place, "models"), environment, progress)
+            models = os.path.join(os.path.dirname(os.path.dirname(kept)), "models")
+            built = _build(root, combination, folder, models, environment, progress, lock)
             if cache.content_of(root) != content:
                 raise CommandError(f"the sources in {root} changed during the build; run the command again", 1)
-            new = kept + ".new"
-            shutil.rmtree(new, ignore_errors=True)
-            os.makedirs(new)
-            shutil.copy2(built, new)
-            os.replace(new, kept)
-            cache.remove_old(os.path.join(place, "programs"))
+            cache.keep(built, kept)
+            cache.remove_old(os.path.dirname(kept))
             done = True
         finally:
             progress.end(done)
-    return path
+    return os.path.join(kept, combination.target)

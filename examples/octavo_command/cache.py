@@ -1,6 +1,8 @@
 """The cache of built programs, and the keys under which it keeps them.
 
     programs/KEY/PROGRAM     finished programs; KEY covers everything that a program depends on
+    programs/KEY/PROGRAM.size  the size of PROGRAM in bytes, which shows whether the file is complete
+    programs/*.new           programs that are being copied
     builds/KEY, .lock        CMake build folders, one per checkout, compiler and device; the programs of
                              one folder share most objects
     models/NAME/config.json  shapes of Hugging Face folders
@@ -10,7 +12,10 @@ import json
 import os
 import re
 import shutil
+import stat
 import subprocess
+import tempfile
+import time
 
 from octavo_command.errors import CommandError
 
@@ -42,19 +47,28 @@ def digest(value):
 
 
 def content_of(root):
-    """Returns a digest of the sources, which does not depend on where they are."""
+    """Returns a digest of the sources, which does not depend on where they are.
+
+    Skips everything except regular files, such as pipes and the dangling links of editors.
+    """
     total = hashlib.sha256()
 
     def add(path):
-        total.update(os.path.relpath(path, root).encode() + b"\0")
-        with open(path, "rb") as file:
-            data = file.read()
+        try:
+            if not stat.S_ISREG(os.stat(path).st_mode):
+                return
+            with open(path, "rb") as file:
+                data = file.read()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise CommandError(f"cannot read the source {path}: {error.strerror}", 1) from error
+        total.update(os.fsencode(os.path.relpath(path, root)) + b"\0")
         total.update(len(data).to_bytes(8, "little") + data)
 
     for name in SOURCES:
         path = os.path.join(root, name)
-        if os.path.isfile(path):
-            add(path)
+        add(path)
         for inside, folders, files in os.walk(path, followlinks=True):
             folders[:] = sorted(set(folders) - NOT_SOURCES)
             for file in sorted(files):
@@ -139,8 +153,62 @@ def build_key(root, basis_):
     return digest([root, basis_])
 
 
-def remove_old(programs, most=MOST_PROGRAMS):
-    """Removes the least recently used programs, except `most`."""
-    folders = [entry.path for entry in os.scandir(programs) if not entry.name.endswith(".new")]
-    for path in sorted(folders, key=os.path.getmtime, reverse=True)[most:]:
+def find(kept, name):
+    """Returns the path of the program `name` in its folder, or None if it is missing or damaged."""
+    path = os.path.join(kept, name)
+    try:
+        with open(path + ".size", encoding="ascii") as file:
+            size = int(file.read(32))
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    is_whole = stat.S_ISREG(status.st_mode) and status.st_size == size and os.access(path, os.X_OK)
+    return path if is_whole else None
+
+
+def remove(path):
+    """Removes a file, a link or a folder with its contents, if it exists."""
+    if os.path.isdir(path) and not os.path.islink(path):
         shutil.rmtree(path, ignore_errors=True)
+    elif os.path.lexists(path):
+        os.unlink(path)
+
+
+def keep(built, kept):
+    """Copies a built program to its folder, unless another process has done so. Replaces anything else
+    that is there."""
+    name = os.path.basename(built)
+    with tempfile.TemporaryDirectory(suffix=".new", dir=os.path.dirname(kept)) as temporary:
+        new = os.path.join(temporary, "program")
+        os.mkdir(new)
+        path = os.path.join(new, name)
+        shutil.copy2(built, path)
+        with open(path + ".size", "w", encoding="ascii") as file:
+            file.write(str(os.path.getsize(path)))
+        for written in (path, path + ".size"):
+            descriptor = os.open(written, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        if find(kept, name) is None:
+            remove(kept)
+        try:
+            os.rename(new, kept)
+        except OSError:
+            if find(kept, name) is None:
+                raise
+
+
+def remove_old(programs, most=MOST_PROGRAMS):
+    """Removes the least recently used programs, except `most`, and copies that were interrupted."""
+    times = {}
+    for entry in os.scandir(programs):
+        try:
+            times[entry.path] = entry.stat(follow_symlinks=False).st_mtime
+        except FileNotFoundError:  # another process removed it
+            pass
+    old = [path for path in times if path.endswith(".new") and times[path] < time.time() - 24 * 3600]
+    finished = [path for path in times if not path.endswith(".new")]
+    for path in old + sorted(finished, key=times.get, reverse=True)[most:]:
+        remove(path)

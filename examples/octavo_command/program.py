@@ -52,8 +52,13 @@ def run(program, words, gpu=lambda: False, check=None):
             check(flags, ROOT)
     if program.default_precision and asks_help and not flags.has("version"):
         print(_help(program), flush=True)
-    before = signal.signal(signal.SIGTERM, _stop)
+    # A signal that is ignored, such as SIGHUP under nohup, stays ignored.
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+              if signal.getsignal(number) is not signal.SIG_IGN}
+    for number in before:
+        signal.signal(number, _stop)
     path = build.program(ROOT, wanted, os.environ)
-    signal.signal(signal.SIGTERM, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
     sys.stdout.flush()
     os.execv(path, [path, *flags.words])

@@ -8,10 +8,12 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import textwrap
+import time
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -405,6 +407,37 @@ class Keys(Temporary):
         (self.folder / "two/include/b.hpp").write_text("")
         self.assertNotEqual(cache.content_of(first), cache.content_of(second))
 
+    def test_only_regular_files_are_sources(self):
+        sources = self.folder / "include"
+        sources.mkdir()
+        (sources / "a.hpp").write_text("int a;")
+        plain = cache.content_of(str(self.folder))
+        (sources / ".#a.hpp").symlink_to("user@host.1234")
+        os.mkfifo(sources / "pipe")
+        self.assertEqual(cache.content_of(str(self.folder)), plain)
+        with open(os.fsencode(sources) + b"/\xff.hpp", "w"):
+            pass
+        self.assertNotEqual(cache.content_of(str(self.folder)), plain)
+
+    def test_interrupted_copies_are_removed_after_a_day(self):
+        for name, age in (("a.new", 1e5), ("b.new", 0), ("key", 1e5)):
+            (self.folder / name).mkdir()
+            os.utime(self.folder / name, (time.time() - age,) * 2)
+        (self.folder / "link").symlink_to("nowhere")
+        cache.remove_old(str(self.folder))
+        self.assertEqual(sorted(os.listdir(self.folder)), ["b.new", "key", "link"])
+
+    def test_a_program_that_another_checkout_has_kept_is_used(self):
+        built = self.folder / "program"
+        built.write_text("a")
+        built.chmod(0o755)
+        kept = self.folder / "programs" / "key"
+        kept.parent.mkdir()
+        for _ in range(2):
+            cache.keep(str(built), str(kept))
+            self.assertEqual(cache.find(str(kept), "program"), str(kept / "program"))
+        self.assertEqual(os.listdir(kept.parent), ["key"])
+
     def test_programs_that_were_not_used_are_removed(self):
         for i in range(5):
             path = self.folder / str(i)
@@ -479,6 +512,11 @@ class Command(Temporary):
     def builds(self):
         return self.log.read_text().count("\nbuild ") if self.log.exists() else 0
 
+    def wait_for_builds(self, count):
+        end = time.monotonic() + 10
+        while self.builds() < count and time.monotonic() < end:
+            time.sleep(0.01)
+
     def test_builds_once_and_runs_the_program(self):
         code, out, err = self.run_command("train", "--precision", CUSTOM, "--data", "a b")
         self.assertEqual((code, out), (7, f"<--precision><{CUSTOM}><--data><a b>"))
@@ -516,6 +554,56 @@ class Command(Temporary):
         code, _, err = self.run_command("train")
         self.assertEqual(code, 1)
         self.assertIn("set OCTAVO_CACHE to a writable folder", err)
+
+    def test_a_full_disk(self):
+        self.run_command("train")
+        programs = self.folder / "cache/programs"
+        shutil.rmtree(programs)
+        log = next((self.folder / "cache/builds").glob("*.log"))
+        log.unlink()
+        log.symlink_to("/dev/full")
+        code, _, err = self.run_command("train", STUB_ERROR="a: error: b")
+        self.assertEqual((code, len(err.splitlines())), (1, 2), err)
+        self.assertIn(f"octavo: cannot build in the cache {self.folder / 'cache'}: writing: No space left", err)
+        self.assertEqual(os.listdir(programs), [])
+
+    def test_damaged_programs_are_built_again(self):
+        self.run_command("train")
+        kept = next((self.folder / "cache/programs").iterdir())
+        program = kept / "train_llama"
+
+        def replace(path, make):
+            cache.remove(path)
+            make()
+
+        damages = (lambda: program.write_text(""), lambda: program.chmod(0o644),
+                   lambda: replace(program, program.mkdir), lambda: replace(kept, lambda: kept.write_text("")),
+                   lambda: replace(kept, lambda: kept.symlink_to("nowhere")),
+                   lambda: (kept / "train_llama.size").unlink())
+        for count, damage in enumerate(damages, 2):
+            damage()
+            code, _, err = self.run_command("train")
+            self.assertEqual(code, 7, err)
+            self.assertIn(f"octavo: {kept} does not contain a complete program; building it again\n", err)
+            self.assertEqual(self.builds(), count)
+        self.assertEqual(self.run_command("train")[0::2], (7, ""))
+
+    def test_signals_end_the_compilers(self):
+        for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM):
+            with self.start("train", STUB_ERROR="wait") as process:
+                self.wait_for_builds(1)
+                process.send_signal(number)
+                self.assertEqual(process.wait(timeout=10), 128 + number)
+                process.communicate()
+            self.log.unlink()
+
+    def test_a_build_folder_is_locked_while_a_compiler_runs(self):
+        with self.start("train") as process:
+            self.wait_for_builds(1)
+            process.kill()
+        code, _, err = self.run_command("train")
+        self.assertEqual(code, 7)
+        self.assertIn("octavo: waiting for another build\n", err)
 
     def test_a_compiler_that_does_not_exist(self):
         code, _, err = self.run_command("train", CXX="no-such-compiler")
