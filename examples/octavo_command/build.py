@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 
-from octavo_command import cache
+from octavo_command import cache, files
 from octavo_command.errors import CommandError
 
 # What compilers print for a static_assert: g++, clang and nvcc.
@@ -145,11 +145,17 @@ def _environment(environment, tools):
 def _keep_shape(model, models):
     """Copies the config.json of a folder to the cache, where its path has only plain characters."""
     path = os.path.join(models, model.name, "config.json")
-    if not os.path.exists(path):
-        cache.make_folder(os.path.dirname(path))
-        new = f"{path}.{os.getpid()}.new"
-        shutil.copyfile(model.config, new)
+    data = files.read_shape(model.config)
+    if os.path.isfile(path) and files.read(path) == data:
+        return path
+    cache.make_folder(os.path.dirname(path))
+    new = f"{path}.{os.getpid()}.new"
+    try:
+        with open(new, "wb") as file:
+            file.write(data)
         os.replace(new, path)
+    finally:
+        cache.remove(new)
     return path
 
 
@@ -177,6 +183,8 @@ def _build(root, combination, folder, models, environment, progress, lock):
             text = cmake_reason(output)
             if shape is not None:
                 text = text.replace(shape, combination.model.config)
+                if text.startswith("octavo_add_model") and shape != combination.model.config:
+                    cache.remove(os.path.dirname(shape))
             raise CommandError(text or f"cmake failed; {log.name} contains its output",
                                2 if text.startswith("octavo_add_model") else 1)
         code, output = _run(

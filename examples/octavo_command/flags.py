@@ -2,6 +2,7 @@
 import os
 import sys
 
+from octavo_command import files
 from octavo_command.errors import CommandError
 
 
@@ -14,10 +15,11 @@ def read_toml(path):
                            f"{sys.version_info.major}.{sys.version_info.minor}; install python3.11, and run "
                            "it on the file octavo") from None
     try:
-        with open(path, "rb") as file:
-            return tomllib.load(file)
+        return tomllib.loads(files.read(path).decode())
     except (OSError, ValueError):
         return {}
+    except RecursionError:
+        raise CommandError(f"{path} has too many nested arrays or tables; correct it") from None
 
 
 class Flags:

@@ -4,7 +4,7 @@ import hashlib
 import os
 import re
 
-from octavo_command import shape
+from octavo_command import files, shape
 from octavo_command.errors import CommandError, nearest
 
 
@@ -38,7 +38,7 @@ def _of_equal_shape(config, root, models):
     for name, preset in shape.presets(root).items():
         if preset == wanted:
             return name, None
-    kept = glob.glob(os.path.join(models, "*", "config.json"))
+    kept = filter(os.path.isfile, glob.glob(os.path.join(models, "*", "config.json")))
     for path in sorted(kept, key=os.path.getmtime):
         if shape.of_file(path) == wanted:
             return os.path.basename(os.path.dirname(path)), path
@@ -51,8 +51,7 @@ def _of_folder(folder, given, prefix, root, models):
         raise CommandError(f"--model {given}: there is no such folder; pass hf: and the folder of a "
                            "Hugging Face model")
     try:
-        with open(config, "rb") as file:
-            digest = hashlib.sha256(file.read()).hexdigest()[:8]
+        digest = hashlib.sha256(files.read_shape(config)).hexdigest()[:8]
     except OSError as error:
         raise CommandError(f"--model {given}: cannot read {config}: {error.strerror}; pass a folder "
                            "with a config.json") from error
@@ -81,7 +80,8 @@ def resolve(given, root, models):
     if os.path.isdir(given):
         return _of_folder(given, given, "hf", root, models)
     kept = os.path.join(models, given, "config.json")
-    if re.fullmatch(r"[a-z0-9_]+", given) and os.path.exists(kept):
+    if re.fullmatch(r"[a-z0-9_]+", given) and os.path.isfile(kept):
+        files.read_shape(kept)
         return Model(given, config=kept)
     raise CommandError(f"--model must be one of {', '.join(known)}, hf:FOLDER or shape:FOLDER, but is "
                        f"'{given}'{nearest(given, known)}")

@@ -9,6 +9,9 @@ import os
 import re
 import struct
 
+from octavo_command import files
+from octavo_command.errors import CommandError
+
 LLAMA = ("llama", "mistral", "qwen2", "qwen3")
 FIELDS = ("layers", "hidden", "ffn", "heads", "kv_heads", "head_dim", "vocabulary", "norm_epsilon", "rope_theta",
           "rope_scaling", "tied_embeddings", "qk_norm", "qkv_bias", "window")
@@ -67,9 +70,8 @@ def of_config(config):
 
 def of_file(path):
     try:
-        with open(path, encoding="utf-8") as file:
-            config = json.load(file)
-    except (OSError, ValueError):
+        config = json.loads(files.read(path))
+    except (OSError, ValueError, RecursionError, CommandError):
         return None
     return of_config(config) if isinstance(config, dict) else None
 

@@ -250,6 +250,35 @@ class Combinations(Temporary):
         self.assertEqual(self.combine(train, "--model", f"hf:{copy}")[0].options["OCTAVO_MODELS"],
                          f"wide_12345678:{first}")
 
+    def test_files_that_have_no_configuration_are_refused(self):
+        pipe, deep = self.folder / "pipe", self.folder / "deep"
+        os.mkfifo(pipe)
+        deep.write_text("a = " + "[" * 100000)
+        for path, text in ((pipe, "must be a regular file"), ("/dev/zero", "must be a regular file"),
+                           (deep, "has too many nested arrays")):
+            self.refused(text, train, "--config", str(path))
+        for i, (text, found) in enumerate((("[" * 100000, "must be valid JSON"), ("", "must be valid JSON"),
+                                           ("[]", "must contain a JSON object"),
+                                           ('{"hidden_size": "64"}', 'hidden_size must be a positive whole'))):
+            self.refused(found, train, "--model", f"hf:{self.make_folder(f'm{i}', text)}")
+        folder = self.make_folder("piped")
+        (folder / "config.json").unlink()
+        os.mkfifo(folder / "config.json")
+        self.refused("must be a regular file", train, "--model", f"hf:{folder}")
+
+    def test_a_damaged_shape_in_the_cache_is_written_again(self):
+        folder = self.make_folder("My-Model")
+        for damage in (lambda path: path.write_text(""), lambda path: path.symlink_to("nowhere")):
+            wanted, _ = self.combine(train, "--model", f"hf:{folder}")
+            kept = self.folder / "models" / wanted.model.name / "config.json"
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            kept.unlink(missing_ok=True)
+            damage(kept)
+            wanted, _ = self.combine(train, "--model", f"hf:{folder}")
+            build._keep_shape(wanted.model, str(self.folder / "models"))
+            self.assertEqual(kept.read_text(), (folder / "config.json").read_text())
+            self.assertEqual(os.listdir(kept.parent), ["config.json"])
+
     def test_presets_of_llama_have_a_shape(self):
         found = shape.presets(str(ROOT))
         self.assertLessEqual({"llama_tiny", "llama3_1b", "llama3_8b", "mistral_7b", "qwen2_5_7b", "qwen3_8b"},
@@ -484,6 +513,8 @@ class Command(Temporary):
             print("configure" if "--preset" in words else "build", *words, file=log, flush=True)
             if "--preset" in words:
                 pathlib.Path(words[words.index("-B") + 1]).mkdir(exist_ok=True)
+                if "STUB_REFUSES" in os.environ:
+                    sys.exit("CMake Error: octavo_add_model: n_layer is missing")
                 sys.exit(0)
             if "STUB_ERROR" in os.environ:
                 print("[1/9] Building CXX object a.o", "FAILED: a.o", os.environ["STUB_ERROR"], sep="\\n", flush=True)
@@ -587,6 +618,17 @@ class Command(Temporary):
             self.assertIn(f"octavo: {kept} does not contain a complete program; building it again\n", err)
             self.assertEqual(self.builds(), count)
         self.assertEqual(self.run_command("train")[0::2], (7, ""))
+
+    def test_a_shape_that_cmake_refuses_is_not_kept(self):
+        code, _, err = self.run_command("train", "--model", f"hf:{self.make_folder('m')}", STUB_REFUSES="1")
+        self.assertEqual((code, err.splitlines()[1:]), (2, ["octavo: octavo_add_model: n_layer is missing"]))
+        self.assertEqual(os.listdir(self.folder / "cache/models"), [])
+
+    def test_an_import_of_a_pipe_is_refused(self):
+        os.mkfifo(self.folder / "pipe")
+        code, _, err = self.run_command("import", str(self.folder / "pipe"))
+        self.assertEqual((code, len(err.splitlines())), (2, 1))
+        self.assertIn("must be a regular file", err)
 
     def test_signals_end_the_compilers(self):
         for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM):

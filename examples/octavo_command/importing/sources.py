@@ -4,21 +4,18 @@ import json
 import os
 import re
 
+from octavo_command import files
 from octavo_command.errors import CommandError
 from octavo_command.importing import llm_c, shell
 from octavo_command.importing.run import Setting
 
 MEGATRON = {"--micro-batch-size", "--hidden-size", "--tensor-model-parallel-size", "--train-iters"}  # only its flags
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "llamafactory-cli", "python", "python3", "torchtitan")
-VALUE_LIMIT = 16 << 20  # bytes of a configuration
 
 
 def read_text(path):
     try:
-        if os.path.getsize(path) > VALUE_LIMIT:
-            raise CommandError(f"{path} must be a configuration of at most 16 MiB, but is larger")
-        with open(path, encoding="utf-8-sig") as file:
-            return file.read()
+        return files.read(path).decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except OSError as error:
         raise CommandError(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError:
