@@ -27,6 +27,7 @@
 #include <octavo/run/interrupt.hpp>
 
 #include <common/flags.hpp>
+#include <common/paths.hpp>
 #include <common/text.hpp>
 #include "compare_runs/comparison.hpp"
 #include "compare_runs/report.hpp"
@@ -199,6 +200,7 @@ int main(int argc, char** argv) {
   if (const auto code = programs::parse(app, argc, argv)) return *code;
 
   try {
+    programs::require_own_output("--html " + html_path, html_path, "<!DOCTYPE html>");
     if (app.count("--watch") != 0) return watch(folders, baseline, html_path, seconds);
     const Comparison comparison = read_and_compare(folders, baseline);
     print(terminal_text(comparison));
@@ -209,6 +211,9 @@ int main(int argc, char** argv) {
     print(fmt::format("\nreport written to {}\n", visible(html_path)));
     return exit_code(comparison);
   } catch (const InputError& error) {
+    programs::tell("compare_runs: {}\n", visible(error.what()));
+    return bad_input;
+  } catch (const octavo::ConfigError& error) {
     programs::tell("compare_runs: {}\n", visible(error.what()));
     return bad_input;
   } catch (const std::exception& error) {

@@ -1,6 +1,7 @@
 // Writes a timeline of some steps of a run to a file.
 #pragma once
 
+#include <common/paths.hpp>
 #include <octavo/core/timeline_figures.hpp>
 #include <octavo/io/atomic_file.hpp>
 #include <octavo/io/trace_file.hpp>
@@ -19,7 +20,9 @@
 
 namespace trainer {
 
-/// @throws ConfigError  if the folder of the --timeline file does not exist
+/// @throws ConfigError  if the folder of the --timeline file does not exist, or the file exists and
+/// is
+///                      not a timeline
 /// @throws IoError      if the file is not writable
 inline void require_timeline_folder(const Options& options) {
   if (options.timeline.empty()) return;
@@ -31,6 +34,8 @@ inline void require_timeline_folder(const Options& options) {
           !std::filesystem::is_directory(options.timeline, error),
       "--timeline ", options.timeline,
       ": the folder of the file does not exist; pass a file in an existing folder");
+  programs::require_own_output("--timeline " + options.timeline, options.timeline,
+                               "{\"displayTimeUnit\":");
   // The reader of a pipe would see the test write.
   if (std::filesystem::is_other(options.timeline, error)) return;
   const octavo::AtomicFile trial(options.timeline);

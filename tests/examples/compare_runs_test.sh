@@ -337,6 +337,12 @@ html_has 'data-name="last scale">one for each 1x128</td>'
 html_has 'data-name="amax">not finite (1)</td>'
 html_has 'data-name="last scale">2.24e+03</td>'
 
+# A report replaces reports, and nothing else.
+cp -r bf16 "$scratch/kept"
+run "a report in the place of a run's metrics" 2 "$scratch/kept" --html "$scratch/kept/metrics.jsonl"
+err_is_one_line_with "--html $scratch/kept/metrics.jsonl: exists and was not written by this program"
+cmp -s bf16/metrics.jsonl "$scratch/kept/metrics.jsonl" || fail "the metrics of a run were replaced"
+
 # A damaged run is named, and the others are shown.
 run "a broken line" 2 broken bf16 fp8_delayed --html "$scratch/report.html"
 err_is_one_line_with "broken/metrics.jsonl:3: not valid JSON"
@@ -424,7 +430,7 @@ grep -qE '^octavo [0-9]+\.[0-9]+\.[0-9]+$' "$scratch/out" || fail "no version"
 run "help" 0 --help
 out_mentions "--baseline"
 
-echo old >"$scratch/reports/report.html"
+echo "<!DOCTYPE html>old" >"$scratch/reports/report.html"
 run "the report replaces a file" 0 bf16 --html "$scratch/reports/report.html"
 grep -q "</html>" "$scratch/reports/report.html" || fail "the report is not complete"
 [ "$(ls -A "$scratch/reports")" = report.html ] || fail "something was left beside the report"
@@ -440,10 +446,10 @@ err_is_one_line_with "standard output: cannot be written: No space left on devic
 
 case="a full disk"
 if mount -t tmpfs -o size=16k none "$scratch/full" 2>/dev/null; then
-  echo old >"$scratch/full/report.html"
+  echo "<!DOCTYPE html>old" >"$scratch/full/report.html"
   run "a full disk" 1 bf16 --html "$scratch/full/report.html"
   err_is_one_line_with "No space left on device"
-  [ "$(cat "$scratch/full/report.html")" = old ] || fail "the old report was touched"
+  [ "$(cat "$scratch/full/report.html")" = "<!DOCTYPE html>old" ] || fail "the old report was touched"
   [ "$(ls -A "$scratch/full")" = report.html ] || fail "something was left beside the old report"
 else
   echo "skipped: a full disk (mounting a tmpfs needs more rights)"

@@ -99,6 +99,9 @@ class Refusals(TrainerTest):
         self.refused("taken.toml:1", SMALL + "--config taken.toml")
         self.train(SMALL + "--config taken.toml --save-hf '' --no-out")
         self.refused("/proc/trace.json", SMALL + "--timeline /proc/trace.json")
+        text = Path("text.txt").read_text()
+        self.refused("not written by this program", SMALL + "--timeline text.txt")
+        self.assertEqual(Path("text.txt").read_text(), text)
 
 
 class Configurations(TrainerTest):
