@@ -227,6 +227,14 @@ static_assert(only_moves<LanguageModelHead<Bf16, Bf16, Norm, 64, 128, Bf16, Cpu>
 static_assert(only_moves<AttentionMlpBlock<Bf16, 64, Bf16, Cpu, Norm, Attention, Mlp>>);
 static_assert(only_moves<OwnBlock<Fp8>>);
 
+// Otherwise the model would run attention in BF16 although its type has the FP8 forward.
+TEST(OwnBlocks, AttentionWithoutTheFp8ForwardOfItsPrecisionIsRefused) {
+  Attention attention;
+  LayerRegistry<Cpu> registry;
+  registry.attention_forward = AttentionForward::fp8;
+  EXPECT_THROW(attention.declare("blocks.0", registry, {}, {}), ConfigError);
+}
+
 // What layers point to stays where it is.
 template <class T>
 constexpr bool stays = !std::is_copy_constructible_v<T> && !std::is_move_constructible_v<T> &&

@@ -67,6 +67,12 @@ class GroupedQueryAttention {
 
   void declare(const std::string& name, LayerRegistry<D> registry, BlockInitial initial,
                Recomputation recomputation) {
+    require<ConfigError>(registry.attention_forward == Shape.attention_forward ||
+                             registry.attention_forward == AttentionForward::storage,
+                         name,
+                         ".attention: the precision has an FP8 forward of attention, but the "
+                         "block's shape does not; pass shape.with(P::attention_forward) to "
+                         "GroupedQueryAttention in the model's family");
     recomputation_ = recomputation;
     const bool recomputed = recomputation.drops(Recompute::block);
     announce(name + ".attention", registry, recomputed);

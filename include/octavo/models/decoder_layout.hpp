@@ -49,6 +49,7 @@ void Decoder<Family, Precision, D, Gradient>::take_parameters(Arena<D>& arena,
        .frozen = is_frozen}};
   registry.scratch = &scratch_;
   registry.lora = options_.lora;
+  registry.attention_forward = attention_forward_of<Precision>;
   if constexpr (tensor_parallel > 1) registry.group = &group_;
   registry.place = options_.tensor_place;
   registry.expert_loss = &driver_.expert_loss;
