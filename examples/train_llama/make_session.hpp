@@ -22,16 +22,10 @@ auto with_optimizer(const StateFormats& formats, const F& f) {
   using namespace octavo;
   const auto with_moments = [&]<class Master>(Master) {
     if (formats.optimizer == "muon") {
-      if constexpr (tensor_degree<Model> == 1) {
-        if (formats.moments == "8bit") {
-          return f.template operator()<Muon<Master, Moments<EightBit>>>();
-        }
-        if (formats.moments == "bf16") return f.template operator()<Muon<Master, Moments<Bf16>>>();
-        return f.template operator()<Muon<Master, Moments<Fp32>>>();
-      }
-      throw ConfigError(
-          "--optimizer muon needs whole matrices, without --tensor-parallel; pass --optimizer "
-          "adamw");
+      if (formats.moments == "8bit")
+        return f.template operator()<Muon<Master, Moments<EightBit>>>();
+      if (formats.moments == "bf16") return f.template operator()<Muon<Master, Moments<Bf16>>>();
+      return f.template operator()<Muon<Master, Moments<Fp32>>>();
     }
     if (formats.moments == "8bit") return f.template operator()<AdamW<Master, Moments<EightBit>>>();
     if (formats.moments == "bf16") return f.template operator()<AdamW<Master, Moments<Bf16>>>();

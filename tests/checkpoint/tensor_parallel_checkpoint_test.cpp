@@ -3,6 +3,7 @@
 #include <octavo/checkpoint/checkpoint_weights.hpp>
 #include <octavo/checkpoint/checkpoints.hpp>
 #include <octavo/checkpoint/hugging_face.hpp>
+#include <octavo/optim/muon.hpp>
 #include <octavo/session/state.hpp>
 
 #include <gtest/gtest.h>
@@ -108,9 +109,9 @@ constexpr LlamaConfig wide{.name = "wide",
                            .head_dim = 64,
                            .vocabulary = 300,
                            .rope_theta = config.rope_theta};
-template <int Degree, const LlamaConfig& Of = wide>
+template <int Degree, const LlamaConfig& Of = wide, template <class...> class Optimizer = AdamW>
 using InEightBits = ModelSession<Llama<Of, Fp32, Cpu, Fp32, TensorParallel<Degree>>,
-                                 AdamW<MasterWeights<Fp32>, Moments<EightBit>>, DataParallel<>>;
+                                 Optimizer<MasterWeights<Fp32>, Moments<EightBit>>, DataParallel<>>;
 
 /// What some steps of a run leave.
 struct Part {
@@ -188,6 +189,11 @@ TEST_F(TensorParallelCheckpoint, TakesScalesOfARecipeAlong) {
 
 TEST_F(TensorParallelCheckpoint, TakesMomentsInEightBitsAlong) {
   change_ranks<InEightBits<2>, InEightBits<1>>(folder_, {.micro_batches = 2}, 1e-4);
+}
+
+TEST_F(TensorParallelCheckpoint, TakesTheMomentumOfMuonAlong) {
+  change_ranks<InEightBits<2, wide, Muon>, InEightBits<1, wide, Muon>>(folder_,
+                                                                       {.micro_batches = 2}, 1e-3);
 }
 
 TEST_F(TensorParallelCheckpoint, DoesNotCutGroupsOfMoments) {

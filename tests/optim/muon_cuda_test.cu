@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <utility>
 #include <vector>
 
 namespace octavo {
@@ -134,6 +135,46 @@ TEST_F(MuonOnCuda, MovesAsOnCpu) {
     expect_moves_alike<float, float>(count, false);
     expect_moves_alike<Bf16, EightBit>(count, true);
     expect_moves_alike<Bf16, EightBit>(count, false);
+  }
+}
+
+/// A matrix collected from the rows of ranks, and the rows after its negative is distributed.
+template <Device D>
+std::pair<std::vector<Bf16>, std::vector<Bf16>> exchanged(const ExchangedMatrix& matrix,
+                                                          Index ranks) {
+  Place<D> place;
+  const auto rows = place.vector(normal_values<Bf16>(ranks * matrix.shard, 1.0f, 6));
+  const auto collected =
+      place.matrix(std::vector<Bf16>(static_cast<std::size_t>(matrix.shape[0] * matrix.shape[1])),
+                   matrix.shape[1]);
+  collect_matrix<D>(rows, matrix, collected, place.context());
+  std::vector<Bf16> found = place.read(collected);
+  std::vector<Bf16> negative = found;
+  for (Bf16& value : negative) value = Bf16(-static_cast<float>(value));
+  const auto sent = place.matrix(negative, matrix.shape[1]);
+  distribute_matrix<D>(sent, matrix, rows, place.context());
+  return {found, place.read(rows)};
+}
+
+TEST_F(MuonOnCuda, ExchangesMatricesAsOnCpu) {
+  const auto bits = [](Bf16 a, Bf16 b) { return a.bits == b.bits; };
+  for (const auto [rows, columns] : {std::array<Index, 2>{64, 128}, {12, 20}}) {
+    for (const bool divides_columns : {false, true}) {
+      for (const Index parts : {1, 4}) {
+        // Parts begin before the end of the first rank's shard, and end in the third's.
+        const ExchangedMatrix matrix{.offset = 128,
+                                     .shape = {rows, columns},
+                                     .shard = rows == 64 ? 4096 / parts : 256 / parts,
+                                     .degree = 4,
+                                     .parts = parts,
+                                     .divides_columns = divides_columns};
+        const auto expected = exchanged<Cpu>(matrix, 16);
+        const auto found = exchanged<Cuda>(matrix, 16);
+        EXPECT_TRUE(std::ranges::equal(found.first, expected.first, bits)) << rows << ' ' << parts;
+        EXPECT_TRUE(std::ranges::equal(found.second, expected.second, bits))
+            << rows << ' ' << parts;
+      }
+    }
   }
 }
 

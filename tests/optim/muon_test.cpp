@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <barrier>
 #include <cmath>
 #include <cstddef>
@@ -27,6 +28,12 @@ using namespace octavo;
 float noise(std::size_t element, int salt) {
   const auto number = (static_cast<int>(element) * 37 + salt * 101) * (salt + 3) % 64;
   return static_cast<float>(number - 32) / 32.0f;
+}
+
+/// For an element of a part of a parameter, as for that element of the whole.
+float noise_of(const Parameter<float, float, Cpu>& parameter, Index element, int salt) {
+  const Index whole = parameter.part.place_in_whole(parameter.weight.shape(), element);
+  return noise(static_cast<std::size_t>(whole), salt);
 }
 
 /// Ranks as threads.
@@ -56,24 +63,33 @@ class ThreadExchange final : public ShardExchange<Cpu> {
   std::size_t rank_;
 };
 
-/// The shard of one of several ranks.
+/// The shard of one of several ranks; of its part of the model, if ranks share layers.
 struct RanksShare {
   Index rank = 0;
   Index ranks = 1;
   ShardExchange<Cpu>* exchange = nullptr;
+  int degree = 1;
+  int place = 0;
 };
 
 /// Flat parameters in FP32: a block's matrices between parameters that AdamW updates.
 struct Block {
-  explicit Block(Arena<Cpu>& arena) {
-    embedding.declare("embedding", 8, 16, Initial::ones());
-    qkv.declare("qkv", 40, 16, Initial::ones());
-    qkv.matrices.rows = {24, 8, 8};
+  explicit Block(Arena<Cpu>& arena, int degree = 1, int place = 0) {
+    const auto divide_rows = [&](auto& parameter, std::array<Index, 3> rows) {
+      if (degree != 1) parameter.part = ParameterPart::rows(degree, place, rows);
+    };
+    embedding.declare("embedding", 8 / degree, 16, Initial::ones());
+    divide_rows(embedding, {8 / degree, 0, 0});
+    qkv.declare("qkv", 40 / degree, 16, Initial::ones());
+    qkv.matrices.rows = {24 / degree, 8 / degree, 8 / degree};
+    divide_rows(qkv, qkv.matrices.rows);
     norm.declare("norm", 1, 16, Initial::ones());
-    gate_up.declare("gate_up", 40, 12, Initial::ones());
-    gate_up.matrices.rows = {20, 20, 0};
-    down.declare("down", 12, 20, Initial::ones());
+    gate_up.declare("gate_up", 40 / degree, 12, Initial::ones());
+    gate_up.matrices.rows = {20 / degree, 20 / degree, 0};
+    divide_rows(gate_up, gate_up.matrices.rows);
+    down.declare("down", 12, 20 / degree, Initial::ones());
     down.matrices.rows = {12, 0, 0};
+    if (degree != 1) down.part = ParameterPart::columns(degree, place, 12);
     experts.declare("experts", 80, 12, Initial::ones());
     experts.matrices = {{28, 12, 0}, 2};
     expert.declare("expert", 40, 12, Initial::ones());
@@ -109,8 +125,8 @@ struct Block {
 /// Several blocks.
 class Model {
  public:
-  explicit Model(Arena<Cpu>& arena) {
-    for (int i = 0; i < 3; ++i) blocks.emplace_back(arena);
+  explicit Model(Arena<Cpu>& arena, const RanksShare& share = {}) {
+    for (int i = 0; i < 3; ++i) blocks.emplace_back(arena, share.degree, share.place);
   }
   [[nodiscard]] std::vector<FlatShard<float, float, Cpu>> shards(const RanksShare& share) {
     std::vector<FlatShard<float, float, Cpu>> all;
@@ -131,13 +147,13 @@ class Training {
   explicit Training(const Settings& settings, const Offload& offload = {},
                     const RanksShare& share = {})
       : share_(share), offload_(offload), arena_(plan(settings), context) {
-    model.emplace(arena_);
+    model.emplace(arena_, share);
     for (Block& block : model->blocks) {
       clear_weights(RunPart<float, Cpu>{block.run.weights()}, context);
       fill_zero(block.run.gradients().data(), block.run.gradients().bytes(), context);
       for (Parameter<float, float, Cpu>* parameter : block.all()) {
         for (Index i = 0; i < parameter->weight.size(); ++i) {
-          parameter->weight.data()[i] = noise(static_cast<std::size_t>(i), 50) * 0.25f;
+          parameter->weight.data()[i] = noise_of(*parameter, i, 50) * 0.25f;
         }
       }
     }
@@ -161,7 +177,7 @@ class Training {
  private:
   MemoryPlan plan(const Settings& settings) {
     Arena<Cpu> measuring;
-    Model measured(measuring);
+    Model measured(measuring, share_);
     const For sized(measuring, measured.shards(share_), settings, 1, offload_);
     return measuring.plan();
   }
@@ -272,7 +288,7 @@ void set_all_gradients(Model& model, int step) {
   for (Block& block : model.blocks) {
     for (Parameter<float, float, Cpu>* parameter : block.all()) {
       for (Index i = 0; i < parameter->gradient.size(); ++i) {
-        parameter->gradient.data()[i] = noise(static_cast<std::size_t>(i), salt);
+        parameter->gradient.data()[i] = noise_of(*parameter, i, salt);
       }
     }
     salt += 10;
@@ -330,6 +346,52 @@ void expect_bits_of_one_rank() {
     const std::size_t size = of_block / static_cast<std::size_t>(ranks);
     for (std::size_t i = 0; i < expected.size(); ++i) {
       ASSERT_EQ(found[i % of_block / size][i], expected[i]) << "element " << i << ", " << ranks;
+    }
+  }
+}
+
+/// Compares the weights that a rank has updated, its shard of its part, with those of one rank.
+template <class Optimizer>
+void expect_weights_of_whole(Training<Optimizer>& training, Training<Optimizer>& alone,
+                             const RanksShare& share) {
+  for (std::size_t number = 0; number < alone.model->blocks.size(); ++number) {
+    Block& block = training.model->blocks[number];
+    const Index size = block.run.size() / share.ranks;
+    const auto parameters = block.all();
+    const auto whole = alone.model->blocks[number].all();
+    for (std::size_t p = 0; p < parameters.size(); ++p) {
+      const auto& parameter = *parameters[p];
+      for (Index i = 0; i < parameter.weight.size(); ++i) {
+        if ((parameter.offset + i) / size != share.rank) continue;
+        const Index place = parameter.part.place_in_whole(parameter.weight.shape(), i);
+        ASSERT_EQ(parameter.weight.data()[i], whole[p]->weight.data()[place])
+            << parameter.name << " of block " << number << ", element " << place << ", rank "
+            << share.rank << " of " << share.ranks << ", place " << share.place << " of "
+            << share.degree;
+      }
+    }
+  }
+}
+
+TEST(Muon, RanksThatShareLayersHaveTheBitsOfOne) {
+  const MuonSettings settings{.rate = MuonRate::original};
+  Training<Muon<>> alone(settings);
+  (void)weights_after(alone, 3);
+  for (const int degree : {2, 4}) {
+    for (const Index ranks : {1, 2, 4}) {
+      ThreadExchange::Shared shared(ranks * degree);
+      std::vector<std::thread> threads;
+      for (Index rank = 0; rank < ranks * degree; ++rank) {
+        threads.emplace_back([&, rank] {
+          ThreadExchange exchange(shared, static_cast<std::size_t>(rank));
+          const RanksShare share{rank / degree, ranks, &exchange, degree,
+                                 static_cast<int>(rank % degree)};
+          Training<Muon<>> training(settings, {}, share);
+          (void)weights_after(training, 3);
+          expect_weights_of_whole(training, alone, share);
+        });
+      }
+      for (std::thread& thread : threads) thread.join();
     }
   }
 }
@@ -450,8 +512,8 @@ TEST(Muon, RefusesAModelWithoutHiddenMatrices) {
   block.qkv.matrices.rows = {24, 8, 0};
   EXPECT_THROW((Muon<>::For<float, float, Cpu>(arena, block.shards({}), {}, 1)), UsageError);
   block.qkv.matrices.rows = {24, 8, 8};
-  block.qkv.part.degree = 2;
-  EXPECT_THROW((Muon<>::For<float, float, Cpu>(arena, block.shards({}), {}, 1)), ConfigError);
+  block.qkv.part = ParameterPart::rows(2, 0, {32, 8, 0});
+  EXPECT_THROW((Muon<>::For<float, float, Cpu>(arena, block.shards({}), {}, 1)), UsageError);
 }
 
 }  // namespace muon_test

@@ -38,8 +38,8 @@ constexpr LlamaConfig tied{.name = "tied",
 template <class Precision, int Degree>
 using Model = Llama<std::is_same_v<Precision, Fp32> ? config : tied, Precision, Cpu,
                     StorageOf<Precision>, TensorParallel<Degree>>;
-template <class Precision, int Degree, class Gather = GatherIn<>>
-using Session = ModelSession<Model<Precision, Degree>, AdamW<>, DataParallel<ReduceIn<>, Gather>>;
+template <class Precision, int Degree, class Gather = GatherIn<>, class Optimizer = AdamW<>>
+using Session = ModelSession<Model<Precision, Degree>, Optimizer, DataParallel<ReduceIn<>, Gather>>;
 
 constexpr Index sequence = 32;
 

@@ -47,6 +47,32 @@ struct MuonRates {
   }
 };
 
+/// A matrix in the directions that ranks exchange: each rank sends a row, which contains its shard
+/// of a flat buffer. If ranks share layers, the flat buffer of each of them contains its part of
+/// the matrix.
+struct ExchangedMatrix {
+  Index offset = 0;              ///< of the first element in a rank's flat buffer
+  Array<Index, 2> shape{};       ///< of the whole matrix
+  Index shard = 0;               ///< elements of a row
+  Index degree = 1;              ///< ranks that share each layer
+  Index parts = 1;               ///< `degree`, or 1 if each of these ranks has the whole matrix
+  bool divides_columns = false;  ///< whether parts are columns instead of rows
+
+  /// Returns the rows and columns of a part.
+  [[nodiscard]] OCTAVO_HOST_DEVICE Array<Index, 2> part() const {
+    return divides_columns ? Array<Index, 2>{shape[0], shape[1] / parts}
+                           : Array<Index, 2>{shape[0] / parts, shape[1]};
+  }
+  /// Returns the place of an element in all rows.
+  /// @param copy  0 to `degree` / `parts` − 1: selects one of the ranks that have this element
+  [[nodiscard]] OCTAVO_HOST_DEVICE Index place(Index row, Index column, Index copy = 0) const {
+    const Array<Index, 2> size = part();
+    const Index of_group = row / size[0] + column / size[1] + copy;
+    const Index element = offset + row % size[0] * size[1] + column % size[1];
+    return (element / shard * degree + of_group) * shard + element % shard;
+  }
+};
+
 namespace detail {
 
 template <class W, class G, class Moment, Device D>
@@ -131,6 +157,25 @@ void muon_update(const MuonElements<W, G, Moment, D>& elements, const MuonRates&
   detail::check_muon("muon_update", elements);
   if (elements.weight.size() == 0) return;
   muon_update_body(elements, rates, step, status, context);
+}
+
+/// Copies a matrix from the rows of all ranks.
+/// @param rows    [ranks · elements of a shard]
+/// @param matrix  [rows, columns]
+/// @note enqueues; does not synchronise
+template <Device D>
+void collect_matrix(TensorView<const Bf16, 1, D> rows, const ExchangedMatrix& place,
+                    TensorView<Bf16, 2, D> matrix, const Context<D>& context) {
+  check_shape("collect_matrix", "matrix", matrix, place.shape);
+  collect_matrix_body(rows, place, matrix, context);
+}
+
+/// Copies a matrix to the rows of all ranks that have some of its elements; see collect_matrix.
+template <Device D>
+void distribute_matrix(TensorView<const Bf16, 2, D> matrix, const ExchangedMatrix& place,
+                       TensorView<Bf16, 1, D> rows, const Context<D>& context) {
+  check_shape("distribute_matrix", "matrix", matrix, place.shape);
+  distribute_matrix_body(matrix, place, rows, context);
 }
 
 }  // namespace octavo

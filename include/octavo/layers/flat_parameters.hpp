@@ -286,7 +286,7 @@ struct ParameterPlace {
   Index offset = 0;            ///< of the first element in the flat parameters
   bool is_counted = true;      ///< see Parameter
   StackedMatrices matrices{};  ///< see Parameter
-  bool is_whole = true;        ///< false if ranks share it (tensor parallelism)
+  ParameterPart part{};        ///< see Parameter
 
   [[nodiscard]] Index size() const { return shape[0] * shape[1]; }
   [[nodiscard]] bool is_matrix() const { return shape[0] > 1; }
@@ -341,7 +341,7 @@ struct ModelRun {
     result.reserve(parameters.size());
     for (const Parameter<W, G, D>* parameter : parameters) {
       result.push_back({parameter->name, parameter->weight.shape(), parameter->offset,
-                        parameter->is_counted, parameter->matrices, parameter->part.is_whole()});
+                        parameter->is_counted, parameter->matrices, parameter->part});
     }
     return result;
   }

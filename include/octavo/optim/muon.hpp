@@ -21,7 +21,9 @@ template <class W, class G, class Moment, Device D>
 class MuonOptimizer : public MuonMemory<W, G, Moment, D>, public Optimizer<D> {
   using Memory = MuonMemory<W, G, Moment, D>;
   using Memory::flats_;
+  using Memory::group_;
   using Memory::matrices_;
+  using Memory::matrix_;
   using Memory::newton_schulz_;
   using Memory::others_;
   using Memory::own_;
@@ -114,12 +116,10 @@ class MuonOptimizer : public MuonMemory<W, G, Moment, D>, public Optimizer<D> {
       muon_momentum(elements, settings_.of_momentum(), step_values(1), status, context);
     });
     exchange(own_, whole_, size, ranks, context);
-    if (const auto rank = static_cast<std::size_t>(flats.front().begin / size);
-        rank < flats.size()) {
-      for (const MuonMatrix& matrix : flats[rank].matrices) {
-        newton_schulz_.orthogonalize(
-            {directions_of_one().data() + matrix.offset, {matrix.rows, matrix.columns}},
-            settings_.newton_schulz, context);
+    const Index rank = flats.front().begin / size * group_.degree + group_.place;
+    if (rank < static_cast<Index>(flats.size())) {
+      for (const ExchangedMatrix& matrix : flats[static_cast<std::size_t>(rank)].matrices) {
+        orthogonalize(matrix, context);
       }
     }
     exchange(whole_, own_, size, ranks, context);
@@ -128,9 +128,19 @@ class MuonOptimizer : public MuonMemory<W, G, Moment, D>, public Optimizer<D> {
     });
   }
 
-  /// Returns the location of the directions of the flat parameters that this rank orthogonalises.
-  [[nodiscard]] TensorView<Bf16, 1, D> directions_of_one() const {
-    return ranks_ == 1 ? own_ : whole_;
+  /// Orthogonalises a matrix of the directions that this rank has received. Parts of other ranks
+  /// that share layers are not adjacent to its own, so they are collected first.
+  void orthogonalize(const ExchangedMatrix& matrix, const Context<D>& context) const {
+    const TensorView<Bf16, 1, D> directions = ranks_ == 1 ? own_ : whole_;
+    if (group_.degree == 1) {
+      newton_schulz_.orthogonalize({directions.data() + matrix.offset, matrix.shape},
+                                   settings_.newton_schulz, context);
+      return;
+    }
+    const TensorView<Bf16, 2, D> collected{matrix_.data(), matrix.shape};
+    collect_matrix<D>(directions, matrix, collected, context);
+    newton_schulz_.orthogonalize(collected, settings_.newton_schulz, context);
+    distribute_matrix<D>(collected, matrix, directions, context);
   }
 
   /// Sends each row of `from`, which contains a shard, to the rank of that shard.
@@ -170,6 +180,7 @@ class MuonOptimizer : public MuonMemory<W, G, Moment, D>, public Optimizer<D> {
 /// as queries, keys and values, each is orthogonalised separately. Embeddings, the head, norms and
 /// biases are updated by AdamW. Ranks with shards gather the directions of a flat buffer in BF16,
 /// and each orthogonalises all of its matrices, so results do not depend on the number of ranks.
+/// The same applies to ranks that share layers: they gather the parts of its matrices as well.
 /// @tparam Master  `MasterWeights<Fp32>` or `MasterWeights<Bf16>`
 /// @tparam Moment  `Moments<Fp32>`, `Moments<Bf16>` or `Moments<EightBit>`
 /// Source: Jordan et al. 2024, https://kellerjordan.github.io/posts/muon; PyTorch's

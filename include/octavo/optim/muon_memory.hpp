@@ -47,10 +47,11 @@ struct MuonSettings {
     const std::array<Index, 3>& stacked = parameter.matrices.rows;
     Index end = 0;
     for (std::size_t i = 0; i < stacked.size(); ++i) {
-      const Index rows = stacked[i];
-      end += rows * parameter.shape[1];
+      const Array<Index, 2> part{stacked[i], parameter.shape[1]};
+      const Array<Index, 2> whole = parameter.part.whole_shape(part);
+      end += part[0] * part[1];
       result.ends[i] = end;
-      result.factors[i] = rows == 0 ? 0.0f : rate_factor(rows, parameter.shape[1]);
+      result.factors[i] = part[0] == 0 ? 0.0f : rate_factor(whole[0], whole[1]);
     }
     if (parameter.matrices.repeats > 1) result.period = end;
     return result;
@@ -78,11 +79,6 @@ struct MuonSettings {
 
 namespace detail {
 
-/// A matrix that Muon orthogonalises, in flat parameters.
-struct MuonMatrix {
-  Index offset, rows, columns;
-};
-
 /// Whether Muon updates a parameter.
 inline bool is_of_muon(const ParameterPlace& parameter) { return !parameter.matrices.empty(); }
 
@@ -93,12 +89,12 @@ class MuonMemory {
   using Shard = FlatShard<W, G, D>;
   using Shards = std::vector<Shard>;
 
-  /// @throws ConfigError  for invalid settings, and for a model without hidden matrices or with
-  ///                      matrices that ranks share
+  /// @throws ConfigError  for invalid settings, and for a model without hidden matrices
   MuonMemory(Arena<D>& arena, const Shards& shards, const MuonSettings& settings,
              std::uint64_t seed, const Offload& offload, bool has_master)
       : settings_(checked(settings)),
-        ranks_(ranks_of(shards)),
+        group_(group_of(shards)),
+        ranks_(ranks_of(shards) * group_.degree),
         own_(take_directions(arena, shards, true)),
         whole_(take_directions(arena, shards, ranks_ > 1)),
         others_(arena, ranges_of(shards, false), seed, offload, has_master),
@@ -108,12 +104,15 @@ class MuonMemory {
     Index most_elements = 0;
     Index most_side = 0;
     for (const Flat& flat : flats_) {
-      for (const MuonMatrix& matrix : flat.matrices) {
-        most_elements = std::max(most_elements, matrix.rows * matrix.columns);
-        most_side = std::max(most_side, std::min(matrix.rows, matrix.columns));
+      for (const ExchangedMatrix& matrix : flat.matrices) {
+        const auto [rows, columns] = matrix.shape.elements;
+        most_elements = std::max(most_elements, rows * columns);
+        most_side = std::max(most_side, std::min(rows, columns));
       }
     }
     newton_schulz_ = NewtonSchulz<D>(arena, most_elements, most_side);
+    const Index collected = group_.degree == 1 ? 0 : most_elements;
+    matrix_ = {arena.template take<Bf16>(MemoryKind::optimizer, collected), {collected}};
     fill_up(arena, shards, offload, has_master);
   }
 
@@ -123,19 +122,26 @@ class MuonMemory {
     Index begin, size;                ///< this rank's shard
     Index whole;                      ///< number of elements
     std::vector<std::size_t> shards;  ///< the ranges of matrices, as numbers of `matrices_`' shards
-    std::vector<MuonMatrix> matrices;
+    std::vector<ExchangedMatrix> matrices;
+  };
+  /// Ranks that share layers.
+  struct Group {
+    Index degree = 1;  ///< number of them
+    Index place = 0;   ///< of this rank among them
   };
 
   using Others = OptimizerState<W, G, Moment, 2, D>;
   using Matrices = OptimizerState<W, G, Moment, 1, D>;
 
   MuonSettings settings_;
-  Index ranks_;  ///< number of ranks with shards
+  Group group_;
+  Index ranks_;  ///< number of ranks with shards of parts of the model
   /// Directions of this rank's shard of as many flat parameters as there are ranks.
   TensorView<Bf16, 1, D> own_;
-  /// Directions of all shards of the flat parameters that this rank orthogonalises; empty for one
-  /// rank.
+  /// Directions of all shards of the flat parameters that this rank orthogonalises, in the order of
+  /// ranks; empty for one rank.
   TensorView<Bf16, 1, D> whole_;
+  TensorView<Bf16, 1, D> matrix_;  ///< [largest matrix]; empty unless ranks share layers
   Others others_;
   Matrices matrices_;
   TensorView<AdamWStep, 1, D> steps_;  ///< [2], for AdamW and for Muon
@@ -150,6 +156,15 @@ class MuonMemory {
 
   /// Returns the number of elements of the shard's flat parameters.
   static Index whole_of(const Shard& shard) { return std::max(shard.whole, shard.weights.size()); }
+  static Group group_of(const Shards& shards) {
+    for (const Shard& shard : shards) {
+      for (const ParameterPlace& parameter : shard.parameters) {
+        if (!parameter.part.is_whole()) return {parameter.part.degree, parameter.part.place};
+      }
+    }
+    return {};
+  }
+  /// Returns the number of ranks with shards of the same part of the model.
   static Index ranks_of(const Shards& shards) {
     for (const Shard& shard : shards) {
       if (shard.weights.size() != 0) return whole_of(shard) / shard.weights.size();
@@ -159,11 +174,11 @@ class MuonMemory {
 
   /// Allocates directions for the largest flat parameters with matrices. Must come before any
   /// memory whose size differs between ranks, because ranks write to each other's directions.
-  static TensorView<Bf16, 1, D> take_directions(Arena<D>& arena, const Shards& shards, bool takes) {
+  TensorView<Bf16, 1, D> take_directions(Arena<D>& arena, const Shards& shards, bool takes) const {
     Index most = 0;
     for (const Shard& shard : shards) {
       for_each_range(shard, true, [&](std::size_t, std::size_t) {
-        if (takes) most = std::max(most, whole_of(shard));
+        if (takes) most = std::max(most, whole_of(shard) * group_.degree);
       });
     }
     return {arena.template take<Bf16>(MemoryKind::optimizer, most), {most}};
@@ -179,9 +194,10 @@ class MuonMemory {
       const Matrices matrices(measuring, ranges_of(of_rank, true), 0, offload, has_master);
       return static_cast<Index>(measuring.plan().peak);
     };
-    if (ranks_ == 1) return;
+    if (ranks_ == group_.degree) return;
     Index most = 0;
-    for (Index rank = 0; rank < ranks_; ++rank) most = std::max(most, bytes_of(rank));
+    for (Index rank = 0; rank < ranks_ / group_.degree; ++rank)
+      most = std::max(most, bytes_of(rank));
     const Index own = bytes_of(shards.front().begin / shards.front().weights.size());
     arena.template take<std::byte>(MemoryKind::optimizer, most - own);
   }
@@ -250,14 +266,21 @@ class MuonMemory {
                          "model's is trained; choose AdamW");
   }
 
-  static void add_matrices(const ParameterPlace& parameter, Flat& flat) {
-    require<ConfigError>(parameter.is_whole, "Muon needs whole matrices, but ranks share ",
-                         parameter.name, "; choose AdamW, or no TensorParallel");
+  void add_matrices(const ParameterPlace& parameter, Flat& flat) const {
+    const ParameterPart& part = parameter.part;
     Index offset = parameter.offset;
     Index rows = parameter.matrices.padding;
     for (Index repeat = 0; repeat < parameter.matrices.repeats; ++repeat) {
       for (const Index count : parameter.matrices.rows) {
-        if (count != 0) flat.matrices.push_back({offset, count, parameter.shape[1]});
+        if (count != 0) {
+          flat.matrices.push_back(
+              {.offset = offset,
+               .shape = part.whole_shape(Array<Index, 2>{count, parameter.shape[1]}),
+               .shard = flat.size,
+               .degree = group_.degree,
+               .parts = part.degree,
+               .divides_columns = part.divides_columns()});
+        }
         offset += count * parameter.shape[1];
         rows += count;
       }
@@ -265,6 +288,10 @@ class MuonMemory {
     require<UsageError>(rows == parameter.shape[0], "the matrices of ", parameter.name, " have ",
                         rows, " rows, but the parameter has ", parameter.shape[0],
                         "; set Parameter::matrices to all of them");
+    require<UsageError>(part.divides_columns() || part.groups == parameter.matrices.rows,
+                        "ranks must divide the rows of each matrix of ", parameter.name,
+                        ", but its groups of rows differ from its matrices; set Parameter::part "
+                        "and Parameter::matrices to the same rows");
   }
 };
 

@@ -223,13 +223,7 @@ struct DataParallel {
 
     void exchange_shards(TensorView<const std::byte, 2, D> rows,
                          TensorView<std::byte, 2, D> received, const Context<D>& context) override {
-      const auto span = this->timeline().communication("stages", "directions", nullptr, context);
-      const Index own = sharding_.rank;
-      const auto bytes = static_cast<std::size_t>(rows.extent(1));
-      copy_on_device(received.row(own), rows.row(own), bytes, context);
-      if (sharding_.ranks == 1) return;
-      ranks_->all_to_all({rows.data(), {rows.size()}}, {received.data(), {received.size()}},
-                         "directions of Muon", context);
+      this->exchange_between(*ranks_, rows, received, context);
     }
 
     void cast_weights(const ScalingTable<D>& scaling, bool records,

@@ -113,6 +113,18 @@ class StepCollectives : public ShardExchange<D> {
  protected:
   [[nodiscard]] Timeline<D>& timeline() const { return *timeline_; }
 
+  /// Implements `exchange_shards` for the ranks of a communicator.
+  void exchange_between(Communicator<D>& ranks, TensorView<const std::byte, 2, D> rows,
+                        TensorView<std::byte, 2, D> received, const Context<D>& context) const {
+    const auto span = timeline().communication("stages", "directions", nullptr, context);
+    const Index own = ranks.rank();
+    const auto bytes = static_cast<std::size_t>(rows.extent(1));
+    copy_on_device(received.row(own), rows.row(own), bytes, context);
+    if (ranks.size() == 1) return;
+    ranks.all_to_all({rows.data(), {rows.size()}}, {received.data(), {received.size()}},
+                     "directions of Muon", context);
+  }
+
  private:
   Timeline<D>* timeline_ = nullptr;
 };

@@ -78,6 +78,9 @@ struct GroupMemory {
 ///   group have the same bits there, so their scales do not change; shards of weights and of
 ///   activations use the scale of the whole tensor, as on one rank. The scaling state is therefore
 ///   the same on all ranks.
+/// - Optimizers exchange values between all ranks: ranks with the same position in their groups
+/// have
+///   shards of a flat buffer, and the ranks of a group have parts of its matrices.
 /// - Losses are the same on all ranks of a group, and count once. Each squared gradient also counts
 ///   once.
 /// @tparam Degree  ranks that share the layers
@@ -141,6 +144,11 @@ class WithTensorParallel final : public Base {
   void gradients_final(const Run& run, const Context<D>& context) override {
     if (!rehearses_) sum_whole_parameters(run, context);
     Base::gradients_final(run, context);
+  }
+
+  void exchange_shards(TensorView<const std::byte, 2, D> rows, TensorView<std::byte, 2, D> received,
+                       const Context<D>& context) override {
+    this->exchange_between(*all_, rows, received, context);
   }
 
   void maximum(TensorView<std::uint32_t, 1, D> amaxes, const Context<D>& context) override {

@@ -102,4 +102,27 @@ void muon_update_body(const MuonElements<W, G, M, Cpu>& elements, const MuonRate
   });
 }
 
+/// See collect_matrix.
+inline void collect_matrix_body(TensorView<const Bf16, 1, Cpu> rows, const ExchangedMatrix& place,
+                                TensorView<Bf16, 2, Cpu> matrix, const Context<Cpu>& context) {
+  parallel_for(place.shape[0], place.shape[1], context, [&](Index row) {
+    for (Index column = 0; column < place.shape[1]; ++column) {
+      matrix.row(row)[column] = rows.data()[place.place(row, column)];
+    }
+  });
+}
+
+/// See distribute_matrix.
+inline void distribute_matrix_body(TensorView<const Bf16, 2, Cpu> matrix,
+                                   const ExchangedMatrix& place, TensorView<Bf16, 1, Cpu> rows,
+                                   const Context<Cpu>& context) {
+  parallel_for(place.shape[0], place.shape[1], context, [&](Index row) {
+    for (Index column = 0; column < place.shape[1]; ++column) {
+      for (Index copy = 0; copy < place.degree / place.parts; ++copy) {
+        rows.data()[place.place(row, column, copy)] = matrix.row(row)[column];
+      }
+    }
+  });
+}
+
 }  // namespace octavo::detail

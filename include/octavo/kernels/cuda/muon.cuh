@@ -97,6 +97,26 @@ OCTAVO_KERNEL void __launch_bounds__(elementwise_threads)
   }
 }
 
+/// Copies a matrix from or to the rows of all ranks. Each thread copies one `Run`.
+/// @tparam Collects  whether it copies to the matrix
+template <bool Collects, class Run>
+OCTAVO_KERNEL void __launch_bounds__(elementwise_threads)
+    exchanged_matrix_kernel(const Run* from, const ExchangedMatrix place, Run* to) {
+  constexpr Index width = sizeof(Run) / sizeof(Bf16);
+  const Index runs = place.shape[1] / width;
+  const Index i = global_thread();
+  if (i >= place.shape[0] * runs) return;
+  const Index row = i / runs;
+  const Index column = i % runs * width;
+  if constexpr (Collects) {
+    to[i] = from[place.place(row, column) / width];
+  } else {
+    for (Index copy = 0; copy < place.degree / place.parts; ++copy) {
+      to[place.place(row, column, copy) / width] = from[i];
+    }
+  }
+}
+
 /// Launches a kernel with a thread for each group of `size` elements.
 template <class Kernel, class... Arguments>
 void launch_runs(const char* name, Kernel kernel, Index size, const Context<Cuda>& context,
@@ -146,6 +166,39 @@ void muon_update_body(const MuonElements<W, G, M, Cuda>& elements, const MuonRat
     start(vectors ? muon_update_kernel<true, true, W, G, M>
                   : muon_update_kernel<false, true, W, G, M>);
   }
+}
+
+/// Calls `exchanged_matrix_kernel`.
+template <bool Collects>
+void copy_exchanged_matrix(const char* name, const Bf16* from, const ExchangedMatrix& place,
+                           Bf16* to, const Context<Cuda>& context) {
+  const auto start = [&]<class Run>(const Run* first, Run* target) {
+    constexpr Index width = sizeof(Run) / sizeof(Bf16);
+    launch(name, exchanged_matrix_kernel<Collects, Run>,
+           ceil_divide(place.shape[0] * (place.shape[1] / width), elementwise_threads),
+           elementwise_threads, 0, context, first, place, target);
+  };
+  constexpr Index width = sizeof(uint4) / sizeof(Bf16);
+  const bool whole_runs =
+      place.offset % width == 0 && place.shard % width == 0 && place.part()[1] % width == 0;
+  if (whole_runs && rows_are_vectors(0, from, to)) {
+    start(reinterpret_cast<const uint4*>(from), reinterpret_cast<uint4*>(to));
+  } else {
+    start(from, to);
+  }
+}
+
+/// See collect_matrix.
+inline void collect_matrix_body(TensorView<const Bf16, 1, Cuda> rows, const ExchangedMatrix& place,
+                                TensorView<Bf16, 2, Cuda> matrix, const Context<Cuda>& context) {
+  copy_exchanged_matrix<true>("collect_matrix", rows.data(), place, matrix.data(), context);
+}
+
+/// See distribute_matrix.
+inline void distribute_matrix_body(TensorView<const Bf16, 2, Cuda> matrix,
+                                   const ExchangedMatrix& place, TensorView<Bf16, 1, Cuda> rows,
+                                   const Context<Cuda>& context) {
+  copy_exchanged_matrix<false>("distribute_matrix", matrix.data(), place, rows.data(), context);
 }
 
 }  // namespace octavo::detail
