@@ -62,16 +62,38 @@ def compile_with_nvcc(path):
 
 @check
 def compile_fail():
-    """Programs in tests/compile_fail fail with one error and the expected texts; controls compile."""
+    """Programs in tests/compile_fail fail with the expected texts; each compilation ends at its first error."""
+    return compile_fail_faults(case_fault)
+
+
+@nightly
+def compile_fail_long():
+    """They fail with one error each, and their controls compile."""
+    return compile_fail_faults(whole_case_fault, controls=True)
+
+
+def compile_fail_faults(fault_of_case, controls=False):
+    """Calls a function on each path, case and list of expected texts; CONTROL is a case without texts."""
     programs = sources(["tests/compile_fail"], {".cpp", ".cu"})
     if not shutil.which("nvcc"):
         say("compile-fail: nvcc is not installed: only the .cpp were compiled")
         programs = [path for path in programs if path.suffix == ".cpp"]
+    cases = []
+    for path in programs:
+        expected = {}  # by case; "" is the file as it is
+        for case, text in re.findall(r"^// expect(?: (\w+))?: (.+?)\s*$", path.read_text(), re.MULTILINE):
+            expected.setdefault(case, []).append(text)
+        if fault := expectation_fault(path.read_text(), expected):
+            return [f"{name_of(path)}: {fault}"]
+        cases += [(path, case, texts) for case, texts in expected.items()]
+        if controls:
+            cases.append((path, "CONTROL", []))
     header = "octavo/octavo.hpp"
     if any(f"#include <{header}>" in path.read_text() for path in programs):
         if fault := precompile(header):
             return [fault]
-    return each(compile_fail_fault, programs)
+    # nvcc takes longest.
+    return each(lambda case: fault_of_case(*case), sorted(cases, key=lambda case: case[0].suffix != ".cu"))
 
 
 def precompile(header):
@@ -85,32 +107,42 @@ def precompile(header):
                     + ["-xc++-header", source, "-o", result])
 
 
-def compile_fail_fault(path):
-    expected = {}  # by case; "" is the file as it is
-    source = path.read_text()
-    for case, text in re.findall(r"^// expect(?: (\w+))?: (.+?)\s*$", source, re.MULTILINE):
-        expected.setdefault(case, []).append(text)
-    if not expected:
-        return f"{name_of(path)}: no line '// expect: TEXT'"
-    if fault := expectation_fault(source, expected):
-        return f"{name_of(path)}: {fault}"
-    for case, texts in expected.items():
-        name = f"{name_of(path)} {case}".rstrip()
-        status, output = run(compile_fail_command(path, case))
-        if status == 0:
-            return f"{name}: compiles, but must not"
-        if absent := [text for text in texts if text not in output]:
-            return f"{name}: the error lacks {absent}\n{output}"
-        wanted = re.search(r"^// errors: (\d+)", source, re.MULTILINE)
-        wanted = int(wanted.group(1)) if wanted else 1
-        if path.suffix == ".cpp" and (errors := output.count(" error: ")) != wanted:
-            return f"{name}: {errors} errors instead of {wanted}\n{output}"
-    return fault_of(f"{name_of(path)}: the control must compile",
-                    compile_fail_command(path, "CONTROL"))
+def case_fault(path, case, texts):
+    """Why a program does not fail with the expected texts. Later lines are compiled for only if the first
+    error lacks a text, which may be in a note that follows it."""
+    if path.suffix == ".cpp" and not failure_fault(path, case, texts, ["-Wfatal-errors"])[0]:
+        return None
+    return failure_fault(path, case, texts)[0]
+
+
+def whole_case_fault(path, case, texts):
+    """The same, and why it has more than one error; why a control does not compile."""
+    if case == "CONTROL":
+        return fault_of(f"{name_of(path)}: the control must compile", compile_fail_command(path, case))
+    fault, output = failure_fault(path, case, texts)
+    wanted = re.search(r"^// errors: (\d+)", path.read_text(), re.MULTILINE)
+    wanted = int(wanted.group(1)) if wanted else 1
+    if not fault and path.suffix == ".cpp" and (errors := output.count(" error: ")) != wanted:
+        fault = f"{name_of(path)} {case}: {errors} errors instead of {wanted}\n{output}"
+    return fault
+
+
+def failure_fault(path, case, texts, flags=()):
+    """Why a program does not fail with these texts, and the compiler's output."""
+    name = f"{name_of(path)} {case}".rstrip()
+    compiler, *arguments = compile_fail_command(path, case)
+    status, output = run([compiler, *flags, *arguments])
+    if status == 0:
+        return f"{name}: compiles, but must not", output
+    if absent := [text for text in texts if text not in output]:
+        return f"{name}: the error lacks {absent}\n{output}", output
+    return None, output
 
 
 def expectation_fault(source, expected):
-    """Why an expectation would be ignored, for example because two lines were joined."""
+    """Why an expectation is missing or would be ignored, for example because two lines were joined."""
+    if not expected:
+        return "no line '// expect: TEXT'"
     for number, line in enumerate(source.splitlines(), 1):
         for found in re.finditer(r"\bexpect(?: \w+)?:", line):
             if line[:found.start()] != "// ":
@@ -128,7 +160,7 @@ def compile_fail_command(path, case):
     define = [f"-DOCTAVO_COMPILE_FAIL_{case}"] if case else []
     if path.suffix == ".cpp":
         return [*GCC[:1], f"-I{PRECOMPILED}", "-Winvalid-pch", *GCC[1:], *define, path]
-    result = WORK / "compile_fail" / f"{path.stem}.o"
+    result = WORK / "compile_fail" / f"{path.stem}.{case}.o"
     result.parent.mkdir(parents=True, exist_ok=True)
     flags = re.search(r"^// nvcc: (.+)$", path.read_text(), re.MULTILINE)
     gpu = flags.group(1).split() if flags and case != "CONTROL" else [SM_90A]

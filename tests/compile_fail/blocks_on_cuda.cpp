@@ -1,7 +1,8 @@
 // expect: Linear: the Cuda device does not multiply the blocks of this scaling
 // expect: wrap the precision in AllowFallback
-#include <octavo/gemm/cuda/limits.hpp>
 #include <octavo/octavo.hpp>
+
+#include <octavo/gemm/cuda/limits.hpp>
 
 using namespace octavo;
 

@@ -1,8 +1,9 @@
 // expect: Linear: the Cuda device does not multiply the blocks of this scaling
 // expect BF16: Emulated: its argument must be a precision that quantises
 // expect NESTED: without AllowFallback or another Emulated
-#include <octavo/gemm/cuda/limits.hpp>
 #include <octavo/octavo.hpp>
+
+#include <octavo/gemm/cuda/limits.hpp>
 
 using namespace octavo;
 

@@ -6,7 +6,7 @@
 // expect OWN_SCALING_128: Linear: the input and output features must be multiples of the
 // expect OWN_SCALING_32: Linear: the input and output features must be multiples of the
 // expect BLOCKS: its scaling's shape_multiple and the columns of its scaling's blocks
-#include <octavo/layers/linear.hpp>
+#include <octavo/octavo.hpp>
 
 using namespace octavo;
 

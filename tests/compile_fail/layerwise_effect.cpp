@@ -5,7 +5,7 @@
 // expect BASE_BEHIND_ROLES: Layerwise: no linear layer would run in the base precision
 // expect BASE_BEHIND_HEAD: Layerwise: no linear layer would run in the base precision
 // expect COVERED_ROLE: Layerwise: For<role, P> would have no effect in any block
-#include <octavo/precision/precision.hpp>
+#include <octavo/octavo.hpp>
 
 using namespace octavo;
 

@@ -10,7 +10,7 @@
 // expect ATTENTION_OF_POLICY: Layerwise: the argument of ForAttention must be Fp8Forward
 // expect NESTED: a model also accepts Layerwise<...> of these, which does not nest
 // expect FALLBACK_TWICE: AllowFallback: it cannot be nested
-#include <octavo/precision/precision.hpp>
+#include <octavo/octavo.hpp>
 
 using namespace octavo;
 

@@ -2,7 +2,7 @@
 // expect UNKNOWN: MissingRole<'g', 'a', 't', 'e'>
 // expect OF_BLOCK: the block has no linear layer of this role, whose characters are the template
 // expect OF_BLOCK: MissingRole<'m', 'i', 'x'>
-#include <octavo/precision/precision.hpp>
+#include <octavo/octavo.hpp>
 
 using namespace octavo;
 

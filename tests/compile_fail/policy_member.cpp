@@ -11,7 +11,7 @@
 // expect MIXED_SCALING: InputGranularity and WeightGranularity are incompatible
 // expect ODD_FORWARD: must be E4M3; add `using ForwardFormat = E4M3;`
 // expect ODD_BACKWARD: must be E4M3 or E5M2; add `using BackwardFormat = E5M2;`
-#include <octavo/layers/linear.hpp>
+#include <octavo/octavo.hpp>
 
 using namespace octavo;
 

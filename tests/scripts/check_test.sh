@@ -98,6 +98,14 @@ refuses compile-fail "a mistake without expectation" \
 sed -e '2a // expect THREE: two is wrong' "$scratch/good" >"$program"
 refuses compile-fail "an expectation without mistake" \
   "'expect THREE' has no OCTAVO_COMPILE_FAIL_THREE"
+sed -e 's/is wrong$/is right/' -e '1,2s/right$/wrong/' "$scratch/good" >"$program"
+refuses compile-fail "another message" "the error lacks ['one is wrong']"
+# A text after the first error is found; a second error and a control that fails are for the night.
+printf '%s\n' '// expect: is no member of nothing' 'struct Own { int member; };' 'Own own{"", 1};' \
+  '#if !defined(OCTAVO_COMPILE_FAIL_CONTROL)' '#error is no member of nothing' '#endif' >"$program"
+accepts compile-fail "two errors, the second the expected one"
+refuses compile-fail-long "two errors" "errors instead of 1"
+refuses compile-fail-long "a control that fails" "program.cpp: the control must compile"
 
 printf '%s\n' 'namespace octavo OCTAVO_ABI {' '}  // namespace octavo' \
   'namespace octavo OCTAVO_ABI::detail {' '}' >"$header"
