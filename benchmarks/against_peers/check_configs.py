@@ -4,6 +4,7 @@ Transformers creates each model on its meta device; Octavo must name the same te
 shapes. The configuration that Octavo writes must be read by transformers with the same settings and
 tensors.
 """
+import dataclasses
 import json
 import random
 import shutil
@@ -16,17 +17,39 @@ import support
 CONFIGURATIONS = 200
 
 
-def llama_shape(rng):
-    head_dim, kv_heads = 2 * rng.randint(1, 64), rng.randint(1, 8)
-    heads = kv_heads * rng.randint(1, 8)
-    settings = {"num_hidden_layers": rng.randint(1, 6), "num_attention_heads": heads,
-                "num_key_value_heads": kv_heads, "intermediate_size": rng.randint(1, 2000),
-                "vocab_size": rng.randint(10, 5000), "rms_norm_eps": rng.choice([1e-5, 1e-6, 1e-8, 3e-4]),
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """The largest sizes of random models, and lengths in tokens."""
+    layers: int = 6
+    half_head_dim: int = 64
+    kv_heads: int = 8
+    group: int = 8
+    width: int = 40
+    ffn: int = 2000
+    vocabulary: int = 5000
+    positions: int = 3000
+    windows: tuple = (64, 4096)
+    trained: tuple = (4096, 32768)
+    has_other_ffn: bool = True  # a GPT-2 whose MLP is not 4 times as wide as the model
+
+
+LARGE = Sizes()
+# Models that a program is compiled for, and whose windows and lengths matter in short sequences.
+SMALL = Sizes(layers=3, half_head_dim=10, kv_heads=3, group=3, width=10, ffn=100, vocabulary=200, positions=60,
+              windows=(2, 5, 13), trained=(8, 16, 32), has_other_ffn=False)
+
+
+def llama_shape(rng, sizes):
+    head_dim, kv_heads = 2 * rng.randint(1, sizes.half_head_dim), rng.randint(1, sizes.kv_heads)
+    heads = kv_heads * rng.randint(1, sizes.group)
+    settings = {"num_hidden_layers": rng.randint(1, sizes.layers), "num_attention_heads": heads,
+                "num_key_value_heads": kv_heads, "intermediate_size": rng.randint(1, sizes.ffn),
+                "vocab_size": rng.randint(10, sizes.vocabulary), "rms_norm_eps": rng.choice([1e-5, 1e-6, 1e-8, 3e-4]),
                 "max_position_embeddings": rng.randint(8, 200000),
                 "tie_word_embeddings": rng.random() < 0.5, "bos_token_id": rng.choice([None, 1]),
                 "eos_token_id": rng.choice([None, 2, [3, 4]])}
     if rng.random() < 0.5:
-        settings |= {"head_dim": head_dim, "hidden_size": heads * rng.randint(1, 40)}
+        settings |= {"head_dim": head_dim, "hidden_size": heads * rng.randint(1, sizes.width)}
     else:
         settings |= {"head_dim": head_dim, "hidden_size": heads * head_dim}
     rope = {"rope_type": "default", "rope_theta": rng.choice([1e4, 5e5, 1e6, 123456.7])}
@@ -35,49 +58,56 @@ def llama_shape(rng):
         rope |= {"rope_type": "linear", "factor": rng.choice([2.0, 3.7])}
     elif kind < 0.4:
         rope |= {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-                 "original_max_position_embeddings": 8192}
+                 "original_max_position_embeddings": rng.choice([*sizes.trained, 8192])}
     elif kind < 0.6:
         rope |= {"rope_type": "yarn", "factor": rng.choice([4.0, 32.0]),
-                 "original_max_position_embeddings": rng.choice([4096, 32768])}
+                 "original_max_position_embeddings": rng.choice(sizes.trained)}
+    elif kind < 0.75 and head_dim > 2:  # for which transformers divides by 0
+        rope |= {"rope_type": "dynamic", "factor": rng.choice([2.0, 3.7])}
+        settings["max_position_embeddings"] = rng.choice(sizes.trained)
     settings["rope_parameters"] = rope
     return settings
 
 
-def llama(rng):
-    return transformers.LlamaConfig(**llama_shape(rng)), transformers.LlamaForCausalLM
+def llama(rng, sizes=LARGE):
+    return transformers.LlamaConfig(**llama_shape(rng, sizes)), transformers.LlamaForCausalLM
 
 
-def mistral(rng):
-    return (transformers.MistralConfig(**llama_shape(rng), sliding_window=rng.choice([None, 64, 4096])),
+def mistral(rng, sizes=LARGE):
+    return (transformers.MistralConfig(**llama_shape(rng, sizes), sliding_window=rng.choice([None, *sizes.windows])),
             transformers.MistralForCausalLM)
 
 
-def windows(rng, settings):
+def windows(rng, settings, sizes):
     if rng.random() < 0.4:
-        return {"use_sliding_window": True, "sliding_window": rng.choice([16, 4096]),
+        return {"use_sliding_window": True, "sliding_window": rng.choice(sizes.windows),
                 "max_window_layers": rng.randint(0, settings["num_hidden_layers"] + 2)}
     return {}
 
 
-def qwen2(rng):
-    settings = llama_shape(rng)
+def qwen2(rng, sizes=LARGE):
+    settings = llama_shape(rng, sizes)
     settings["hidden_size"] = settings["num_attention_heads"] * settings.pop("head_dim")
-    return transformers.Qwen2Config(**settings, **windows(rng, settings)), transformers.Qwen2ForCausalLM
+    return transformers.Qwen2Config(**settings, **windows(rng, settings, sizes)), transformers.Qwen2ForCausalLM
 
 
-def qwen3(rng):
-    settings = llama_shape(rng)
-    return transformers.Qwen3Config(**settings, **windows(rng, settings)), transformers.Qwen3ForCausalLM
+def qwen3(rng, sizes=LARGE):
+    settings = llama_shape(rng, sizes)
+    return transformers.Qwen3Config(**settings, **windows(rng, settings, sizes)), transformers.Qwen3ForCausalLM
 
 
-def gpt2(rng):
-    heads = rng.randint(1, 12)
+def gpt2(rng, sizes=LARGE):
+    heads = rng.randint(1, sizes.kv_heads + 4)
     config = transformers.GPT2Config(
-        n_layer=rng.randint(1, 6), n_head=heads, n_embd=heads * 2 * rng.randint(1, 64),
-        n_positions=rng.randint(8, 3000), vocab_size=rng.randint(10, 5000),
-        n_inner=rng.choice([None, rng.randint(1, 2000)]), layer_norm_epsilon=rng.choice([1e-5, 1e-6]),
+        n_layer=rng.randint(1, sizes.layers), n_head=heads, n_embd=heads * 2 * rng.randint(1, sizes.half_head_dim),
+        n_positions=rng.randint(8, sizes.positions), vocab_size=rng.randint(10, sizes.vocabulary),
+        n_inner=rng.choice([None, rng.randint(1, sizes.ffn)]) if sizes.has_other_ffn else None,
+        layer_norm_epsilon=rng.choice([1e-5, 1e-6]),
         bos_token_id=rng.choice([None, 0]), eos_token_id=rng.choice([None, 1]))
     return config, transformers.GPT2LMHeadModel
+
+
+FAMILIES = (llama, mistral, qwen2, qwen3, gpt2)
 
 
 def tensors(config, kind):
@@ -138,9 +168,9 @@ def check(report, programs, work):
     transformers.logging.set_verbosity_error()
     rng = random.Random(11)
     shutil.rmtree(work, ignore_errors=True)
-    for family in (llama, mistral, qwen2, qwen3, gpt2):
+    for family in FAMILIES:
         cases = []
-        for i in range(CONFIGURATIONS // 5):
+        for i in range(CONFIGURATIONS // len(FAMILIES)):
             config, kind = family(rng)
             folder = work / family.__name__ / str(i)
             (folder / "written").mkdir(parents=True)
