@@ -1,9 +1,10 @@
 /// @file
 /// Copies of boxes of a matrix to shared memory by the tensor memory accelerator of GPUs from 9.0
-/// on, and the barriers that count their bytes. Source: PTX ISA 9.0, sections on
-/// cp.async.bulk.tensor and mbarrier; CUDA driver API, cuTensorMapEncodeTiled.
+/// on. Source: PTX ISA 9.0, section on cp.async.bulk.tensor; CUDA driver API,
+/// cuTensorMapEncodeTiled.
 #pragma once
 
+#include <octavo/kernels/cuda/copy_barrier.cuh>
 #include <octavo/kernels/cuda/tensor_core.cuh>
 
 #include <cuda.h>
@@ -42,33 +43,6 @@ inline CUtensorMap describe_boxes(const char* name, const void* data, int bytes_
   return map;
 }
 
-/// A barrier in shared memory that counts arrivals and the bytes of copies.
-struct CopyBarrier {
-  std::uint32_t address;
-
-  __device__ void initialize(int arrivals) const {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address), "r"(arrivals)
-                 : "memory");
-  }
-  __device__ void arrive() const {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address) : "memory");
-  }
-  /// Arrives, and lets the phase end only after this many bytes have been copied.
-  __device__ void arrive_and_expect(int bytes) const {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address), "r"(bytes)
-                 : "memory");
-  }
-  /// Waits until the phase of this parity has ended.
-  __device__ void wait(std::uint32_t parity) const {
-    asm volatile(
-        "{\n.reg .pred p;\nagain:\n"
-        "mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
-        "@p bra done;\nbra again;\ndone:\n}\n" ::"r"(address),
-        "r"(parity)
-        : "memory");
-  }
-};
-
 /// Starts copying a box. One thread calls it.
 __device__ inline void copy_box(std::uint32_t target, const CUtensorMap& map, Index column,
                                 Index row, CopyBarrier barrier) {
@@ -76,6 +50,19 @@ __device__ inline void copy_box(std::uint32_t target, const CUtensorMap& map, In
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
       "[%1, {%2, %3}], [%4];" ::"r"(target),
       "l"(&map), "r"(static_cast<int>(column)), "r"(static_cast<int>(row)), "r"(barrier.address)
+      : "memory");
+}
+
+/// Starts copying a box to both blocks of a cluster of two, to the same addresses, where the
+/// barrier of each counts the bytes. One thread calls it.
+__device__ inline void copy_box_to_both(std::uint32_t target, const CUtensorMap& map, Index column,
+                                        Index row, CopyBarrier barrier) {
+  constexpr std::uint16_t both = 3;
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(target),
+      "l"(&map), "r"(static_cast<int>(column)), "r"(static_cast<int>(row)), "r"(barrier.address),
+      "h"(both)
       : "memory");
 }
 

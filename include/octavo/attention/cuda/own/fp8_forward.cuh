@@ -3,6 +3,7 @@
 #pragma once
 
 #include <octavo/attention/cuda/own/fp8_cast.cuh>
+#include <octavo/kernels/cuda/copy_barrier.cuh>
 
 #include <cmath>
 #include <numbers>
@@ -92,11 +93,11 @@ __device__ __forceinline__ void fp8_attention_forward_block(Fp8Operands<columns>
   constexpr int warps = Tiles::threads / 32;
   __shared__ std::uint64_t barriers[2 * Tiles::stages + 1];
   const auto barrier = [&](int number) {
-    return TileBarrier{shared_address(barriers) + static_cast<std::uint32_t>(8 * number)};
+    return CopyBarrier{shared_address(barriers) + static_cast<std::uint32_t>(8 * number)};
   };
   const auto filled = [&](int step) { return barrier(step % Tiles::stages); };
   const auto emptied = [&](int step) { return barrier(Tiles::stages + step % Tiles::stages); };
-  const TileBarrier queries_filled = barrier(2 * Tiles::stages);
+  const CopyBarrier queries_filled = barrier(2 * Tiles::stages);
   const int tokens = geometry.tokens;
   const Tiles tiles;
   const ThreadPlace<rows_a_tile> place;
@@ -138,8 +139,7 @@ __device__ __forceinline__ void fp8_attention_forward_block(Fp8Operands<columns>
       emptied(i).initialize(warps);
     }
     queries_filled.initialize(1);
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    CopyBarrier::publish();
   }
   __syncthreads();
   if (copies) {

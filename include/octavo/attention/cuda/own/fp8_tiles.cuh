@@ -1,6 +1,6 @@
 /// @file
-/// Tiles of FP8 in shared memory, bulk copies to them, and the products of the FP8 forward of
-/// attention. Source: PTX ISA 9.0, sections on wgmma.mma_async, mbarrier and cp.async.bulk.
+/// Tiles of FP8 in shared memory, and the products of the FP8 forward of attention. Source: PTX ISA
+/// 9.0, section on wgmma.mma_async.
 #pragma once
 
 #include <octavo/attention/fp8.hpp>
@@ -70,43 +70,6 @@ __device__ Fragment to_fp8_fragment(const Accumulator<n>& sums, int k) {
   return {{pack_e4m3(v[0], v[1], v[4], v[5]), pack_e4m3(v[2], v[3], v[6], v[7]),
            pack_e4m3(v[8], v[9], v[12], v[13]), pack_e4m3(v[10], v[11], v[14], v[15])}};
 }
-
-/// A barrier in shared memory that counts arrivals and copied bytes.
-struct TileBarrier {
-  std::uint32_t address;
-
-  __device__ void initialize(int arrivals) const {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address), "r"(arrivals)
-                 : "memory");
-  }
-  __device__ void arrive() const {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address) : "memory");
-  }
-  __device__ void arrive_and_expect(int bytes) const {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address), "r"(bytes)
-                 : "memory");
-  }
-  /// Waits for the end of the barrier's phase number `phase`.
-  __device__ void wait(int phase) const {
-    asm volatile(
-        "{\n.reg .pred p;\n"
-        "OCTAVO_WAIT:\n"
-        "mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
-        "@p bra OCTAVO_DONE;\n"
-        "bra OCTAVO_WAIT;\n"
-        "OCTAVO_DONE:\n}\n" ::"r"(address),
-        "r"(phase % 2)
-        : "memory");
-  }
-  /// Starts a copy from global memory whose bytes this barrier counts.
-  __device__ void copy(std::uint32_t target, const void* source, int bytes) const {
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-            "r"(target),
-        "l"(__cvta_generic_to_global(source)), "r"(bytes), "r"(address)
-        : "memory");
-  }
-};
 
 // clang-format off
 #define OCTAVO_SUMS_32                                                                     \
