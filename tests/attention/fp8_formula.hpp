@@ -5,7 +5,9 @@
 #include "attention/formula.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <vector>
 
 namespace octavo::attention_formula {
@@ -19,13 +21,63 @@ inline double rounded_to_e4m3(double value) {
   return std::clamp(std::nearbyint(value / unit) * unit, -448.0, 448.0);
 }
 
+/// A value of E4M3.
+struct Fp8Value {
+  std::int64_t steps;  ///< in multiples of 2^-9
+  int exponent;        ///< -6 for 0 and subnormal values
+};
+
+/// How the products of a score are added.
+enum class Fp8Sums {
+  exact,
+  /// As Hopper's tensor cores do: 32 products and the sum so far lose the bits below 2^-13 of the
+  /// largest power of two among them, and then the new sum below 2^-13 of its own. Source:
+  /// DeepSeek-V3, arXiv 2412.19437, section 3.5.2.
+  hopper
+};
+
+/// Returns the sum of products of E4M3 values.
+inline double fp8_dot(const Fp8Value* a, const Fp8Value* b, Index count, Fp8Sums sums) {
+  constexpr int bits = 18;  // integers are multiples of 2^-18
+  std::int64_t sum = 0;
+  const auto truncated = [](std::int64_t value, int exponent) {
+    const int unit = exponent - 13 + bits;
+    if (unit <= 0) return value;
+    const std::int64_t kept = std::abs(value) >> unit << unit;
+    return value < 0 ? -kept : kept;
+  };
+  const auto exponent_of = [](std::int64_t value) {
+    return static_cast<int>(std::bit_width(static_cast<std::uint64_t>(std::abs(value)))) - 1 - bits;
+  };
+  for (Index first = 0; first < count; first += 32) {
+    const Index end = std::min(first + 32, count);
+    int largest = sum == 0 ? -12 : exponent_of(sum);
+    for (Index i = first; i < end; ++i) largest = std::max(largest, a[i].exponent + b[i].exponent);
+    const bool cuts = sums == Fp8Sums::hopper;
+    if (cuts) sum = truncated(sum, largest);
+    for (Index i = first; i < end; ++i) {
+      const std::int64_t product = a[i].steps * b[i].steps;
+      sum += cuts ? truncated(product, largest) : product;
+    }
+    if (cuts && sum != 0) sum = truncated(sum, exponent_of(sum));
+  }
+  return std::ldexp(static_cast<double>(sum), -bits);
+}
+
 /// Queries, keys and values as the FP8 forward reads them: for each head, 128 tokens of a sequence
 /// share the power of two that brings the largest magnitude to between 224 and 448.
+struct Fp8Values {
+  std::vector<Fp8Value> scaled;
+  std::vector<double> units;   ///< the inverse of the scale of each value
+  std::vector<double> values;  ///< multiplied by it
+};
+
 template <class T>
-std::vector<double> fp8_values(const AttentionShape& shape, const std::vector<T>& qkv) {
+Fp8Values fp8_values(const AttentionShape& shape, const std::vector<T>& qkv) {
   const Index columns = shape.heads.columns();
   const Index dim = shape.heads.head_dim;
-  std::vector<double> result(qkv.size());
+  Fp8Values result{std::vector<Fp8Value>(qkv.size()), std::vector<double>(qkv.size()),
+                   std::vector<double>(qkv.size())};
   for (Index s = 0; s < shape.sequences; ++s) {
     for (Index first = 0; first < shape.tokens; first += 128) {
       const Index end = std::min(first + 128, shape.tokens);
@@ -44,7 +96,11 @@ std::vector<double> fp8_values(const AttentionShape& shape, const std::vector<T>
         const double scale = amax == 0 ? 1 : std::exp2(std::floor(std::log2(448 / amax)));
         for_each([&](std::size_t i) {
           const auto value = static_cast<double>(static_cast<float>(qkv[i]));
-          result[i] = rounded_to_e4m3(value * scale) / scale;
+          const double rounded = rounded_to_e4m3(value * scale);
+          const int exponent = rounded == 0 ? -6 : std::max(std::ilogb(rounded), -6);
+          result.scaled[i] = {std::llround(std::ldexp(rounded, 9)), exponent};
+          result.units[i] = 1 / scale;
+          result.values[i] = rounded / scale;
         });
       }
     }
@@ -55,14 +111,15 @@ std::vector<double> fp8_values(const AttentionShape& shape, const std::vector<T>
 /// Output and log-sum-exp of the FP8 forward. Probabilities, relative to the power of two at or
 /// above the largest, are rounded to E4M3 after multiplication by 2^8; their sum is not rounded.
 /// @param begins  see formula
+/// @param sums    how the products of a score are added
 template <class T>
 References fp8_formula(const AttentionShape& shape, const Inputs<T>& inputs,
-                       const std::vector<Index>& begins = {}) {
+                       const std::vector<Index>& begins = {}, Fp8Sums sums = Fp8Sums::exact) {
   const auto [heads, kv_heads, dim] = shape.heads;
   const Index columns = shape.heads.columns();
   const double scale = shape.options.scale > 0.0f ? static_cast<double>(shape.options.scale)
                                                   : 1.0 / std::sqrt(static_cast<double>(dim));
-  const std::vector<double> qkv = fp8_values(shape, inputs.qkv);
+  const Fp8Values qkv = fp8_values(shape, inputs.qkv);
   References result{Reference(shape.rows() * heads * dim), Reference(0),
                     Reference(shape.rows() * heads)};
   std::vector<double> scores(at(shape.tokens));
@@ -80,11 +137,10 @@ References fp8_formula(const AttentionShape& shape, const Inputs<T>& inputs,
         };
         double largest = -INFINITY;
         for (Index u = begin; u <= t; ++u) {
-          double score = 0;
-          for (Index c = 0; c < dim; ++c) {
-            score += qkv[at(row * columns + head * dim + c)] * qkv[at(key(u) + c)];
-          }
-          scores[at(u)] = score * scale / std::log(2.0);
+          const std::size_t query = at(row * columns + head * dim);
+          const std::size_t keys = at(key(u));
+          const double score = fp8_dot(&qkv.scaled[query], &qkv.scaled[keys], dim, sums);
+          scores[at(u)] = score * qkv.units[query] * qkv.units[keys] * scale / std::log(2.0);
           largest = std::max(largest, scores[at(u)]);
         }
         const double base = std::ceil(largest) - 8;
@@ -93,7 +149,7 @@ References fp8_formula(const AttentionShape& shape, const Inputs<T>& inputs,
         for (Index u = begin; u <= t; ++u) {
           const double p = rounded_to_e4m3(std::exp2(scores[at(u)] - base)) / sum;
           for (Index c = 0; c < dim; ++c) {
-            const double v = p * qkv[at(key(u) + kv_heads * dim + c)];
+            const double v = p * qkv.values[at(key(u) + kv_heads * dim + c)];
             result.output.add((row * heads + head) * dim + c, v, std::abs(v));
           }
         }
@@ -107,10 +163,11 @@ References fp8_formula(const AttentionShape& shape, const Inputs<T>& inputs,
   return result;
 }
 
-/// BF16 rounds the output once. A probability at the middle of two E4M3 values may round to either,
-/// which moves its term by 2^-3 of itself. Few do, so the norm of all errors is that of BF16.
-constexpr Tolerance fp8_tolerance{0x1.04p-8, 0x1p-3, 0x1p-7};
-/// Tensor cores keep 14 bits of the sums of FP8 products, relative to their largest term.
-constexpr Tolerance fp8_log_sum_exp_tolerance{0x1p-9, 0x1p-9, 0x1p-11};
+/// BF16 rounds the output once, by at most 2^-8 of a value and therefore of the norm. A probability
+/// at the middle of two E4M3 values may round to either, which moves its term by 2^-3 of itself.
+/// Few do if the scores are those of the formula. Tensor cores truncate the 32 products of
+/// probabilities with values as well, by up to 2^-13 of the largest: together, less than 2^-10 of
+/// the norm.
+constexpr Tolerance fp8_tolerance{0x1.04p-8, 0x1p-3, 0x1.4p-8};
 
 }  // namespace octavo::attention_formula
