@@ -8,6 +8,8 @@
 #include <octavo/attention/cuda/own/key_gradient.cuh>
 #include <octavo/attention/cuda/own/query_gradient.cuh>
 
+#include <algorithm>
+
 namespace octavo OCTAVO_ABI {
 namespace detail {
 
@@ -92,8 +94,9 @@ inline void fp8_attention_forward(const AttentionShape& shape, TensorView<const 
     launch_attention(attention_cast_kernel<columns>, fp8_cast_threads, 0,
                      (shape.heads.heads + 2 * shape.heads.kv_heads) * shape.sequences, tiles,
                      context, qkv.data(), operands, geometry);
+    const Index works = shape.heads.heads * shape.sequences * tiles;
     launch_attention(fp8_attention_forward_kernel<columns, decltype(bounded)::value>,
-                     Tiles::threads, Tiles::bytes, shape.heads.heads * shape.sequences, tiles,
+                     Tiles::threads, Tiles::bytes, std::min(works, multiprocessor_count()), 1,
                      context, operands, output.data(), log_sum_exp.data(), geometry);
   };
   const auto with_columns = [&](auto bounded) {

@@ -23,6 +23,12 @@ __device__ void pin(Registers (&registers)[count]) {
   for (int i = 0; i < count; ++i) pin(registers[i]);
 }
 
+/// Lets the compiler compute this value, which is not negative, before it waits for products: it
+/// would otherwise move the wait forward, but does not move it across branches.
+__device__ inline void compute_before_wait(float value) {
+  if (value < 0.0f) __nanosleep(0);
+}
+
 #define OCTAVO_ACCUMULATOR_TEXT                                                            \
   "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, " \
   "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "

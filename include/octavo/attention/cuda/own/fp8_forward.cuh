@@ -14,7 +14,9 @@ namespace octavo OCTAVO_ABI::detail {
 template <int columns>
 struct Fp8ForwardTiles {
   static constexpr int rows = fp8_tile_rows;
-  static constexpr int threads = attention_threads(rows);
+  /// Threads that multiply, and then those of which one copies.
+  static constexpr int consumers = attention_threads(rows);
+  static constexpr int threads = consumers + warpgroup_threads;
   static constexpr int stages = 5;
   using Rows = Fp8Tile<rows, columns>;
   using Columns = Fp8Tile<columns, rows>;
@@ -78,186 +80,277 @@ __device__ void fp8_softmax_step(Accumulator<n>& scores, float scale, Fp8Softmax
   }
 }
 
-/// Computes the outputs of a block's queries of one head, longest rows first. The product for the
-/// scores of the next keys overlaps that of the current probabilities with the values, whose sums
-/// over 128 keys are added in FP32.
-/// @tparam bounded  see attention_forward_block
-/// Source: Shah et al. 2024, arXiv 2407.08608.
+/// A tile of queries of one head, and the tiles of keys and values that it attends to.
 template <int columns, bool bounded>
-__device__ __forceinline__ void fp8_attention_forward_block(Fp8Operands<columns> operands,
-                                                            Bf16* output, float* log_sum_exp,
-                                                            const AttentionGeometry& geometry) {
-  using Cores = WarpgroupCores;
-  using Tiles = Fp8ForwardTiles<columns>;
-  constexpr int rows_a_tile = Tiles::rows;
-  constexpr int warps = Tiles::threads / 32;
-  __shared__ std::uint64_t barriers[2 * Tiles::stages + 1];
-  const auto barrier = [&](int number) {
-    return CopyBarrier{shared_address(barriers) + static_cast<std::uint32_t>(8 * number)};
-  };
-  const auto filled = [&](int step) { return barrier(step % Tiles::stages); };
-  const auto emptied = [&](int step) { return barrier(Tiles::stages + step % Tiles::stages); };
-  const CopyBarrier queries_filled = barrier(2 * Tiles::stages);
-  const int tokens = geometry.tokens;
-  const Tiles tiles;
-  const ThreadPlace<rows_a_tile> place;
-  const int head = static_cast<int>(blockIdx.x) % geometry.heads;
-  const int sequence = static_cast<int>(blockIdx.x) / geometry.heads;
-  const int kv_head = head / geometry.group();
-  const int tile = static_cast<int>(gridDim.y - 1 - blockIdx.y);
-  const int first = tile * rows_a_tile;
-  const auto begin_of = [&](int row) {
-    return geometry.begin<bounded>(sequence, min(first + row, tokens - 1));
-  };
-  const int start = begin_of(0) / rows_a_tile;  // the first tile of keys
-  const int steps = tile + 1 - start;
-  const int begins[2] = {begin_of(place.row), begin_of(place.row + 8)};
-  const int latest_begin =
-      bounded ? __shfl_sync(0xffffffffu, begin_of(place.group_row + product_side - 1), 0) : 0;
-  const Index query_tile = operands.first(geometry, sequence, head) + tile;
-  const Index key_tile = operands.first(geometry, sequence, geometry.heads + kv_head) + start;
-  const Index value_tile =
-      operands.first(geometry, sequence, geometry.heads + geometry.kv_heads + kv_head) + start;
+struct Fp8Work {
+  static constexpr int rows = fp8_tile_rows;
+  int head, sequence;
+  int first;  ///< its first token
+  int start;  ///< number of the first tile of keys
+  int steps;  ///< number of tiles of keys
+  Index query_tile, key_tile, value_tile;
 
-  const bool copies = threadIdx.x == 0;
-  // The copies of a step reuse the memory of an earlier step, which all warps have left.
-  const auto copy_step = [&](int step) {
-    if (step >= steps) return;
-    if (!copies) return;
-    if (step >= Tiles::stages) emptied(step).wait(step / Tiles::stages - 1);
-    filled(step).arrive_and_expect(Tiles::stage_bytes);
-    filled(step).copy(tiles.keys(step).address, operands.tile(key_tile + step), Tiles::Rows::bytes);
-    filled(step).copy(tiles.values(step).address, operands.tile(value_tile + step),
-                      Tiles::Columns::bytes);
-  };
-  const auto leave = [&](int step) {
-    if (threadIdx.x % 32 == 0) emptied(step).arrive();
-  };
-  if (copies) {
-    for (int i = 0; i < Tiles::stages; ++i) {
+  /// @param number  of the work: longest rows first
+  __device__ Fp8Work(const Fp8Operands<columns>& operands, const AttentionGeometry& geometry,
+                     int number) {
+    const int all = geometry.heads * geometry.sequences;
+    const int tile = operands.per_head - 1 - number / all;
+    head = number % all % geometry.heads;
+    sequence = number % all / geometry.heads;
+    first = tile * rows;
+    start = begin_of(geometry, 0) / rows;
+    steps = tile + 1 - start;
+    const int kv_head = geometry.heads + head / geometry.group();
+    query_tile = operands.first(geometry, sequence, head) + tile;
+    key_tile = operands.first(geometry, sequence, kv_head) + start;
+    value_tile = operands.first(geometry, sequence, kv_head + geometry.kv_heads) + start;
+  }
+  /// Returns the first token that a row of the tile attends to.
+  [[nodiscard]] __device__ int begin_of(const AttentionGeometry& geometry, int row) const {
+    return geometry.begin<bounded>(sequence, min(first + row, geometry.tokens - 1));
+  }
+};
+
+/// Calls `body` for each work of the block. Blocks alternate in direction, so that the first ones
+/// do not have the longest works of every round.
+template <int columns, bool bounded, class Body>
+__device__ void for_each_work(const Fp8Operands<columns>& operands,
+                              const AttentionGeometry& geometry, const Body& body) {
+  const int count = operands.per_head * geometry.heads * geometry.sequences;
+  const int blocks = static_cast<int>(gridDim.x);
+  const int block = static_cast<int>(blockIdx.x);
+  for (int round = 0; round * blocks < count; ++round) {
+    const int number = round * blocks + (round % 2 == 0 ? block : blocks - 1 - block);
+    if (number < count) body(Fp8Work<columns, bounded>(operands, geometry, number));
+  }
+}
+
+/// The barriers of a block. Stages are counted over all works.
+template <int columns>
+struct Fp8ForwardBarriers {
+  static constexpr int stages = Fp8ForwardTiles<columns>::stages;
+  static constexpr int count = 2 * stages + 2;
+  std::uint32_t address;
+
+  [[nodiscard]] __device__ CopyBarrier barrier(int number) const {
+    return {address + static_cast<std::uint32_t>(8 * number)};
+  }
+  [[nodiscard]] __device__ CopyBarrier filled(int step) const { return barrier(step % stages); }
+  [[nodiscard]] __device__ CopyBarrier emptied(int step) const {
+    return barrier(stages + step % stages);
+  }
+  [[nodiscard]] __device__ CopyBarrier queries_filled() const { return barrier(2 * stages); }
+  [[nodiscard]] __device__ CopyBarrier queries_emptied() const { return barrier(2 * stages + 1); }
+  __device__ void initialize() const {
+    constexpr int warps = Fp8ForwardTiles<columns>::consumers / 32;
+    for (int i = 0; i < stages; ++i) {
       filled(i).initialize(1);
       emptied(i).initialize(warps);
     }
-    queries_filled.initialize(1);
+    queries_filled().initialize(1);
+    queries_emptied().initialize(warps);
     CopyBarrier::publish();
   }
-  __syncthreads();
-  if (copies) {
-    queries_filled.arrive_and_expect(Tiles::Rows::bytes);
-    queries_filled.copy(tiles.queries().address, operands.tile(query_tile), Tiles::Rows::bytes);
-  }
-  constexpr int ahead = Tiles::stages - 2;
-  for (int step = 0; step < ahead; ++step) copy_step(step);
+};
 
-  Accumulator<rows_a_tile> scores;
-  Accumulator<columns> products;
-  Accumulator<> sums[columns / panel_columns];
-  Fragment probabilities[rows_a_tile / fp8_product_depth];
-  Fp8SoftmaxRows rows;
-  float factors[2];
-  const float query_scale = geometry.scale() * log2_e * operands.inverses[query_tile];
-  float key_scale = query_scale * operands.inverses[key_tile];
-  float value_inverse = operands.inverses[value_tile];
-
-  const auto start_scores = [&](int step) {
-#pragma unroll
-    for (int k = 0; k < columns; k += fp8_product_depth) {
-      multiply_fp8(scores, tiles.queries(), place.group_row, tiles.keys(step), k, k > 0);
+/// Copies the operands of all works of the block. One thread calls it.
+template <int columns, bool bounded>
+__device__ void copy_fp8_works(const Fp8Operands<columns>& operands,
+                               const AttentionGeometry& geometry, Fp8ForwardTiles<columns> tiles,
+                               Fp8ForwardBarriers<columns> barriers) {
+  using Tiles = Fp8ForwardTiles<columns>;
+  int works = 0;
+  int total = 0;  // steps of earlier works
+  for_each_work<columns, bounded>(operands, geometry, [&](const auto& work) {
+    const CopyBarrier queries = barriers.queries_filled();
+    barriers.queries_emptied().wait(works + 1);
+    queries.arrive_and_expect(Tiles::Rows::bytes);
+    queries.copy(tiles.queries().address, operands.tile(work.query_tile), Tiles::Rows::bytes);
+    for (int step = 0; step < work.steps; ++step, ++total) {
+      const CopyBarrier filled = barriers.filled(total);
+      barriers.emptied(total).wait(total / Tiles::stages + 1);
+      filled.arrive_and_expect(Tiles::stage_bytes);
+      filled.copy(tiles.keys(total).address, operands.tile(work.key_tile + step),
+                  Tiles::Rows::bytes);
+      filled.copy(tiles.values(total).address, operands.tile(work.value_tile + step),
+                  Tiles::Columns::bytes);
     }
-    Cores::commit_products();
-  };
-  const auto start_products = [&](int step) {
-#pragma unroll
-    for (int k = 0; k < rows_a_tile / fp8_product_depth; ++k) {
-      multiply_fp8(products, probabilities[k], tiles.values(step), k * fp8_product_depth, k > 0);
-    }
-    Cores::commit_products();
-  };
-  const auto softmax = [&](int step) {
-    const int key = (start + step) * rows_a_tile;
-    if (key + rows_a_tile > first + place.group_row) {
-      hide_later_keys(scores, first + place.row - key - place.column);
-    }
-    if constexpr (bounded) {
-      if (key < latest_begin) {
-        const int column = key + place.column;
-        hide_earlier_keys(scores, {begins[0] - column, begins[1] - column});
-      }
-    }
-    fp8_softmax_step<bounded>(scores, key_scale, rows, factors);
-  };
-  const auto round_probabilities = [&] {
-#pragma unroll
-    for (int k = 0; k < rows_a_tile / fp8_product_depth; ++k) {
-      probabilities[k] = to_fp8_fragment(scores, k);
-    }
-  };
-  const auto add_products = [&](const float(&by)[2]) {
-#pragma unroll
-    for (int panel = 0; panel < columns / panel_columns; ++panel) {
-#pragma unroll
-      for (int i = 0; i < 32; ++i) {
-        float& sum = sums[panel].values[i];
-        sum = fmaf(sum, by[i / 2 % 2], products.values[panel * 32 + i]);
-      }
-    }
-  };
-
-  set_zero(sums);
-  queries_filled.wait(0);
-  filled(0).wait(0);
-  Cores::begin_products(scores);
-  start_scores(0);
-  Cores::wait_for_products<0>(scores);
-  softmax(0);
-  round_probabilities();
-  for (int step = 0; step + 1 < steps; ++step) {
-    const float next_key_inverse = operands.inverses[key_tile + step + 1];
-    const float next_value_inverse = operands.inverses[value_tile + step + 1];
-    copy_step(step + ahead);
-    filled(step + 1).wait((step + 1) / Tiles::stages);
-    Cores::begin_products(probabilities, scores, products);
-    start_scores(step + 1);
-    start_products(step);
-    key_scale = query_scale * next_key_inverse;
-    const float old_factors[2] = {factors[0], factors[1]};
-    Cores::wait_for_products<1>(scores);
-    softmax(step + 1);
-    Cores::wait_for_products<0>(products, probabilities);
-    leave(step);
-    add_products(old_factors);
-    // Sums are in units of the values' scale, which may differ in the next tile.
-    const float change = value_inverse / next_value_inverse;
-    factors[0] *= change;
-    factors[1] *= change;
-    value_inverse = next_value_inverse;
-    round_probabilities();
-  }
-  Cores::begin_products(probabilities, products);
-  start_products(steps - 1);
-  Cores::wait_for_products<0>(products, probabilities);
-  add_products(factors);
-
-  float outward[2];
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    float sum = rows.sum[h];
-    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-    sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-    outward[h] = value_inverse / sum;
-    const int token = first + place.row + 8 * h;
-    if (place.column == 0 && token < tokens) {
-      const float shift = rows.base[h] - static_cast<float>(fp8_probability_exponent);
-      log_sum_exp[geometry.statistic<bounded>(sequence, token, head)] =
-          shift * std::numbers::ln2_v<float> + logf(sum);
-    }
-  }
-  store_tile(sums, outward, tiles.output(), place.warp_row,
-             output + geometry.output(sequence, first, head), geometry.output_stride(),
-             tokens - first, geometry.head_dim);
+    ++works;
+  });
 }
 
-/// Runs fp8_attention_forward_block on GPUs that have the tensor cores.
+/// Two warpgroups alternate in starting products, so that the softmax of one overlaps the products
+/// of the other.
+struct WarpgroupTurns {
+  static constexpr int barrier = 8;  ///< the first of two; lower ones are of single warpgroups
+  int group;
+
+  __device__ void await() const {
+    asm volatile("bar.sync %0, 256;" ::"r"(barrier + group) : "memory");
+  }
+  __device__ void pass() const {
+    asm volatile("bar.arrive %0, 256;" ::"r"(barrier + 1 - group) : "memory");
+  }
+  __device__ void begin() const {
+    if (group == 1) pass();
+  }
+  __device__ void end() const {
+    if (group == 0) await();  // leaves no arrival behind
+  }
+};
+
+/// Computes the outputs of the block's works. The product for the scores of the next keys overlaps
+/// that of the current probabilities with the values, whose sums over 128 keys are added in FP32.
+/// @tparam bounded  see attention_forward_block
+/// Source: Shah et al. 2024, arXiv 2407.08608.
+template <int columns, bool bounded>
+__device__ __forceinline__ void multiply_fp8_works(const Fp8Operands<columns>& operands,
+                                                   Bf16* output, float* log_sum_exp,
+                                                   const AttentionGeometry& geometry,
+                                                   Fp8ForwardTiles<columns> tiles,
+                                                   Fp8ForwardBarriers<columns> barriers) {
+  using Cores = WarpgroupCores;
+  using Tiles = Fp8ForwardTiles<columns>;
+  constexpr int rows_a_tile = Tiles::rows;
+  const int tokens = geometry.tokens;
+  const ThreadPlace<rows_a_tile> place;
+  const WarpgroupTurns turns{place.group};
+  const auto arrive = [&](CopyBarrier barrier) {
+    if (threadIdx.x % 32 == 0) barrier.arrive();
+  };
+  int works = 0;
+  int total = 0;  // steps of earlier works
+  turns.begin();
+  for_each_work<columns, bounded>(operands, geometry, [&](const auto& work) {
+    const int begins[2] = {work.begin_of(geometry, place.row),
+                           work.begin_of(geometry, place.row + 8)};
+    const int latest_begin =
+        bounded ? __shfl_sync(0xffffffffu,
+                              work.begin_of(geometry, place.group_row + product_side - 1), 0)
+                : 0;
+    Accumulator<rows_a_tile> scores;
+    Accumulator<columns> products;
+    Accumulator<> sums[columns / panel_columns];
+    Fragment probabilities[rows_a_tile / fp8_product_depth];
+    Fp8SoftmaxRows rows;
+    float factors[2];
+    const float query_scale = geometry.scale() * log2_e * operands.inverses[work.query_tile];
+    float key_scale = query_scale * operands.inverses[work.key_tile];
+    float value_inverse = operands.inverses[work.value_tile];
+
+    const auto start_scores = [&](int step) {
+#pragma unroll
+      for (int k = 0; k < columns; k += fp8_product_depth) {
+        multiply_fp8(scores, tiles.queries(), place.group_row, tiles.keys(total + step), k, k > 0);
+      }
+      Cores::commit_products();
+    };
+    const auto start_products = [&](int step) {
+#pragma unroll
+      for (int k = 0; k < rows_a_tile / fp8_product_depth; ++k) {
+        multiply_fp8(products, probabilities[k], tiles.values(total + step), k * fp8_product_depth,
+                     k > 0);
+      }
+      Cores::commit_products();
+    };
+    const auto wait_for_copies = [&](int step) {
+      barriers.filled(total + step).wait((total + step) / Tiles::stages);
+    };
+    const auto softmax = [&](int step) {
+      const int key = (work.start + step) * rows_a_tile;
+      if (key + rows_a_tile > work.first + place.group_row) {
+        hide_later_keys(scores, work.first + place.row - key - place.column);
+      }
+      if constexpr (bounded) {
+        if (key < latest_begin) {
+          const int column = key + place.column;
+          hide_earlier_keys(scores, {begins[0] - column, begins[1] - column});
+        }
+      }
+      fp8_softmax_step<bounded>(scores, key_scale, rows, factors);
+    };
+    const auto round_probabilities = [&] {
+#pragma unroll
+      for (int k = 0; k < rows_a_tile / fp8_product_depth; ++k) {
+        probabilities[k] = to_fp8_fragment(scores, k);
+      }
+    };
+    const auto add_products = [&](const float(&by)[2]) {
+#pragma unroll
+      for (int panel = 0; panel < columns / panel_columns; ++panel) {
+#pragma unroll
+        for (int i = 0; i < 32; ++i) {
+          float& sum = sums[panel].values[i];
+          sum = fmaf(sum, by[i / 2 % 2], products.values[panel * 32 + i]);
+        }
+      }
+    };
+
+    set_zero(sums);
+    barriers.queries_filled().wait(works);
+    wait_for_copies(0);
+    turns.await();
+    Cores::begin_products(scores);
+    start_scores(0);
+    turns.pass();
+    Cores::template wait_for_products<0>(scores);
+    softmax(0);
+    round_probabilities();
+    for (int step = 0; step + 1 < work.steps; ++step) {
+      const float next_key_inverse = operands.inverses[work.key_tile + step + 1];
+      const float next_value_inverse = operands.inverses[work.value_tile + step + 1];
+      wait_for_copies(step + 1);
+      turns.await();
+      Cores::begin_products(probabilities, scores, products);
+      start_scores(step + 1);
+      start_products(step);
+      turns.pass();
+      key_scale = query_scale * next_key_inverse;
+      const float old_factors[2] = {factors[0], factors[1]};
+      Cores::template wait_for_products<1>(scores);
+      softmax(step + 1);
+      compute_before_wait(fminf(rows.sum[0], rows.sum[1]));
+      Cores::template wait_for_products<0>(products, probabilities);
+      arrive(barriers.emptied(total + step));
+      add_products(old_factors);
+      // Sums are in units of the values' scale, which may differ in the next tile.
+      const float change = value_inverse / next_value_inverse;
+      factors[0] *= change;
+      factors[1] *= change;
+      value_inverse = next_value_inverse;
+      round_probabilities();
+    }
+    arrive(barriers.queries_emptied());
+    Cores::begin_products(probabilities, products);
+    start_products(work.steps - 1);
+    Cores::template wait_for_products<0>(products, probabilities);
+    total += work.steps;
+    ++works;
+    arrive(barriers.emptied(total - 1));
+    add_products(factors);
+
+    float outward[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float sum = rows.sum[h];
+      sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+      sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+      outward[h] = value_inverse / sum;
+      const int token = work.first + place.row + 8 * h;
+      if (place.column == 0 && token < tokens) {
+        const float shift = rows.base[h] - static_cast<float>(fp8_probability_exponent);
+        log_sum_exp[geometry.statistic<bounded>(work.sequence, token, work.head)] =
+            shift * std::numbers::ln2_v<float> + logf(sum);
+      }
+    }
+    store_tile(sums, outward, tiles.output(), place.warp_row,
+               output + geometry.output(work.sequence, work.first, work.head),
+               geometry.output_stride(), tokens - work.first, geometry.head_dim);
+  });
+  turns.end();
+}
+
+/// Computes the outputs of all queries with blocks that stay. On GPUs that have the tensor cores.
 template <int columns, bool bounded>
 OCTAVO_KERNEL __launch_bounds__(Fp8ForwardTiles<columns>::threads,
                                 1) void fp8_attention_forward_kernel(Fp8Operands<columns> operands,
@@ -265,7 +358,23 @@ OCTAVO_KERNEL __launch_bounds__(Fp8ForwardTiles<columns>::threads,
                                                                      float* log_sum_exp,
                                                                      AttentionGeometry geometry) {
   if constexpr (WarpgroupCores::exist) {
-    fp8_attention_forward_block<columns, bounded>(operands, output, log_sum_exp, geometry);
+    using Tiles = Fp8ForwardTiles<columns>;
+    using Barriers = Fp8ForwardBarriers<columns>;
+    __shared__ std::uint64_t barrier_memory[Barriers::count];
+    const Barriers barriers{shared_address(barrier_memory)};
+    const Tiles tiles;
+    if (threadIdx.x == 0) barriers.initialize();
+    __syncthreads();
+    if (threadIdx.x < Tiles::consumers) {
+      asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+      multiply_fp8_works<columns, bounded>(operands, output, log_sum_exp, geometry, tiles,
+                                           barriers);
+    } else {
+      asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+      if (threadIdx.x == Tiles::consumers) {
+        copy_fp8_works<columns, bounded>(operands, geometry, tiles, barriers);
+      }
+    }
   } else {
     __trap();
   }
