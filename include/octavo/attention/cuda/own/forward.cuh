@@ -184,6 +184,7 @@ __device__ __forceinline__ void attention_forward_block(const Bf16* qkv, Bf16* o
     Cores::commit_products();
     Cores::template wait_for_products<1>(scores);
     softmax(step + 1);
+    compute_before_wait(fminf(rows.sum[0], rows.sum[1]));
     Cores::template wait_for_products<0>(sums, probabilities);
 #pragma unroll
     for (Accumulator<>& one : sums) {
