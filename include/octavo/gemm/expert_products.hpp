@@ -86,8 +86,8 @@ template <class T, class G, Device D>
   return experts_weight_gradient_body(y_gradient, x, rows, w_gradient, accumulate, context);
 }
 
-/// Computes experts_forward on quantised operands. The weight is one operand: a scale per tensor is
-/// shared by all experts.
+/// Computes experts_forward on quantised operands, with `GemmAccumulation::fast` if the scales are
+/// of tensors or rows. The weight is one operand: a scale per tensor is shared by all experts.
 /// @param x  [rows, in]
 /// @param w  [experts · out, in]
 template <class X, class W, class Gx, class Gw, class T, Device D>

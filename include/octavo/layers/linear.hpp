@@ -89,7 +89,7 @@ inline std::array<std::size_t, 3> add_gemms(Manifest& manifest, const std::strin
     entry.scales_a = scales_a;
     entry.scales_b = scales_b;
     entry.emulated = gemms.emulated;
-    if (use.experts == 0 && is_forward) entry.accumulation = GemmAccumulation::fast;
+    if (is_forward) entry.accumulation = GemmAccumulation::fast;
     if (use.experts == 0 && pass == GemmPass::input_gradient) {
       entry.accumulation = gemms.input_gradient;
     }

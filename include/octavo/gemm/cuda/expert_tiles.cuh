@@ -5,6 +5,7 @@
 
 #include <octavo/gemm/expert_products.hpp>
 #include <octavo/kernels/cuda/launch.cuh>
+#include <octavo/kernels/cuda/run.cuh>
 #include <octavo/kernels/cuda/tensor_core.cuh>
 
 #include <cstdint>
@@ -92,7 +93,7 @@ struct ExpertProduct {
   [[nodiscard]] bool is_aligned() const {
     constexpr Index run = 16 / static_cast<Index>(sizeof(typename A::Element));
     return a.is_aligned() && b.is_aligned() && m % 8 == 0 && n % 8 == 0 && k % run == 0 &&
-           reinterpret_cast<std::uintptr_t>(result) % (2 * sizeof(Y)) == 0;
+           reinterpret_cast<std::uintptr_t>(result) % 16 == 0;
   }
 };
 template <class A, class B, class Y>
@@ -107,11 +108,26 @@ struct ExpertTile {
   Index y_row, y_column;
 };
 
+/// Returns the expert of a tile of the forward or the input gradient by the tile's first row.
+template <class A, class B, class Y>
+__device__ Index expert_of_row(const ExpertProduct<A, B, Y>& product, Index row) {
+  return row < product.m ? product.rows.tiles.data()[row / expert_tile] : -1;
+}
+
+/// Sets the parts of a tile of the forward or the input gradient that depend on its expert.
+template <ExpertPass pass, class A, class B, class Y>
+__device__ void choose_expert(const ExpertProduct<A, B, Y>& product, ExpertTile& tile,
+                              Index expert) {
+  tile.expert = expert;
+  if constexpr (pass == ExpertPass::forward) tile.b_first = tile.y_column + expert * product.n;
+  if constexpr (pass == ExpertPass::input_gradient) tile.b_k = expert * product.k;
+}
+
 /// Returns a tile by its number. Blocks that run together have tiles of a few rows and columns, and
 /// so read few operands.
 template <ExpertPass pass, int height_of_tile, int width_of_tile, class A, class B, class Y>
 __device__ ExpertTile locate_tile(const ExpertProduct<A, B, Y>& product, Index number) {
-  constexpr Index together = 8;
+  constexpr Index together = 1024 / height_of_tile;
   const Index down = ceil_divide(product.m, height_of_tile);
   const Index across = ceil_divide(product.n, width_of_tile);
   const Index in_result = number % (down * across);
@@ -133,12 +149,40 @@ __device__ ExpertTile locate_tile(const ExpertProduct<A, B, Y>& product, Index n
     tile.depth = product.rows.offsets.data()[tile.expert + 1] - tile.a_k;
     tile.y_row += tile.expert * product.m;
   } else {
-    tile.expert = product.rows.tiles.data()[row / expert_tile];
     tile.depth = product.k;
-    if constexpr (pass == ExpertPass::forward) tile.b_first += tile.expert * product.n;
-    if constexpr (pass == ExpertPass::input_gradient) tile.b_k = tile.expert * product.k;
+    choose_expert<pass>(product, tile, expert_of_row(product, row));
   }
   return tile;
+}
+
+/// A block's tile of a pair of tiles of 128 rows, which two blocks of a cluster multiply.
+struct PairedExpertTile {
+  ExpertTile tile;
+  bool is_used;    ///< the tile's rows have an expert; otherwise, its results are zeros
+  bool is_shared;  ///< both tiles multiply the same part of `b`
+};
+
+/// Returns one of a pair of tiles by the pair's number. Both are used or neither, as far as
+/// `expert` is concerned, so that both blocks copy and multiply the same number of stages: unused
+/// rows next to used ones take the expert of those.
+/// @param block  0 for the first 128 rows, 1 for the others
+template <ExpertPass pass, int width_of_tile, class A, class B, class Y>
+__device__ PairedExpertTile locate_paired_tile(const ExpertProduct<A, B, Y>& product, Index number,
+                                               int block) {
+  PairedExpertTile result{locate_tile<pass, 256, width_of_tile>(product, number), true, true};
+  ExpertTile& tile = result.tile;
+  const Index row = tile.a_first;
+  tile.a_first += 128 * block;
+  tile.a_left -= 128 * block;
+  tile.y_row += 128 * block;
+  if constexpr (pass != ExpertPass::weight_gradient) {
+    const Index own = expert_of_row(product, row + 128 * block);
+    const Index other = expert_of_row(product, row + 128 * (1 - block));
+    result.is_used = own >= 0;
+    result.is_shared = own == other || own < 0 || other < 0;
+    choose_expert<pass>(product, tile, own >= 0 ? own : other);
+  }
+  return result;
 }
 
 /// Writes zeros to a tile of unused rows.
@@ -183,11 +227,12 @@ struct ExpertSums<true> {
       float rows[2];
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const Index row = min(Index{place.row + 8 * h}, tile.a_left - 1);
-        rows[h] = product.a.scale(tile.a_first + row, tile.a_k + k);
+        const Index row = min(tile.a_first + place.row + 8 * h, product.m - 1);
+        rows[h] = product.a.scale(row, tile.a_k + k);
       }
       constexpr bool one_column = B::Granularity::block_rows == 128;
-      float scale = one_column ? product.b.scale(tile.b_first, tile.b_k + k) : 0.0f;
+      const Index first_column = min(Index{place.column}, tile.b_left - 1);
+      float scale = one_column ? product.b.scale(tile.b_first + first_column, tile.b_k + k) : 0.0f;
 #pragma unroll
       for (int j = 0; j < 16; ++j) {
 #pragma unroll
@@ -207,45 +252,99 @@ struct ExpertSums<true> {
   }
 };
 
-/// Writes two adjacent results.
-template <class Y>
-__device__ void store_pair(Y* target, float first, float second, bool accumulate) {
-  if (accumulate) {
-    first += static_cast<float>(target[0]);
-    second += static_cast<float>(target[1]);
+/// Exchanges words between four neighbouring lanes: word i of lane l becomes word l of lane i.
+__device__ inline void transpose_words(std::uint32_t (&words)[4]) {
+  const unsigned lane = threadIdx.x % 4;
+#pragma unroll
+  for (int distance = 1; distance <= 2; distance *= 2) {
+    const bool is_upper = (lane & static_cast<unsigned>(distance)) != 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if ((i & distance) != 0) continue;
+      std::uint32_t& low = words[i];
+      std::uint32_t& high = words[i + distance];
+      const std::uint32_t received = __shfl_xor_sync(0xffffffffu, is_upper ? low : high, distance);
+      (is_upper ? low : high) = received;
+    }
   }
+}
+
+/// Writes 32 columns of the results of a thread's row, of which the quad's lanes hold two of each
+/// eight. All lanes of the warp call it.
+/// @param target   the first of the columns in the row
+/// @param columns  number of columns that exist, a multiple of 8; 0: none is written
+template <class Y>
+__device__ void store_columns(Y* target, float (&values)[4][2], Index columns, bool accumulate) {
+  const Index lane = threadIdx.x % 4;
   if constexpr (std::is_same_v<Y, float>) {
-    *reinterpret_cast<float2*>(target) = make_float2(first, second);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (8 * i >= columns) continue;
+      auto* pair = reinterpret_cast<float2*>(target + 8 * i + 2 * lane);
+      const float2 before = accumulate ? *pair : float2{0.0f, 0.0f};
+      *pair = float2{values[i][0] + before.x, values[i][1] + before.y};
+    }
   } else {
-    *reinterpret_cast<std::uint32_t*>(target) = pack_bf16(first, second);
+    // Lane i writes the i-th eight columns: 64 bytes of each row at once.
+    auto* chunk = reinterpret_cast<uint4*>(target + 8 * lane);
+    const bool exists = 8 * lane < columns;
+    if (accumulate) {
+      const uint4 before = exists ? *chunk : uint4{};
+      std::uint32_t words[4] = {before.x, before.y, before.z, before.w};
+      transpose_words(words);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float2 pair = bf16_pair(words[i]);
+        values[i][0] += pair.x;
+        values[i][1] += pair.y;
+      }
+    }
+    std::uint32_t words[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) words[i] = pack_bf16(values[i][0], values[i][1]);
+    transpose_words(words);
+    if (exists) *chunk = uint4{words[0], words[1], words[2], words[3]};
   }
 }
 
 /// Writes a thread's sums, multiplied by the scales of tensors or rows.
-template <class A, class B, class Y>
-__device__ void store_sums(const float (&sums)[64], const ExpertProduct<A, B, Y>& product,
+/// @param place  of the first sum
+template <int count, class A, class B, class Y>
+__device__ void store_sums(const float (&sums)[count], const ExpertProduct<A, B, Y>& product,
                            const ExpertTile& tile, ExpertPlace place) {
   constexpr bool scales = A::is_fp8 && !A::has_blocks;
+  const auto scale_of_column = [&](Index column) {
+    if constexpr (scales) {
+      return product.b.scale(tile.b_first + min(column, tile.b_left - 1), 0);
+    } else {
+      return 1.0f;
+    }
+  };
+  constexpr bool one_scale = !scales || std::is_same_v<typename B::Granularity, PerTensor>;
+  const float of_columns = one_scale ? scale_of_column(0) : 1.0f;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const int row = place.row + 8 * h;
-    if (row >= tile.a_left) continue;
-    float of_row = 1.0f;
-    if constexpr (scales) of_row = product.a.scale(tile.a_first + row, 0);
+    const Index row = place.row + 8 * h;
+    const Index last_row = tile.a_left - 1;
+    float of_row = of_columns;
+    if constexpr (scales) of_row *= product.a.scale(min(tile.a_first + row, product.m - 1), 0);
+    Y* target = product.result + (tile.y_row + row) * product.n + tile.y_column;
 #pragma unroll
-    for (int j = 0; j < 16; ++j) {
-      const int column = place.column + 8 * j;
-      if (column >= tile.b_left) continue;
-      float factors[2] = {1.0f, 1.0f};
-      if constexpr (scales) {
+    for (int group = 0; group < count / 16; ++group) {
+      float values[4][2];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
 #pragma unroll
         for (int b = 0; b < 2; ++b) {
-          factors[b] = of_row * product.b.scale(tile.b_first + column + b, 0);
+          const float sum = sums[16 * group + 4 * i + 2 * h + b];
+          const Index column = place.column + 32 * group + 8 * i + b;
+          const float factor = one_scale ? of_row : of_row * scale_of_column(column);
+          values[i][b] = scales ? sum * factor : sum;
         }
       }
-      Y* target = product.result + (tile.y_row + row) * product.n + tile.y_column + column;
-      store_pair(target, sums[4 * j + 2 * h] * factors[0], sums[4 * j + 2 * h + 1] * factors[1],
-                 product.accumulate);
+      const Index first = place.column / 8 * 8 + 32 * group;
+      const Index left = row <= last_row ? tile.b_left - first : 0;
+      store_columns(target + first, values, left, product.accumulate);
     }
   }
 }
