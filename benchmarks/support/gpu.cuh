@@ -17,6 +17,10 @@ using namespace octavo;
 /// Sets of arrays that runs take turns with, so that none finds its data in L2.
 inline constexpr int turns = 3;
 
+template <class T>
+inline constexpr bool is_number = std::is_same_v<T, float> || std::is_same_v<T, Bf16> ||
+                                  std::is_same_v<T, E4M3> || std::is_same_v<T, E5M2>;
+
 /// Fills memory with numbers between −1 and 1.
 template <class T>
 __global__ void fill_kernel(T* values, Index count, std::uint32_t seed) {
@@ -61,7 +65,7 @@ class Gpu {
     for (int turn = 0; turn < turns; ++turn) {
       buffers_.emplace_back(static_cast<std::size_t>(count) * sizeof(T), context_);
       arrays.push_back(reinterpret_cast<T*>(buffers_.back().data()));
-      if constexpr (std::is_same_v<T, float> || std::is_same_v<T, Bf16>) {
+      if constexpr (is_number<T>) {
         fill_kernel<<<1024, 256, 0, context_.stream()>>>(arrays.back(), count,
                                                          static_cast<std::uint32_t>(turn));
         check(cudaGetLastError(), "fill_kernel");
