@@ -48,7 +48,7 @@ void decode_groups(std::span<const std::byte> codes, std::span<const std::byte> 
 /// Converts the entries of a checkpoint to those of a session with another recipe or optimizer.
 class CheckpointConversion {
  public:
-  /// @param pieces          must outlive this
+  /// @param pieces          must outlive this object
   /// @param is_same_recipe  if so, scales and histories are kept
   /// @param wanted          all entries that the session needs
   CheckpointConversion(const CheckpointPieces& pieces, bool is_same_recipe,

@@ -110,10 +110,10 @@ inline std::vector<std::string> counted(const std::vector<std::string>& texts) {
 /// Resumes a session from a checkpoint, with bitwise the saved state. The session may have another
 /// number of ranks, ZeRO stage and tensor-parallel degree. With the same number of ranks,
 /// micro-batches and ZeRO stage, later steps on `Cpu` are also bitwise identical. On `Cuda` this
-/// requires a deterministic context, the same kind of card with the same CUDA, cuBLASLt and cuDNN
-/// (the manifest's `libraries`), and that the context receives the algorithms of the manifest, and
-/// no others, before the next step (`take_gemm_plans`). Every file is read and its checksum
-/// verified before the session is changed. All ranks call it together.
+/// requires a deterministic context, and the same kind of card with the same CUDA, cuBLASLt and
+/// cuDNN (the manifest's `libraries`). Before the next step, pass the manifest's algorithms, and no
+/// others, to the context (`take_gemm_plans`). Every file is read and its checksum verified before
+/// the session is changed. All ranks call it together.
 ///
 /// A checkpoint of another recipe or optimizer can be converted: each weight is kept or, if the
 /// formats differ and an FP32 master exists, rounded from the master; masters are kept or, if there

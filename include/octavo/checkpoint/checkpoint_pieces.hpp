@@ -287,7 +287,8 @@ class CheckpointPieces {
     const Index columns = divides ? shape[1] / entry.part.degree : shape[1];
     return {elements_of(entry.whole) * moment_group / columns, columns};
   }
-  /// Adds which elements of the whole parameter a part has, in elements of an entry.
+  /// Adds the elements of the whole parameter that a part contains, counted in elements of the
+  /// entry.
   static void add_stripes(const std::string& name, const ParameterPart& part,
                           const Array<Index, 2>& shape, std::vector<Stripe>& stripes) {
     const Index one = elements_of_one(name);

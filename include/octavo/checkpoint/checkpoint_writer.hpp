@@ -26,7 +26,7 @@ namespace octavo OCTAVO_ABI::detail {
 /// with other ranks.
 class CheckpointWriter {
  public:
-  /// @param session  must outlive this
+  /// @param session  must outlive this object
   explicit CheckpointWriter(TrainingSession& session) : session_(session) {}
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;

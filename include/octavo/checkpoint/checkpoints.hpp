@@ -44,7 +44,7 @@ struct CheckpointRecord {
   double blocked = 0;     ///< seconds that the run waited for it, on this rank
   double seconds = 0;     ///< from its start to its end, on this rank
   std::string error{};    ///< empty if the checkpoint is complete
-  std::string warning{};  ///< such as an older checkpoint that could not be removed
+  std::string warning{};  ///< such as about an older checkpoint that could not be removed
 };
 
 /// The checkpoints of a run. During the next steps, a thread of each rank copies the state to the
@@ -60,7 +60,7 @@ class Checkpoints {
 
   /// Creates the folder, locks it for this run, removes leftovers of interrupted saves, and
   /// allocates host memory for copies of the state.
-  /// @param session  must outlive this
+  /// @param session  must outlive this object
   /// @param tell     called with the result of each save
   /// @throws ConfigError  on all ranks, for invalid options, or if another run has locked the
   /// folder

@@ -165,7 +165,7 @@ class LaunchReader {
   }
 
   /// Reads the variables of the innermost launcher. If two launchers contradict each other, and
-  /// neither is known to run inside the other, the variables of one remain unread.
+  /// neither is known to run inside the other, the variables of one are not read.
   [[nodiscard]] Launch of_environment() const {
     std::optional<Launch> first;
     const LaunchVariables* from = nullptr;

@@ -31,7 +31,7 @@ namespace octavo OCTAVO_ABI {
 class MpiComm final : public Communicator<Cpu> {
  public:
   /// Called by all ranks together. A program may have several communicators.
-  /// @param mpi              must outlive this
+  /// @param mpi              must outlive this object
   /// @param largest_message  bytes; longer parts are sent in pieces
   explicit MpiComm(Mpi& mpi, std::size_t largest_message = std::size_t{1} << 30)
       : mpi_(mpi), route_(mpi.world_) {
@@ -154,7 +154,7 @@ class MpiComm final : public Communicator<Cpu> {
     }
   }
 
-  /// Duplicates MPI's communicator, so that no other messages are confused with this one's.
+  /// Duplicates MPI's communicator, so that messages of other communicators are not received here.
   void duplicate() {
     using Clock = std::chrono::steady_clock;
     MPI_Request request = MPI_REQUEST_NULL;

@@ -53,8 +53,8 @@ class MpiExchange {
   MpiExchange(const MpiRoute& route, const char* kind, const char* what, std::uint64_t number)
       : route_(route), operation_(operation_text(kind, what)), tag_(tag_of(operation_, number)) {}
 
-  /// Called once for each peer. Receives a message only once its size is known to be right: if a
-  /// message is larger than its buffer, Open MPI 4.1 writes all of it between processes of a host.
+  /// Called once for each peer. Checks the size of a message before receiving it: between processes
+  /// of one host, Open MPI 4.1 writes beyond the buffer if a message is larger.
   void receive(int peer, std::byte* data, std::size_t bytes) {
     messages_.push_back({.peer = peer, .place = data, .left = bytes, .is_receive = true});
   }

@@ -28,8 +28,8 @@ struct Sharding {
   int tensor_place = 0;  ///< of this rank among them
   Zero zero = Zero::optimizer;
   /// Reduces the gradients of each micro-batch over ranks before accumulation, instead of
-  /// accumulating each rank's gradients first. `Zero::gradients` and `Zero::weights` imply it.
-  /// With it, `Zero::optimizer` has the same bits as `Zero::gradients`, also with several
+  /// accumulating each rank's gradients first. `Zero::gradients` and `Zero::weights` imply it. With
+  /// it, `Zero::optimizer` gives the same bits as `Zero::gradients`, even with several
   /// micro-batches per step.
   bool reduce_each_micro_batch = false;
 

@@ -84,8 +84,8 @@ inline std::string architecture_for(int capability) {
   return std::to_string(capability) + (capability == 90 ? "a" : "");
 }
 
-/// The oldest compute capability, times ten, that the kernels run on: of an A100. Older GPUs have
-/// no BF16 tensor cores.
+/// The oldest compute capability that the kernels run on, times ten: that of an A100. Older GPUs
+/// have no BF16 tensor cores.
 inline constexpr int least_capability = 80;
 
 /// Returns why the kernels do not run on GPUs of a compute capability; empty if they do.

@@ -27,9 +27,8 @@ namespace octavo OCTAVO_ABI {
 ///     json.end();
 ///
 /// A text that cannot be read causes an IoError that names its place and the byte. Keys of an
-/// object are unique, strings are valid UTF-8, and the depth is bounded. An error reports that the
-/// text is not JSON, or that a value is not of the expected kind, under which keys, and what to do.
-/// Source: RFC 8259.
+/// object are unique, strings are valid UTF-8, and the depth is bounded. The error states that the
+/// text is not JSON, or which value is not of the expected kind, and what to do. Source: RFC 8259.
 class JsonReader {
  public:
   enum class Kind { object, array, string, number, boolean, null };

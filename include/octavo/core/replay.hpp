@@ -17,8 +17,8 @@ struct ReplayCounts {
 };
 
 /// Runs a body of launches. On a device that can record them, the first call runs the body, the
-/// second records it, and later calls launch the recording without work of the host. A call that
-/// throws does not count: the next call starts at the same point. Specialised for each device.
+/// second records it, and later calls launch the recording without further work on the host. A call
+/// that throws does not count: the next call starts at the same point. Specialised for each device.
 template <Device D>
 class Replay : DeviceNotIncluded<D> {};
 

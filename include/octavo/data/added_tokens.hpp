@@ -41,7 +41,7 @@ class AddedTokens {
     const AddedToken* token = nullptr;
   };
 
-  /// @param token  outlives this
+  /// @param token  outlives this object
   void add(const AddedToken& token) {
     const auto place = std::find_if(tokens_.begin(), tokens_.end(), [&](const AddedToken* other) {
       return other->searched().size() < token.searched().size();

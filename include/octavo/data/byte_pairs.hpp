@@ -104,7 +104,7 @@ struct BytePairs {
 };
 
 /// Returns the end of the word that begins at `from`: the first place where no merge can join the
-/// characters before and after it, so that the words of a text can be merged separately. Words of
+/// characters before and after it. The words of a text can therefore be merged separately. Words of
 /// bytes end with the text.
 /// @param text   valid UTF-8
 /// @param until  the search stops after this position, even if the word continues

@@ -31,7 +31,7 @@ struct ChatSequences {
 /// Packs whole chats into sequences. Each chat goes into the fullest sequence that has room for it.
 class PackedChats {
  public:
-  /// @param chats  each at most `sequences.length` tokens; outlive this
+  /// @param chats  each at most `sequences.length` tokens; outlive this object
   /// @param order  random numbers of the order of the chats; without them, chats are not shuffled
   /// @throws ConfigError  if there is no chat, or a chat is longer than a sequence
   PackedChats(const Chats& chats, const ChatSequences& sequences,
@@ -126,7 +126,7 @@ struct ChatPosition {
 /// and the seed, not on the number of sequences per batch.
 class ChatStream {
  public:
-  /// @param chats      outlive this
+  /// @param chats      outlive this object
   /// @param sequences  per batch
   /// @throws ConfigError  as `PackedChats` does, or if `sequences` is 0
   ChatStream(const Chats& chats, const ChatSequences& form, Index sequences, std::uint64_t seed)

@@ -34,7 +34,7 @@ struct ChatTokens {
 ///   generation. This makes a difference only if the message begins with white space.
 class ChatEncoder {
  public:
-  /// @param tokenizer  outlives this
+  /// @param tokenizer  outlives this object
   /// @throws ConfigError  if the tokenizer lacks a special token of the template, or if the end of
   ///                      the assistant's turn is not one token
   ChatEncoder(ChatTemplate chat_template, const Tokenizer& tokenizer)

@@ -21,8 +21,8 @@ using NormalizeText = std::string (*)(std::string_view text, NormalForm form);
 
 namespace detail {
 
-/// Some code points that NFC leaves unchanged and that combine with no other: text of these alone
-/// is in NFC. They include Latin, Greek, Cyrillic, Japanese, Chinese and Korean letters,
+/// Some code points that NFC leaves unchanged and that combine with no other: a text that contains
+/// only these is in NFC. They include Latin, Greek, Cyrillic, Japanese, Chinese and Korean letters,
 /// punctuation and symbols, and no combining marks.
 /// Source: The Unicode Standard, annex 15: NFC_Quick_Check is Yes and the combining class 0.
 inline constexpr std::array settled_in_nfc{

@@ -30,8 +30,8 @@ namespace detail {
 }
 
 /// Returns advice about a missing file: the folder to which its path is relative; "" for an
-/// absolute path. Relative paths in a configuration file refer to other files if it is used in
-/// another folder.
+/// absolute path. If a configuration file is used in another folder, its relative paths refer to
+/// other files.
 inline std::string start_of(const std::filesystem::path& path) {
   std::error_code ignored;
   if (path.is_absolute()) return "";

@@ -25,7 +25,7 @@ class SeenFiles {
   /// Begins the files of the next source.
   void begin_source() { ++source_; }
 
-  /// Adds a file. If two links of one folder or of one pattern lead to one file, returns a remark
+  /// Adds a file. If two names in one folder or pattern refer to the same file, returns a remark
   /// about the second.
   /// @throws ConfigError  if another source has the file: validation would see training data
   std::string add(FileIdentity identity, const std::filesystem::path& path,

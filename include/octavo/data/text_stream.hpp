@@ -176,8 +176,8 @@ class FileLines {
       read_more();
     }
   }
-  /// Whether the last line that was read ends with a line feed. If the file's writer was killed, it
-  /// may not.
+  /// Whether the last line that was read ends with a line feed. It may not if the file's writer was
+  /// killed.
   [[nodiscard]] bool is_whole() const { return ends_; }
   /// The number of the last line that was read, from 1 on.
   [[nodiscard]] std::uint64_t number() const { return number_; }

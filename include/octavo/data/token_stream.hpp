@@ -121,7 +121,7 @@ class TokenStream {
     }
   }
 
-  /// Returns the number of epochs of the share that was read most often; 1.5 is the middle of the
+  /// Returns the number of epochs of the share with the most epochs; 1.5 is the middle of the
   /// second.
   [[nodiscard]] double epoch() const {
     double most = 0;
@@ -253,7 +253,7 @@ class TokenStream {
 
   TokenStreamOptions options_;
   std::vector<Share> shares_;
-  std::int64_t all_parts_ = 0;  ///< the weights of all: a window
+  std::int64_t all_parts_ = 0;  ///< the sum of all weights, which is one window
   TokenPosition position_;
   std::vector<std::int32_t> window_;  ///< that is read, and its last target
 };

@@ -83,7 +83,7 @@ class Tokens {
  public:
   /// Creates no tokens.
   Tokens() = default;
-  /// Creates tokens from the bytes of a text, which must outlive this.
+  /// Creates tokens from the bytes of a text, which must outlive this object.
   template <class Bytes>
     requires std::convertible_to<const Bytes&, std::span<const std::uint8_t>>
   Tokens(const Bytes& bytes)  // NOLINT: a text is tokens

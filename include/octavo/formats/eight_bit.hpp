@@ -80,8 +80,8 @@ struct CompandedLevels {
     return E8M0::from_bits(static_cast<std::uint8_t>(bits));
   }
 
-  /// Returns FP32's bits of 16 · scale, the offset: with it added, levels are floats with 4 bits of
-  /// mantissa.
+  /// Returns the FP32 bits of the offset, 16 · scale: the sum of a level and the offset is a float
+  /// with 4 bits of mantissa.
   OCTAVO_HOST_DEVICE static constexpr std::uint32_t offset_bits(E8M0 scale) {
     return (static_cast<std::uint32_t>(scale.bits) + 4u) << 23;
   }

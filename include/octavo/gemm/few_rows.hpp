@@ -18,7 +18,7 @@ inline constexpr Index most_normalised_columns = Index{1} << 15;
 /// When a weight may be read.
 enum class WeightReads {
   in_order,  ///< after all previously enqueued work, as usual
-  ahead,  ///< even before that work has ended; unfinished enqueued work must not write the weight
+  ahead,     ///< also while that work runs; enqueued work must not write the weight
 };
 
 /// Options of a GEMM of few rows, including operations fused into it. Their results have the same

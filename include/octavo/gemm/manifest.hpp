@@ -177,7 +177,7 @@ class Manifest {
     for (AttentionEntry& entry : attentions_) entry.executed = 0;
   }
 
-  /// Throws unless everything ran as often as a training step of `micro_batches` requires.
+  /// Throws unless every entry ran as often as a training step of `micro_batches` requires.
   /// @param head_chunks  chunks in which the head processes the tokens of a micro-batch
   /// @throws ManifestError  naming the first entry that did not
   void verify_step(std::uint64_t micro_batches, std::uint64_t head_chunks) const {
@@ -202,7 +202,7 @@ class Manifest {
     return counted([&](const GemmEntry& entry) { return entry.planned(head_chunks); });
   }
 
-  /// Returns the GEMMs of the last step that ran, per micro-batch.
+  /// Returns the GEMMs that ran in the last step, per micro-batch.
   [[nodiscard]] GemmCount executed(std::uint64_t micro_batches) const {
     return counted([&](const GemmEntry& entry) { return entry.executed / micro_batches; });
   }

@@ -69,7 +69,7 @@ inline std::vector<std::int32_t> generate(TextModel& model, std::span<const std:
 /// cache, and the model receives at most the last `sequence` tokens.
 class TrainingText final : public TextModel {
  public:
-  /// @param session   outlives this
+  /// @param session   outlives this object
   /// @param sequence  maximum number of tokens that the model receives
   TrainingText(TrainingSession& session, Index sequence) : session_(session), sequence_(sequence) {
     session.begin_evaluation();

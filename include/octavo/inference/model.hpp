@@ -241,7 +241,7 @@ class InferenceModel {
     return bytes;
   }
 
-  /// Returns the residual stream before block `layer`: one of two buffers, alternately.
+  /// Returns the residual stream before block `layer`; two buffers alternate.
   [[nodiscard]] TensorView<T, 2, D> residual(std::size_t layer, Index rows) const {
     return {residual_[layer % 2], {rows, config.hidden}};
   }

@@ -20,7 +20,7 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// Options of sampling. Each limit applies to the tokens that the one before it leaves.
+/// Options of sampling. Each limit applies to the tokens that the previous one keeps.
 struct SamplingOptions {
   double temperature = 0.8;  ///< logits are divided by it; 0 chooses the most likely token
   Index top_k = 0;           ///< number of most likely tokens to sample from; 0: no limit
@@ -172,8 +172,8 @@ class Sampler {
                 });
   }
 
-  /// Returns a lower bound of the `top_k` largest weights: at least `top_k` blocks have a weight of
-  /// this size. Blocks below it need no further search. 0: no bound is known.
+  /// Returns a lower bound of the `top_k` largest weights: at least `top_k` blocks contain a weight
+  /// that is not smaller. Blocks below it need no further search. 0: no bound is known.
   [[nodiscard]] float least_of_top_k() {
     const auto most = static_cast<std::size_t>(options_.top_k);
     if (most == 0 || tops_.size() < most) return 0.0f;

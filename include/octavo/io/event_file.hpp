@@ -153,9 +153,9 @@ class EventFile {
   }
 
   /// Marks the start of steps: earlier records of these steps, also in older files of this folder,
-  /// no longer belong to the run. TensorBoard's Python reader (`--load_fast=false`) hides them from
-  /// here on; its default reader drops a tag's old points of a step and of later ones when the tag
-  /// is written again.
+  /// no longer belong to the run. TensorBoard's Python reader (`--load_fast=false`) then hides
+  /// them. When a tag is written again, its default reader drops that tag's earlier points from
+  /// that step on.
   /// @param step  the first of these steps
   /// @throws IoError  as `write`
   void begin_steps(std::int64_t step, double time = event_time()) {

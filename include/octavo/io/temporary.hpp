@@ -64,7 +64,7 @@ inline bool is_at(const std::filesystem::path& path, int descriptor) {
 }
 
 /// Locks the file or folder that was just created.
-/// @return false if another process took it for a leftover; it removes it
+/// @return false if another process regards it as a leftover and removes it
 inline bool lock_as_owner(const std::filesystem::path& path, int descriptor) {
   // On a disk without locks, leftovers are not removed either.
   if (::flock(descriptor, LOCK_EX | LOCK_NB) != 0) return errno != EWOULDBLOCK;

@@ -21,7 +21,7 @@ OCTAVO_HOST_DEVICE inline float finite_ratio(float target, float amax, bool powe
 
 /// Returns largest / amax rounded down to a power of two, at most 2^127, using only exponents:
 /// subtracting the bits borrows from the exponent if amax has the larger mantissa.
-/// @param largest  at least 4, so that an amax below 2^-126 only reaches the bound
+/// @param largest at least 4, so that every amax below 2^-126 gives 2^127
 OCTAVO_HOST_DEVICE inline float power_of_two_ratio(float largest, float amax) {
   constexpr int most = 127;
   const int exponent = static_cast<int>(float_bits(largest) - float_bits(amax)) >> 23;

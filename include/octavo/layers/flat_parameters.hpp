@@ -149,8 +149,8 @@ class FlatParameters {
 
   /// Returns the number of elements, including padding between parameters.
   [[nodiscard]] Index size() const { return weights_.size(); }
-  /// Returns the weights, [size()]. They have no memory if stages read FP8 values and ranks have
-  /// shards.
+  /// Returns the weights, [size()]. They have no memory if stages read FP8 values and the weights
+  /// are sharded.
   [[nodiscard]] TensorView<W, 1, D> weights() const { return weights_; }
   /// Returns the gradients, [size()]; empty, with size 0, if the parameters are frozen.
   [[nodiscard]] TensorView<G, 1, D> gradients() const { return gradients_; }
@@ -231,7 +231,7 @@ class FlatParameters {
   }
 
   /// Whether each rank sends fewer bytes with FP8 values than with weights. All ranks send the same
-  /// number of other elements, the largest that any rank has.
+  /// number of other elements: as many as the rank that has the most.
   static bool fp8_values_are_fewer_bytes(const List& parameters, Index size, Index multiple) {
     const Index shard = size / (multiple / alignment);
     bool has_some = false;

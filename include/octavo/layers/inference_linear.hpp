@@ -81,8 +81,9 @@ class Linear<Inference<Wanted>, In, Out, G, D> {
     return memory.operand(tokens, In, {}, false, copies);
   }
 
-  /// Computes y = x · Wᵀ + addend + bias. For few tokens, the time is that of reading the weight.
-  /// For many tokens, on `Cuda`, an FP8 weight is first widened to T, with its scale, and rounded.
+  /// Computes y = x · Wᵀ + addend + bias. For few tokens, reading the weight takes most of the
+  /// time. For many tokens, on `Cuda`, an FP8 weight is first widened to T, with its scale, and
+  /// rounded.
   /// @param x       an `Input`, or a `BeforeNorm` of one
   /// @param addend  [tokens, Out]; empty: nothing is added
   /// @param bias    [Out]; empty: no bias

@@ -65,7 +65,7 @@ class TensorParallelGroup;
 template <Device D>
 struct ExpertLoss;
 
-/// Resources that linear layers share. Not movable, because layers point to it, and must outlive
+/// Resources that linear layers share. Not movable, because layers point to it; it must outlive
 /// them.
 template <Device D>
 struct LayerRegistry {

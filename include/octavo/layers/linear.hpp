@@ -188,7 +188,7 @@ class Linear {
   }
 
   /// Allocates the weight's quantised copies, or reserves them on the stage. If ranks cast the
-  /// weight, the row-major copy is the one that they send.
+  /// weight, they send the row-major copy.
   /// @param weight  whose memory the layer reads from now on
   void take_weight_copies(Arena<D>& arena, const Weight& weight) {
     copies_.values = weight.weight.data();
@@ -360,7 +360,7 @@ class Linear {
     }
     return weight_operand(false, copies);
   }
-  /// Returns an operand as a GEMM reads it: unchanged, or a frozen layer's cast in the scratch
+  /// Returns an operand as a GEMM reads it: unchanged or, in a frozen layer, cast to the scratch
   /// memory.
   template <LinearPrecision Given, OperandKind Kind>
   [[nodiscard]] decltype(auto) ready(const Operand<Given, Kind, D>& operand,

@@ -8,8 +8,8 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// Modes of a forward pass. As a type, evaluation cannot change an amax history or save data for a
-/// backward, and only generation reads a text's earlier tokens.
+/// Modes of a forward pass. They are types, so that evaluation cannot change an amax history or
+/// save data for a backward, and only generation reads a text's earlier tokens.
 struct Mode {
   /// Saves activations for the backward; records amax and statistics.
   struct train {

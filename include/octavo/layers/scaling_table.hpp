@@ -47,7 +47,7 @@ std::string granularity_name() {
 /// their operands while a model is laid out; then the table allocates its memory.
 ///
 /// Operands with histories come first in its arrays, grouped by kind in the order of `OperandKind`.
-/// The amaxes that ranks reduce are therefore contiguous, and also those of each kind, and those of
+/// The amaxes that ranks reduce are therefore contiguous, as are those of each kind, and those of
 /// inputs and weights together, which are known after all forwards. Weights that ranks cast with a
 /// scale from a separate amax come next; ranks reduce these amaxes earlier.
 template <Device D>
@@ -118,8 +118,8 @@ class ScalingTable {
     copy_on_device(seen_.data(), state_.data(), seen_.bytes(), context);
   }
 
-  /// Sets scales to 1, and histories and all counters to 0. Keeps the snapshot, so that
-  /// `report_sync` still distinguishes the last step's counts from earlier ones.
+  /// Sets scales to 1, and histories and all counters to 0. Does not change the snapshot, so that
+  /// `report_sync` still separates the last step's counts from earlier ones.
   void reset_sync(const Context<D>& context) const {
     const std::vector<OperandScale> scales(size(), OperandScale{1.0f, 1.0f, 0, 0});
     std::vector<ScalingRule> rules(size());

@@ -152,7 +152,7 @@ class Arena {
   }
 
   OwnedBytes host_;
-  Buffer<D> buffer_;  ///< freed first, which waits for copies between the two
+  Buffer<D> buffer_;  ///< freed before `host_`, which waits for copies between them
   std::size_t on_host_ = 0;
   std::size_t used_ = 0;
   std::array<std::size_t, memory_kinds> now_{};

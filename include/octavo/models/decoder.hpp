@@ -173,10 +173,10 @@ class Decoder {
   /// step overwrites the parameters' gradients; the others add to them. Scales do not change: the
   /// caller updates `scaling()` at the end of the step.
   ///
-  /// The forward visits the flat parameters in the order of `runs`. The head also reads a tied
-  /// table and writes its gradient first, so for a tied model `before_forward` is called again with
-  /// the embedding's flat parameters right before the head's, and `before_backward` once more right
-  /// after. That gradient is final after the embedding's backward.
+  /// The forward visits the flat parameters in the order of `runs`. The head of a tied model also
+  /// reads the embedding's table and writes its gradient first. `before_forward` is therefore
+  /// called again with the embedding's flat parameters right before the head's, and
+  /// `before_backward` right after. That gradient is final after the embedding's backward.
   /// @param batch           has documents if the model was laid out for a shape with documents
   /// @param losses          [rows], written
   /// @param gradient_scale  [1]: 1 / number of targets in the step, over all ranks

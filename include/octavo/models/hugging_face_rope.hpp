@@ -116,8 +116,7 @@ inline void read_rope(const JsonFields& fields, ModelDescription& model) {
   }
 }
 
-/// Adds the length of the longest sequence, which is that of the original training if frequencies
-/// depend on it.
+/// Adds the maximum sequence length: that of the original training if frequencies depend on it.
 inline void write_positions(const ModelDescription& model, JsonLine& text) {
   const RopeScaling& scaling = model.rope_scaling;
   const bool is_dynamic = scaling.kind == RopeKind::dynamic;

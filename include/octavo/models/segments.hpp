@@ -64,7 +64,7 @@ using BlockPrecisionAt =
 template <class Family, class P>
 using HeadPrecisionOf = PrecisionOf<P, 0, Family::config.layers, LinearRole::head, RolesOf<Family>>;
 
-/// Finds the first block of the segment after that of block `Layer`.
+/// Finds the first block of the segment that follows the segment of block `Layer`.
 template <class Family, class P, int Layer, int Next = Layer + 1>
 constexpr int segment_end() {
   constexpr int layers = Family::config.layers;

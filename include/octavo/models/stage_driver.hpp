@@ -77,8 +77,8 @@ class StageDriver {
     });
   }
 
-  /// Runs the forward of stages. In training, a fused stage is left to `backward`. The forward of
-  /// the first stage begins a micro-batch.
+  /// Runs the forward of stages. In training, `backward` runs the forward of a fused stage. The
+  /// forward of the first stage begins a micro-batch.
   template <class M>
   void forward(const MicroBatch<D>& batch, StageRange range, Hooks& hooks,
                const Context<D>& context) {

@@ -81,7 +81,7 @@ class MuonOptimizer : public MuonMemory<W, G, Moment, D>, public Optimizer<D> {
   }
 
  private:
-  /// Returns the numbers of a step for AdamW (0) or Muon (1).
+  /// Returns the host data of a step for AdamW (0) or Muon (1).
   [[nodiscard]] TensorView<const AdamWStep, 1, D> step_values(Index which) const {
     return TensorView<const AdamWStep, 1, D>(steps_.rows(which, 1));
   }
@@ -180,7 +180,7 @@ class MuonOptimizer : public MuonMemory<W, G, Moment, D>, public Optimizer<D> {
 /// as queries, keys and values, each is orthogonalised separately. Embeddings, the head, norms and
 /// biases are updated by AdamW. Ranks with shards gather the directions of a flat buffer in BF16,
 /// and each orthogonalises all of its matrices, so results do not depend on the number of ranks.
-/// The same applies to ranks that share layers: they gather the parts of its matrices as well.
+/// Ranks that share layers also gather the parts of its matrices.
 /// @tparam Master  `MasterWeights<Fp32>` or `MasterWeights<Bf16>`
 /// @tparam Moment  `Moments<Fp32>`, `Moments<Bf16>` or `Moments<EightBit>`
 /// Source: Jordan et al. 2024, https://kellerjordan.github.io/posts/muon; PyTorch's

@@ -136,7 +136,7 @@ class MuonMemory {
   MuonSettings settings_;
   Group group_;
   Index ranks_;  ///< number of ranks with shards of parts of the model
-  /// Directions of this rank's shard of as many flat parameters as there are ranks.
+  /// Directions of this rank's shard, for as many flat parameters as there are ranks.
   TensorView<Bf16, 1, D> own_;
   /// Directions of all shards of the flat parameters that this rank orthogonalises, in the order of
   /// ranks; empty for one rank.

@@ -11,7 +11,7 @@
 namespace octavo OCTAVO_ABI {
 
 /// Which state and activations of a session are kept in host memory, pinned on the `Cuda` device.
-/// Results do not depend on it, to the bit.
+/// Results are bitwise independent of it.
 struct Offload {
   /// Parameters, and therefore shards of ranks, begin at multiples of this number of elements.
   static constexpr Index multiple = allocation_alignment;

@@ -199,8 +199,8 @@ class OptimizerState {
   using OnHost = StateArrays<Moment, Count, Cpu>;
   using Lanes = detail::OffloadLanes<Lane<D>>;
 
-  /// This rank's elements of a parameter, and the location of their state; one of both locations is
-  /// empty.
+  /// This rank's elements of a parameter, and the location of their state, on the device or in host
+  /// memory; the other location is empty.
   struct Part {
     ParameterPlace parameter;
     Index begin;  ///< the first element
@@ -234,7 +234,7 @@ class OptimizerState {
     }
   }
 
-  /// @param random_stream  of the first parameter of the shard, even if the chunk has none of its
+  /// @param random_stream  of the shard's first parameter, even if the chunk contains none of its
   ///                       elements
   void add_chunk(const Shard& chunk, const OnDevice& on_device, const OnHost& on_host,
                  std::uint64_t random_stream) {

@@ -68,8 +68,8 @@ class CastRun {
   }
 
   [[nodiscard]] bool empty() const { return run_ == nullptr; }
-  /// Returns the number of elements that are not cast and go to all ranks, including padding to
-  /// equal sizes.
+  /// Returns the number of elements that are not cast and are sent to all ranks, including padding
+  /// to equal sizes.
   [[nodiscard]] Index rest_size() const { return rest_size_ * ranks_; }
 
   /// Raises the amaxes from which scales are computed to those of this rank's values.

@@ -30,7 +30,7 @@ class StepCollectives : public ShardExchange<D> {
  public:
   /// Called once, before any other member. Sets the timeline to which operations between ranks
   /// report.
-  /// @param timeline  must outlive this
+  /// @param timeline  must outlive this object
   void report_to(Timeline<D>& timeline) { timeline_ = &timeline; }
 
   /// Returns whether the model's flat buffers contain all weights between steps. Otherwise each
@@ -87,7 +87,7 @@ class StepCollectives : public ShardExchange<D> {
   /// all ranks reject the step.
   /// @param local  number of this rank's targets that count; below 0: minus the number of documents
   ///               of its batch, which are too many
-  /// @return       the minimum over all ranks if one is below 0
+  /// @return the number over all ranks; if one is below 0, the minimum
   [[nodiscard]] virtual Index total_targets(Index local) { return local; }
 
   /// Orders all later work of the context after the work that the hooks started. Later work sees
@@ -104,10 +104,10 @@ class StepCollectives : public ShardExchange<D> {
   virtual void maximum(TensorView<std::uint32_t, 1, D>, const Context<D>&) {}
 
   /// Adds up the sums of the status, `StepStatus::sums` doubles, over all ranks. Losses and counts
-  /// cover this rank's tokens. `squared_norm` covers the gradients that this rank's optimizer
-  /// updates with, which for `AdamW` are those of all parameters. Each gradient must count once:
-  /// ranks that update with shards add up the norms; ranks that all have all gradients, because
-  /// `join` or a hook summed them, leave the norm unchanged.
+  /// cover this rank's tokens. `squared_norm` covers the gradients that this rank's optimizer uses;
+  /// for `AdamW`, those of all parameters. Each gradient must count once: ranks that update with
+  /// shards add up the norms; ranks that all have all gradients, because `join` or a hook summed
+  /// them, leave the norm unchanged.
   virtual void sum(TensorView<StepStatus, 1, D>, const Context<D>&) {}
 
  protected:
@@ -134,7 +134,7 @@ class StepCollectives : public ShardExchange<D> {
 template <class W, class G, Device D>
 class RankCollectives : public StageHooks<W, G, D>, public StepCollectives<D> {
  public:
-  /// Called once, before any hook, with the session's context and ranks, which outlive this.
+  /// Called once, before any hook, with the session's context and ranks, which outlive this object.
   virtual void start(const Context<D>& context, Communicator<D>& ranks) = 0;
 
   /// Passes the group of ranks that share the model's layers. Called once, after `start`, if there

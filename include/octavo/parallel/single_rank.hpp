@@ -32,7 +32,7 @@ struct SingleRank {
     /// ModelOptions::gather_weights_in_fp8.
     static constexpr bool casts_weights = false;
 
-    /// @param runs  the model's, which outlive this
+    /// @param runs  the model's, which outlive this object
     Memory(Arena<D>&, const ModelRuns<W, G, D>& runs, const Sharding&) : runs_(&runs) {}
 
     /// Returns this rank's shard of every flat buffer, in buffer order, including empty shards.

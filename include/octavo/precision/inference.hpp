@@ -13,8 +13,8 @@ namespace octavo OCTAVO_ABI {
 
 /// The precision of an inference-only linear layer or model. Only the weights that `P` would
 /// quantise are quantised, to E4M3, with scales that are computed once. Activations are not
-/// quantised: for few tokens, the time is that of reading the weights, so rounding the activations
-/// would not save time.
+/// quantised: for few tokens, reading the weights takes most of the time, so rounding the
+/// activations would not save any.
 /// @tparam P  `Fp32`, `Bf16`, `Fp8Recipe<…>`, `Mxfp8`, `AllowFallback` of one, or for a model
 ///            `Layerwise` of these
 template <class P>

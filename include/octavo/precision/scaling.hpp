@@ -197,7 +197,7 @@ concept HasHistory = requires {
   typename std::integral_constant<int, S::margin>;
   requires(S::history_length > 0 && S::margin >= 0 && S::margin <= 16);
 };
-/// Whether a scaling has some of the members of a history; it must then have all of them.
+/// Whether a scaling has `history_length`, `reduction` or `margin`; it must then have all three.
 template <class S>
 concept MentionsHistory =
     requires { S::history_length; } || requires { S::reduction; } || requires { S::margin; };
@@ -206,12 +206,12 @@ concept HasRounding = requires { typename std::integral_constant<ScaleRounding, 
 template <class S>
 concept MentionsRounding = requires { S::rounding; };
 
-/// Whether one scale covers both the inputs and the weights.
+/// Whether inputs and weights have one scale per tensor.
 template <class S>
 inline constexpr bool is_per_tensor = std::is_same_v<typename S::InputGranularity, PerTensor> &&
                                       std::is_same_v<typename S::WeightGranularity, PerTensor>;
 
-/// Whether one scale covers a row, both of inputs and of weights.
+/// Whether inputs and weights have one scale per row.
 template <class S>
 inline constexpr bool is_per_row = std::is_same_v<typename S::InputGranularity, PerRow> &&
                                    std::is_same_v<typename S::WeightGranularity, PerRow>;

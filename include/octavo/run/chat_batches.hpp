@@ -33,9 +33,9 @@ struct ChatBatchesOptions {
   std::int32_t filler = 0;  ///< see `ChatSequences`
 };
 
-/// Chats packed into sequences, each chat a separate document. As with `TokenBatches`, a step has
-/// the sequences that one rank with as many micro-batches as all ranks together would use, and each
-/// rank takes consecutive ones.
+/// Chats packed into sequences, each chat a separate document. As in `TokenBatches`, a step of
+/// several ranks has the same sequences as a step of one rank with the same total number of
+/// micro-batches; each rank uses consecutive ones.
 class ChatBatches {
  public:
   /// @throws ConfigError  as `ChatStream` does, or if the shape has room for fewer documents than
@@ -72,8 +72,8 @@ class ChatBatches {
   [[nodiscard]] double tokens_in_step() const {
     return static_cast<double>(tokens_.size()) * options_.ranks;
   }
-  /// Returns the number of steps that use all chats this many times; the last step may use some
-  /// more.
+  /// Returns the number of steps that use all chats this many times; the last step may use some of
+  /// them once more.
   [[nodiscard]] Index steps_of(Index epochs) const {
     const Index step = options_.batch.sequences * options_.micro_batches * options_.ranks;
     return (stream_.sequences_of(epochs) + step - 1) / step;

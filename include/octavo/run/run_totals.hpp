@@ -19,7 +19,7 @@ namespace octavo OCTAVO_ABI {
 /// One finished step.
 struct StepRecord {
   Index step = 0;
-  bool last = false;  ///< no step follows, for whatever reason the run ends
+  bool last = false;  ///< no step follows, regardless of why the run ends
   double epoch = 0;
   double learning_rate = 0;
   double milliseconds = 0;

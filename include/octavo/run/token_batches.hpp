@@ -40,12 +40,12 @@ struct TokenBatchesOptions {
 };
 
 /// Tokens, divided into those for steps and those for evaluations, and the buffers of one step.
-/// Ranks share both: a step has the batches that one rank with as many micro-batches as all ranks
-/// together would use, and each rank takes consecutive ones. While a step runs, a thread reads the
-/// batches of the next one.
+/// Ranks share both: a step of several ranks has the same batches as a step of one rank with the
+/// same total number of micro-batches; each rank uses consecutive ones. While a step runs, a thread
+/// reads the batches of the next one.
 class TokenBatches {
  public:
-  /// @param text  must outlive this; its end is for validation
+  /// @param text  must outlive this object; its end is for validation
   /// @throws ConfigError  if there are too few tokens, or more documents than the shape allows
   TokenBatches(std::span<const std::uint8_t> text, const TokenBatchesOptions& options)
       : TokenBatches(split_validation(text, options.validation_fraction, options.batch.tokens + 1),

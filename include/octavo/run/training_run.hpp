@@ -45,13 +45,12 @@ struct RunSummary {
   double tokens_per_second = 0;  ///< without the first step, unless it is the only one
   double seconds = 0;            ///< of all steps since the run started or was resumed
   GemmCount gemms{};             ///< of one micro-batch of its first step, as counted
-  Index rollbacks = 0;           ///< returns to checkpoints after spikes
+  Index rollbacks = 0;           ///< number of returns to a checkpoint after spikes
   bool gave_up = false;          ///< after `max_skipped` skipped steps
   bool spiked = false;           ///< it stopped before a spike; `steps` counts the steps before it
   int signal = 0;                ///< that ended it before its last step, or 0
   bool is_saved = true;          ///< the last save succeeded, or the run is not saved
-  /// Number of documents of the batch with too many documents before which the run stopped; 0:
-  /// none.
+  /// If the run stopped before a batch with too many documents, their number; else 0.
   Index documents = 0;
   /// The last records of operands; if the run ended because of non-finite values, they show the
   /// operands with Inf or NaN.

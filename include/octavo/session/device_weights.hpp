@@ -24,7 +24,7 @@ namespace octavo OCTAVO_ABI::detail {
 template <class T, class G, Device D>
 class DeviceWeights final : public WeightsOnDevice<D> {
  public:
-  /// All references must outlive this.
+  /// All references must outlive this object.
   /// @param session  the owner of this
   /// @param shards   the shards that this rank updates, of every flat buffer
   DeviceWeights(SessionCore<D>& session, const ModelRuns<T, G, D>& runs,

@@ -33,7 +33,7 @@ namespace octavo OCTAVO_ABI::detail {
 template <Device D>
 class RanksOfSession final : public SessionRanks {
  public:
-  /// @param communicator  must outlive this
+  /// @param communicator  must outlive this object
   RanksOfSession(const Sharding& sharding, Communicator<D>& communicator)
       : SessionRanks(sharding), communicator_(communicator) {}
 
@@ -168,7 +168,7 @@ class SessionCore : public TrainingSession {
   /// Completes a session's construction, once everything has its memory.
   /// @param facts  those that follow from the model and the optimizer
   /// @throws UsageError  if two parameters have the same name, so that `SessionWeights::set` and a
-  ///                     saved state would know only one of them
+  ///                     saved state would reach only one of them
   void start(const Parts& parts, const SessionBuffers<D>& buffers, SessionFacts facts) {
     parts_ = parts;
     buffers_ = buffers;
@@ -248,9 +248,8 @@ class SessionCore : public TrainingSession {
   /// Copies the logits of one row of a batch to the host.
   virtual void read_logits_sync(TensorView<const std::int32_t, 1, D> tokens, BatchShape shape,
                                 Index row, std::span<float> logits) = 0;
-  /// Returns the shape of the batch at whose beginning a text is processed. Tokens after the last
-  /// one do not affect it, except through a current scale of a whole tensor, which includes the
-  /// filler.
+  /// Returns the shape of the batch whose first rows contain a text. Tokens after the last one do
+  /// not affect it, except through a current scale of a whole tensor, which includes the filler.
   [[nodiscard]] BatchShape shape_of_text(Index count) const {
     constexpr Index of_fp8_gemms = 16;  // other formats: fewer sizes to choose algorithms for
     const Index multiple = std::lcm(of_fp8_gemms, Index{options_.sharding.tensor_ranks});

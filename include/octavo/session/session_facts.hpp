@@ -20,7 +20,7 @@ struct SessionFacts : ModelFacts {
   std::string bus_id{};     ///< PCI bus id of the GPU, such as "0000:3b:00.0"; "" on `Cpu`
   /// The GPU and the libraries that run the computation; "" on `Cpu`. See `libraries_text`.
   std::string libraries{};
-  Sharding sharding{};      ///< how ranks share the work, and which of them this is
+  Sharding sharding{};      ///< how ranks share the work, and the index of this rank
   std::string transport{};  ///< see Communicator
   /// The adapters of a model of which only the adapters are trained; empty if all weights are
   /// trained.
@@ -30,7 +30,7 @@ struct SessionFacts : ModelFacts {
   BatchShape run_shape{};
   Index micro_batches = 1;  ///< per step
   Index head_chunks = 1;
-  Index parameters_gathered_in_fp8 = 0;  ///< of `parameters`, that ranks exchange in FP8
+  Index parameters_gathered_in_fp8 = 0;  ///< how many of `parameters` ranks exchange in FP8
   MemoryPlan memory{};
   std::size_t allocated_bytes = 0;
   std::size_t allocated_host_bytes = 0;  ///< in addition to device memory

@@ -65,7 +65,7 @@ class StateOnDevice final : public SessionState {
   [[nodiscard]] bool take_was_read() { return std::exchange(was_read_, false); }
 
  private:
-  /// Sets, in each entry, which part of a parameter it describes.
+  /// Sets in each entry which part of a parameter it contains.
   void note_parts(std::vector<StateEntry>& entries) const {
     for (const ParameterFacts& parameter : session_.parts_.weights->parameters()) {
       for (StateEntry& entry : entries) {

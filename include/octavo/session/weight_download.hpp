@@ -19,7 +19,7 @@ namespace octavo OCTAVO_ABI::detail {
 template <class T, Device D>
 class WeightDownload {
  public:
-  /// All arguments must outlive this.
+  /// All arguments must outlive this object.
   /// @param sink  empty: this rank only takes part in the exchanges
   WeightDownload(StepCollectives<D>& ranks, Communicator<D>& communicator, const WeightSink& sink,
                  const Context<D>& context)

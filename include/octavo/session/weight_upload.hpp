@@ -33,7 +33,7 @@ class WeightUpload {
     std::span<T> rounded;
   };
 
-  /// @param context  must outlive this
+  /// @param context  must outlive this object
   explicit WeightUpload(const Context<D>& context)
       : context_(context), host_(std::min(host_threads(context), most_weight_threads)) {}
 

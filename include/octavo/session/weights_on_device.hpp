@@ -39,7 +39,7 @@ class WeightsOnDevice : public SessionWeights {
 
   [[nodiscard]] const std::vector<ParameterFacts>& parameters() const { return parameters_; }
 
-  /// Visits the weights that are not frozen, as far as this rank updates them.
+  /// Visits the weights that are not frozen and that this rank updates.
   virtual void visit_state(StateCollector<D>& collector) = 0;
   /// Frees memory that is not kept across steps.
   virtual void begin_step() = 0;

@@ -16,8 +16,8 @@ namespace octavo OCTAVO_ABI {
 enum class Layout { row_major, transposed };
 
 namespace detail {
-/// Number of E4M3 scales in whose place an array with two levels of scales begins: the tensor's
-/// FP32 scale, padded so that the scales of blocks are 16-byte aligned.
+/// Number of E4M3 scales whose place the tensor's FP32 scale occupies, at the beginning of an array
+/// with two levels of scales. It is padded so that the scales of blocks are 16-byte aligned.
 template <class Granularity>
 inline constexpr Index tensor_scale_room = has_tensor_scale<Granularity> ? 16 : 0;
 }  // namespace detail
@@ -32,8 +32,8 @@ constexpr Index stored_bytes(Index count) {
 }
 
 /// Returns the number of scales for an `outer` × `inner` matrix whose inner dimension is reduced.
-/// With two levels of scales, the array begins with the scale of the tensor, which takes the room
-/// of 16.
+/// With two levels of scales, the array begins with the scale of the tensor, which occupies the
+/// place of 16.
 template <class Granularity>
 constexpr Index scale_count(Index outer, Index inner) {
   if constexpr (Granularity::block_columns == 0) {

@@ -89,8 +89,8 @@ class Refusal : public ConfigError {
 };
 
 /// Throws Refusal for a shape that this version of cuDNN, or of its frontend, is known to compute
-/// incorrectly: before 9.16, the backward of lengths that are not multiples of 64 gave NaN unless
-/// rows were hidden, and before 9.6, documents could not share KV heads.
+/// incorrectly: before 9.16, the backward of lengths that are not multiples of 64 gave NaN, except
+/// with documents or a window; before 9.6, documents did not support shared KV heads.
 inline void check_version(const AttentionShape& shape) {
   const std::size_t version = cudnnGetVersion();
   const auto refuse = [&](std::size_t needed, const char* what) {

@@ -31,8 +31,7 @@ inline constexpr int fp8_attention_dim = 128;
 /// than 128, half of them.
 inline constexpr int attention_rows = 128;
 
-/// Returns the tokens of a sequence that the maximum number of blocks in a grid's second dimension
-/// covers.
+/// Returns the longest sequence whose blocks fit in a grid's second dimension.
 constexpr Index own_attention_tokens(Index head_dim) {
   return Index{65535} * (head_dim <= 128 ? attention_rows : attention_rows / 2);
 }
@@ -85,10 +84,10 @@ inline std::size_t fp8_attention_workspace(const AttentionShape& shape) {
 /// cannot be queried: softmax sums, an FP32 accumulator of the queries' gradient and, if heads
 /// share KV heads, gradients of keys and values for each head. The forward needs none. A
 /// deterministic backward uses no atomics: it stores the gradients of all scores, in BF16. Rows are
-/// rounded up to cuDNN's tiles of 128. With documents, gradients have the stride of fused rows, and
-/// those of each head the stride of a fused row for every head of a group; heads whose width is not
-/// a multiple of 16, and the gradients of scores, are stored as if each document were as long as a
-/// sequence.
+/// rounded up to cuDNN's tiles of 128. With documents, gradients have the stride of fused rows;
+/// gradients for each head have that stride times the number of heads in a group. Heads whose width
+/// is not a multiple of 16, and the gradients of scores, are stored as if each document were as
+/// long as a sequence.
 /// @note on a GPU, the workspace that cuDNN requests is used instead: see attention_limits
 inline std::size_t cudnn_attention_workspace(const AttentionShape& shape, bool deterministic) {
   const auto [heads, kv_heads, dim] = shape.heads;

@@ -59,10 +59,9 @@ __device__ inline std::uint64_t nanoseconds() {
   return now;
 }
 
-/// Signals to all ranks that this one has arrived, and waits for them. A word of one meeting is not
-/// overwritten before all ranks have read it: words are reused only at the meeting after next, and
-/// before that, the rank has met all ranks at the next one. Runs as one block with a thread for
-/// each rank.
+/// Signals to all ranks that this one has arrived, and waits for them. Words are reused only at the
+/// meeting after next. All ranks have read them by then, because they have arrived at the next
+/// meeting. Runs as one block with a thread for each rank.
 template <Device D>
 OCTAVO_KERNEL void meet_kernel(Meeting meeting) {
   using Word = cuda::atomic_ref<std::uint64_t, cuda::thread_scope_system>;
@@ -115,7 +114,7 @@ OCTAVO_KERNEL void meet_kernel(Meeting meeting) {
 class CopyExchange {
  public:
   /// All ranks of `memory` call it together.
-  /// @param memory   must outlive this
+  /// @param memory   must outlive this object
   /// @param members  numbers of this exchange's ranks in `memory`
   /// @param rank     index of this rank among them
   CopyExchange(PeerMemory& memory, std::vector<int> members, int rank,
@@ -163,7 +162,7 @@ class CopyExchange {
 
   /// Writes this rank's part to its place on all ranks.
   /// @param bytes  of a part
-  /// @param whole  [ranks · bytes], which this reaches
+  /// @param whole [ranks · bytes], in memory that this exchange reaches
   /// @param what   see `under_way`
   void all_gather(const std::byte* part, std::byte* whole, std::size_t bytes, const char* what,
                   const Context<Cuda>& context) {
@@ -172,7 +171,7 @@ class CopyExchange {
 
   /// Writes part p to rank p, at the place of this rank; this rank's part is not moved.
   /// @param bytes     of a part
-  /// @param received  [ranks · bytes], which this reaches
+  /// @param received [ranks · bytes], in memory that this exchange reaches
   /// @param what      see `under_way`
   void all_to_all(const std::byte* parts, std::byte* received, std::size_t bytes, const char* what,
                   const Context<Cuda>& context) {
@@ -190,8 +189,7 @@ class CopyExchange {
     return place == 0 ? -1 : members_[place - 1];
   }
   /// Returns the operation that this rank's GPU is running, including in a recorded graph, such as
-  /// "the all-gather 'weights'", or one for each of several streams. Empty: none, or this rank has
-  /// not reached it yet.
+  /// "the all-gather 'weights'", or one for each of several streams. Empty if it runs none.
   [[nodiscard]] std::string under_way() const {
     std::string text;
     for (std::size_t channel = 0; channel < contexts_.size(); ++channel) {

@@ -50,7 +50,7 @@ class NcclComm final : public Communicator<Cuda> {
   enum class Ways { all, nccl_only };
 
   /// All ranks call it together.
-  /// @param rendezvous  must outlive this, or the process aborts
+  /// @param rendezvous  must outlive this object, or the process aborts
   /// @param context     of the GPU on which this rank's operations run
   /// @param ways        the same on all ranks
   /// @throws ConfigError  naming ranks that have the same GPU

@@ -22,8 +22,8 @@
 namespace octavo OCTAVO_ABI {
 
 namespace detail {
-/// Returns the architecture of this program's kernels that a GPU runs, which is the current one.
-/// Null in a program without kernels; headers with kernels set it.
+/// Returns which architecture of this program's kernels the current GPU runs. Null in a program
+/// without kernels; headers with kernels set it.
 inline KernelArchitecture (*kernel_architecture)(int gpu,
                                                  const DeviceLimits<Cuda>& limits) = nullptr;
 }  // namespace detail
@@ -65,7 +65,8 @@ class Context<Cuda> : detail::FindsBodies {
   /// @param gpu       index of the GPU, as CUDA counts them
   /// @param priority  of the context's work
   /// @throws CudaError    if there is no such GPU
-  /// @throws ConfigError  if it is too old for Octavo's kernels, or they are compiled for others
+  /// @throws ConfigError  if the GPU is too old for Octavo's kernels, or the kernels are compiled
+  ///                      for other GPUs
   explicit Context(int gpu = 0, Priority priority = Priority::normal) : gpu_(gpu) {
     check(cudaSetDevice(gpu), "cudaSetDevice", " for GPU ", gpu,
           "; see nvidia-smi for the GPUs of this machine and CUDA_VISIBLE_DEVICES for those that "

@@ -37,7 +37,7 @@ OCTAVO_KERNEL void swizzle_scales_kernel(const Scale* scales, Scale* swizzled, I
              : Scale::from_bits(0);
 }
 
-/// Enqueues that copy for an operand; returns the number of swizzled scales.
+/// Enqueues the copy of an operand's scales; returns their number with padding.
 template <class Format, class Granularity, Layout L>
 Index swizzle_scales(QuantizedView<Format, Granularity, L, Cuda> operand,
                      typename Granularity::Scale* swizzled, const Context<Cuda>& context) {

@@ -34,8 +34,8 @@ inline constexpr int slice_columns = slice_runs * run_size;
 inline constexpr int slice_groups = embedding_threads / slice_runs;
 static_assert(frequent_blocks <= frequent_count && frequent_blocks == 2 * 32);
 
-/// Returns the number of blocks that process a token with this many occurrences: those at the first
-/// ones.
+/// Returns the number of blocks that process a token with this many occurrences: the blocks of its
+/// first occurrences.
 __device__ inline Index blocks_of_token(Index count) {
   return count < frequent_count ? token_blocks : frequent_blocks;
 }
@@ -98,7 +98,7 @@ struct Occurrences {
   Index count;                ///< undefined if the block has no work
   const Position* positions;  ///< undefined in that case, and if the count is 1
 
-  /// Whether the block processes the token, as one of the first blocks of its occurrences.
+  /// Whether this block processes the token.
   [[nodiscard]] __device__ bool are_mine() const { return rank < blocks_of_token(count); }
 };
 
@@ -292,9 +292,8 @@ __device__ void add_frequent(const Occurrences<Position>& all, const T* y_gradie
   }
 }
 
-/// Adds the gradients of one token to its row, with the blocks at the first of its occurrences. The
-/// data of a token that occurs once, as most do, is loaded before anything waits for the number of
-/// occurrences.
+/// Adds the gradients of one token to its row, with the blocks of its first occurrences. Most
+/// tokens occur once: their data is loaded before the number of occurrences is known.
 template <bool Vectors, class Tokens, class T, class G>
 OCTAVO_KERNEL void __launch_bounds__(embedding_threads, 3)
     embedding_backward_kernel(const Tokens tokens, const T* y_gradient, Index rows, Index columns,

@@ -191,8 +191,8 @@ __device__ T block_sum(T value) {
   return total;
 }
 
-/// Returns the same address, but hides from the compiler how it was computed, so that it adds
-/// offsets to it instead of multiplying for each.
+/// Returns the same address, but hides its computation from the compiler, which then adds offsets
+/// to it instead of computing each address by a multiplication.
 template <class T>
 __device__ T* opaque(T* address) {
   asm("" : "+l"(address));
@@ -205,7 +205,7 @@ __device__ inline float opaque(float number) {
   return number;
 }
 
-/// Whether vectors of 16 bytes can be read or written from there on.
+/// Whether vectors of 16 bytes can be read from or written to this address.
 inline bool is_vector_aligned(const void* address) {
   return reinterpret_cast<std::uintptr_t>(address) % sizeof(uint4) == 0;
 }

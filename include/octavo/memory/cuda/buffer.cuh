@@ -64,7 +64,8 @@ inline void copy_to_host(void* target, const void* source, std::size_t bytes,
 }
 
 /// Copies `bytes` from the host to the device, after all work enqueued so far. Synchronises,
-/// because pinned memory would otherwise be read late. Not for use in a step: see Staging.
+/// because pinned memory could otherwise be read after this function returns. Not for use in a
+/// step: see Staging.
 inline void copy_to_device_sync(void* target, const void* source, std::size_t bytes,
                                 const Context<Cuda>& context) {
   if (bytes == 0) return;

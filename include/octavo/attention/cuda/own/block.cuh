@@ -23,9 +23,10 @@ struct AttentionSizes<WarpgroupCores, columns> {
   /// Queries of a block of the forward, and keys that it processes at once.
   static constexpr int forward_rows = attention_rows;
   static constexpr int forward_keys = is_narrow ? 128 : 64;
-  /// Rows of the other side that the backward processes at once.
+  /// Rows of the streamed tensors that the backward processes at once.
   static constexpr int backward_rows = 64;
-  /// Whether the key gradient holds its keys and values in registers, and the queries of a product.
+  /// Whether the key gradient's kernel keeps keys and values in registers; and the queries of one
+  /// of its products.
   static constexpr bool keys_in_registers = false;
   static constexpr int backward_queries = backward_rows;
   /// Blocks that share a multiprocessor.
@@ -43,7 +44,7 @@ struct AttentionSizes<WarpCores, columns> {
   static constexpr int blocks = columns <= 64 ? 2 : 1;
 };
 
-/// `WarpCores` in blocks with more shared memory, such as those of an A100: the backward of wide
+/// `WarpCores` on GPUs with more shared memory per block, such as an A100: the backward of wide
 /// heads then processes twice as many rows at once, with the same bits.
 struct RoomyWarpCores : WarpCores {};
 template <int columns>

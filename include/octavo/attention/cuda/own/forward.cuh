@@ -64,8 +64,8 @@ struct ForwardTiles {
   [[nodiscard]] __device__ Keys values(int stage) const { return keys(2 + stage); }
 };
 
-/// Computes the outputs of a block's queries of one head, longest rows first. The product for the
-/// scores of the next keys overlaps that of the current probabilities with the values.
+/// Computes the outputs of a block's queries of one head, longest rows first. The scores of the
+/// next keys are computed while the current probabilities are multiplied by the values.
 /// @tparam bounded  whether documents or a window hide keys: those before the first query's are
 ///                  skipped
 /// Source: Shah et al. 2024, arXiv 2407.08608.

@@ -53,7 +53,7 @@ __device__ inline std::uint32_t block_maximum(std::uint32_t bits) {
   return result;
 }
 
-/// Casts a tile of queries or keys, each row by threads that hold 16 columns.
+/// Casts a tile of queries or keys; each thread casts 16 columns of a row.
 template <int columns>
 __device__ float cast_rows(const Bf16* source, Index stride, int valid_rows, int dim,
                            std::uint8_t* target) {
@@ -94,7 +94,7 @@ __device__ float cast_rows(const Bf16* source, Index stride, int valid_rows, int
   return power_of_two_inverse(scale);
 }
 
-/// Casts a tile of values to its transpose, by threads that hold two columns of 16 rows.
+/// Casts and transposes a tile of values; each thread casts two columns of 16 rows.
 template <int columns>
 __device__ float cast_columns(const Bf16* source, Index stride, int valid_rows, int dim,
                               std::uint8_t* target) {

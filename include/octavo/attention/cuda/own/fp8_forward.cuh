@@ -199,8 +199,8 @@ struct WarpgroupTurns {
   }
 };
 
-/// Computes the outputs of the block's works. The product for the scores of the next keys overlaps
-/// that of the current probabilities with the values, whose sums over 128 keys are added in FP32.
+/// Computes the outputs of the block's works. The scores of the next keys are computed while the
+/// current probabilities are multiplied by the values; sums over 128 keys are added in FP32.
 /// @tparam bounded  see attention_forward_block
 /// Source: Shah et al. 2024, arXiv 2407.08608.
 template <int columns, bool bounded>

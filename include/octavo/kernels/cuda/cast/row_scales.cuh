@@ -1,8 +1,8 @@
 /// @file
 /// Scales per row of each copy. A row of the transposed copy is a column of the matrix, and
 /// both are longer than a tile, so a first pass over the source's values computes the amaxes of
-/// rows and columns, from which the cast computes scales. The values are not stored in between but
-/// computed twice, which moves fewer bytes, or the same number if the source reads two matrices.
+/// rows and columns, from which the cast computes scales. The values are computed twice instead of
+/// stored, which moves fewer bytes, or the same number if the source reads two matrices.
 #pragma once
 
 #include <octavo/kernels/cuda/cast/block_scale.cuh>

@@ -193,7 +193,7 @@ __device__ void add_to_slot(const CastArguments<Format, Granularity>& arguments,
   add_to_counter(statistics.flushed, block.flushed);
 }
 
-/// Returns the properties of the tiles of copies that are written.
+/// Returns the properties common to all tiles of the copies that a cast writes.
 /// @param vectors  whether the source computes runs as vectors
 template <class Format, class Granularity>
 Fit find_fit(const CastArguments<Format, Granularity>& arguments, bool vectors) {

@@ -166,7 +166,7 @@ inline constexpr int two_level_tile_columns = 64;
 
 /// The two columns of 16 rows of a thread.
 struct ColumnPair {
-  int warp = static_cast<int>(threadIdx.x) / 32;  ///< of the tile: its number of 16 rows
+  int warp = static_cast<int>(threadIdx.x) / 32;  ///< also the index of its 16 rows in the tile
   int lane = static_cast<int>(threadIdx.x) % 32;
   Index row, column;  ///< first of them
   bool inside;
@@ -262,7 +262,8 @@ OCTAVO_KERNEL void __launch_bounds__(quantize_threads)
   add_counts(arguments, totals);
 }
 
-/// Casts both copies with a scale for each square of 16 × 16, which are the same numbers.
+/// Casts both copies with a scale for each square of 16 × 16, so that both contain the same
+/// numbers.
 template <class Granularity>
 OCTAVO_KERNEL void __launch_bounds__(quantize_threads)
     two_level_squares_kernel(const TwoLevelArguments<Granularity> arguments) {
@@ -330,7 +331,7 @@ struct RecordTwoLevels {
 
 /// Enqueues the kernels that cast an operand with two levels of scales from its values.
 /// @param write_values  see write_operand
-/// @throws ShapeError  if rows of copies are not whole blocks, or values are not aligned
+/// @throws ShapeError if a copy's rows do not consist of whole blocks, or values are not aligned
 template <QuantizedPrecision P, OperandKind Kind, class WriteValues>
 void cast_by_two_levels(const char* name, const Operand<P, Kind, Cuda>& operand,
                         const WriteValues& write_values, const Context<Cuda>& context) {

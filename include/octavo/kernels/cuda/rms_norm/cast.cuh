@@ -162,15 +162,15 @@ __device__ void find_inverses(const RmsNormSource& source, Index first_row, floa
   }
 }
 
-/// Minimum number of blocks of the kernel below per multiprocessor, like tiles_at_once; four were
+/// Minimum number of blocks of the next kernel per multiprocessor (see tiles_at_once); four are
 /// slower.
 inline constexpr int norm_tiles_at_once = 3;
 
 /// Computes the rows' inverse root mean squares, and normalises and casts them in tiles. Blocks of
-/// both kinds alternate, in rows of `across`: those that cast a band of tiles wait for those that
-/// computed its inverses some bands earlier. The work of a block depends on its ticket, not on its
-/// index, so that all blocks for which it waits have begun, regardless of the order in which the
-/// GPU starts blocks. Blocks that compute inverses do not wait.
+/// both kinds alternate, in rows of `across`. Those that cast a band of tiles wait for the
+/// inverses, which other blocks computed some bands earlier. The work of a block depends on its
+/// ticket, not on its index, so that all blocks for which it waits have begun, regardless of the
+/// order in which the GPU starts blocks. Blocks that compute inverses do not wait.
 /// @param across  blocks of one row: those that compute a band's inverses, then a band's tiles
 /// @param ahead   number of rows of blocks at the beginning that only compute inverses
 template <class Cast, class Format, class Granularity>
