@@ -110,9 +110,10 @@ int main(int argc, char** argv) {
       ->check(programs::not_negative_whole())
       ->capture_default_str();
   std::string card;
-  CLI::Option* table = app.add_option("--table", card,
-                                      "print the recipes of a card, such as \"RTX 4090\" or a "
-                                      "compute capability such as 8.9; by default, of --gpu");
+  CLI::Option* table =
+      app.add_option("--table", card,
+                     "print the recipes that a card supports, such as \"RTX 4090\" or a "
+                     "compute capability such as 8.9; by default, the GPU --gpu");
   table->expected(0, 1);
   if (const auto code = programs::parse(app, argc, argv)) return *code;
 #if !defined(OCTAVO_WITH_CUDA)

@@ -101,7 +101,7 @@ class ChatRun final : public RunDataOf<octavo::ChatBatches> {
       fmt::print("chats | {} of {}\n", file.chats, programs::visible(file.path.string()));
     }
     const auto print_part = [](const char* what, const octavo::Chats& chats) {
-      fmt::print("chats | {} {}: {} tokens, {} of them said by the assistant\n", chats.size(), what,
+      fmt::print("chats | {} {}: {} tokens, {} of them by the assistant\n", chats.size(), what,
                  chats.tokens(), chats.targets());
     };
     print_part("to train on", batches_.train());
@@ -180,11 +180,12 @@ std::unique_ptr<RunData> read_chats(Options& options, const Instance& instance,
 }  // namespace
 
 const Program& program() {
-  static const Program chats{.name = "finetune_llama",
-                             .description = "Trains a Llama on chats, in the chosen precision.",
-                             .declare_data = declare_chats,
-                             .require_data = require_chats,
-                             .read = read_chats};
+  static const Program chats{
+      .name = "finetune_llama",
+      .description = "Trains a language model on chats, in the chosen precision.",
+      .declare_data = declare_chats,
+      .require_data = require_chats,
+      .read = read_chats};
   return chats;
 }
 

@@ -184,7 +184,7 @@ void add_kernels(Budget& budget, int micro_batches) {
 std::optional<double> whole_step(const Options& options, const std::string& precision) {
   if (options.steps.empty()) return std::nullopt;
   std::ifstream file(options.steps);
-  require<IoError>(file.good(), "cannot read ", options.steps, "; give a file of train_step");
+  require<IoError>(file.good(), "cannot read ", options.steps, "; pass a file of train_step");
   std::optional<double> found;
   for (std::string text; std::getline(file, text);) {
     const auto line = nlohmann::json::parse(text);

@@ -161,12 +161,13 @@ Times measure(Context<Cuda>& context) {
   return times;
 }
 
-/// Reports from which size on FP8 is faster at every larger size.
+/// Returns the width from which FP8 is faster at all larger widths.
 std::string pays(const Times& times, const Times& bf16) {
   std::size_t first = times.size();
   while (first > 0 && times[first - 1] < bf16[first - 1]) --first;
-  return first == times.size() ? "is not faster at these sizes"
-                               : octavo::message("pays from width ", speed_features[first]);
+  return first == times.size()
+             ? "is not faster at these sizes"
+             : octavo::message("is faster from width ", speed_features[first], " on");
 }
 
 void print_speed(const std::string& name, const Times& times, const std::string& verdict) {

@@ -35,8 +35,8 @@ inline void declare(CLI::App& app, Options& options) {
   options.precision = "bf16";
   trainer::declare_model(app, options);
   app.add_option("--checkpoint", options.checkpoint,
-                 "checkpoint, or folder of a run, which uses the newest one; in the run's "
-                 "precision unless --precision is set")
+                 "checkpoint, or folder of a run for its newest checkpoint; sets the default of "
+                 "--precision")
       ->group(trainer::model_group);
   trainer::declare_ranks(app, options);
   const std::string group = "Evaluation";

@@ -478,7 +478,7 @@ TEST(Rendezvous, ARankThatIsThereTwiceIsRefusedAndHarmsNobody) {
   const bool is_the_second = ends[1].exit_code == 0;
   EXPECT_EQ(ends[is_the_second ? 1 : 2].exit_code, 0);
   expect_said(ends[is_the_second ? 2 : 1],
-              message("there is a rank 1 of 2 already at port ", port));
+              message("another process is already rank 1 of 2 at port ", port));
 }
 
 TEST(Rendezvous, ARankOfAnotherRunIsRefused) {

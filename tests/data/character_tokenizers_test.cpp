@@ -369,7 +369,7 @@ TEST_F(Models, UnknownSettingsAreNamed) {
   refused(with({"\xff", 0, 1}), "not valid UTF-8");
   refused(with({"ac", 0, 1}), "has the character 'c', which is not a piece");
   refused(with({"ab", 0, 1}), "appears twice");
-  refused(with({"0x41", 0, 6}), "must stand for a byte");
+  refused(with({"0x41", 0, 6}), "must represent a byte");
 }
 
 TEST_F(Models, DamagedFilesAreRefused) {

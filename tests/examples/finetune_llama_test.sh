@@ -48,7 +48,7 @@ whole=("${base[@]}" "${data[@]}" --epochs 2 --learning-rate 3e-3 --warmup 2 --te
 run "a run" 0 "${whole[@]}" --sample 12 --out whole
 [ -s err ] && fail "there was something on stderr"
 grep -qF "chats | 60 of chats.jsonl" out || fail "the file is not named"
-grep -qE '^chats \| 60 to train on: [0-9]+ tokens, [0-9]+ of them said by the assistant$' out ||
+grep -qE '^chats \| 60 to train on: [0-9]+ tokens, [0-9]+ of them by the assistant$' out ||
   fail "no count of what is said"
 python3 - <<'PYTHON' 2>>err || fail "metrics"
 import json

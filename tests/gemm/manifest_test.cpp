@@ -82,7 +82,9 @@ TEST(Manifest, RefusesTwoLayersOfOneName) {
     FAIL() << "a second blocks.1.down is not refused";
   } catch (const ConfigError& error) {
     const std::string what = error.what();
-    EXPECT_EQ(what.find("two layers have the name blocks.1.down; give each branch a prefix"), 0u)
+    EXPECT_EQ(
+        what.find("two layers have the name blocks.1.down; use a separate prefix for each branch"),
+        0u)
         << what;
   }
 }
@@ -128,7 +130,7 @@ TEST(Manifest, CountsAttention) {
     FAIL() << "another implementation is not refused";
   } catch (const ManifestError& error) {
     const std::string what = error.what();
-    EXPECT_NE(what.find("blocks.0.attention backward ran through loops, but the manifest says "
+    EXPECT_NE(what.find("blocks.0.attention backward ran through loops, but the manifest announces "
                         "others"),
               std::string::npos)
         << what;

@@ -39,8 +39,8 @@ head -c 1280 /dev/zero | tr '\0' a >almost.txt
 head -c 1281 /dev/zero | tr '\0' a >enough.txt
 refuses absent.txt "does not exist"
 refuses empty.txt "is empty"
-refuses nothing "holds no text"
-few="bytes of text, too few to train on and to validate by; give 1281 or more"
+refuses nothing "contains no text"
+few="bytes of text, too few to train on and to validate with; pass 1281 or more"
 refuses short.txt "has 500 $few"
 refuses almost.txt "has 1280 $few"
 takes enough.txt

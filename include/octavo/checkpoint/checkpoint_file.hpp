@@ -72,7 +72,7 @@ inline StateEntry described_entry(const std::string& name, const std::string& de
                                   const std::string& place) {
   StateEntry entry;
   entry.name = name;
-  JsonReader json(description, place + ": " + name, 0, "take another checkpoint");
+  JsonReader json(description, place + ": " + name, 0, "use another checkpoint");
   const auto numbers = [&] {
     std::vector<Index> result;
     json.array([&] { result.push_back(json.natural()); });

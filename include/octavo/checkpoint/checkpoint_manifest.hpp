@@ -199,7 +199,7 @@ inline CheckpointManifest read_manifest(const std::filesystem::path& folder) {
                    path.string(),
                    ": its checksum does not match: it is damaged; use another checkpoint");
   CheckpointManifest manifest;
-  JsonReader json(all, path.string(), 0, "take another checkpoint");
+  JsonReader json(all, path.string(), 0, "use another checkpoint");
   const std::map<std::string_view, std::string*> texts{
       {"octavo", &manifest.version},        {"model", &manifest.model},
       {"recipe", &manifest.recipe},         {"optimizer", &manifest.optimizer},

@@ -153,8 +153,8 @@ class CheckpointPieces {
     }
     std::size_t bytes = 0;
     for (const Copy& copy : result) bytes += copy.bytes;
-    require<ConfigError>(bytes == wanted.bytes, wanted.name, ": of its ", wanted.bytes,
-                         " bytes the checkpoint has ", bytes, "; use another checkpoint");
+    require<ConfigError>(bytes == wanted.bytes, wanted.name, ": the checkpoint has ", bytes,
+                         " of its ", wanted.bytes, " bytes; use another checkpoint");
     return result;
   }
 
@@ -208,9 +208,9 @@ class CheckpointPieces {
           {piece, bytes_of(at - entry.begin), to + bytes_of(at - begin), bytes_of(last - at)});
       at = last;
     }
-    require<ConfigError>(at == end || wanted.bytes == 0, wanted.name, ": of its elements ", begin,
-                         " to ", end, " the checkpoint has none from ", at,
-                         " on; a file is missing in it: use another checkpoint");
+    require<ConfigError>(at == end || wanted.bytes == 0, wanted.name,
+                         ": the checkpoint lacks its elements from ", at,
+                         " on; a file is missing: use another checkpoint");
   }
 
   /// Finds elements by their offset in the whole parameter, if the tensor-parallel degree differs.

@@ -310,7 +310,7 @@ class Checkpoints {
                                 .conversions = conversions_};
     for (const std::string& text : texts_) {
       if (text.empty()) continue;
-      JsonReader json(text, "a rank's file", 0, "take another checkpoint");
+      JsonReader json(text, "a rank's file", 0, "use another checkpoint");
       manifest.files.push_back(detail::read_manifest_file(json));
     }
     const std::filesystem::path file = written_ / detail::manifest_name;

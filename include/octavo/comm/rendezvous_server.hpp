@@ -211,7 +211,7 @@ class RendezvousServer {
     const Seat& seat = seats_[static_cast<std::size_t>(hello.rank)];
     if (seat.state != Seat::State::empty)
       return message(
-          "there is a rank ", hello.rank, " of ", ranks, " already at port ", port_,
+          "another process is already rank ", hello.rank, " of ", ranks, " at port ", port_,
           "; use a different rank for each process, and a different MASTER_PORT for each run");
     return "";
   }

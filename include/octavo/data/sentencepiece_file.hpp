@@ -140,7 +140,7 @@ class SentencePieceReader {
       if (one.kind == Kind::normal) normal_.emplace(one.text);
       if (one.kind == Kind::byte && !byte_of_name(one.text).has_value())
         refuse(
-            message("the piece ", i, ", '", one.text, "', must stand for a byte, such as <0x0A>"));
+            message("the piece ", i, ", '", one.text, "', must represent a byte, such as <0x0A>"));
     }
   }
 

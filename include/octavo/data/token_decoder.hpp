@@ -121,7 +121,7 @@ class TokenDecoder {
   [[nodiscard]] std::string reason_against(std::string_view text) const {
     for (const Step& step : steps_) {
       if (step.type == "ByteFallback" && byte_of_name(text).has_value())
-        return "stands for a byte; only byte-level BPE without such tokens is supported";
+        return "represents a byte; only byte-level BPE without such tokens is supported";
       if (step.type == "Replace" && text.find(step.pattern) != std::string_view::npos)
         return "contains the mark that the decoder replaces; only BPE without it is supported";
     }

@@ -51,7 +51,7 @@ class TokenTable {
     const auto require_plain = [&](std::int32_t token, const std::string& text) {
       std::string reason = decoder.reason_against(text);
       if (has_byte_fallback && byte_of_name(text).has_value())
-        reason = "stands for a byte; only byte-level BPE without such tokens is supported";
+        reason = "represents a byte; only byte-level BPE without such tokens is supported";
       if (!reason.empty()) refuse(message("the token ", token, ", '", text, "', ", reason));
     };
     for (const auto& [text, token] : vocabulary_) require_plain(token, text);

@@ -108,7 +108,7 @@ struct GemmEntry {
   void count(const GemmRun& run) {
     ++executed;
     require<ManifestError>(run == expected, layer, " ", name_of(pass), " ran as ", run.a, " x ",
-                           run.b, " through ", run.implementation, ", but the manifest says ",
+                           run.b, " through ", run.implementation, ", but the manifest announces ",
                            expected.a, " x ", expected.b, " through ", expected.implementation,
                            "; this is a bug in the library, please report it");
   }
@@ -131,7 +131,7 @@ struct AttentionEntry {
   void count(const char* by) {
     ++executed;
     require<ManifestError>(by == expected, layer, " ", pass, " ran through ", by,
-                           ", but the manifest says ", expected,
+                           ", but the manifest announces ", expected,
                            "; do not change limits of the context after a model is laid out");
   }
 };
@@ -155,7 +155,7 @@ class Manifest {
   std::size_t add(GemmEntry entry) {
     const bool is_new = layers_[static_cast<std::size_t>(entry.pass)].insert(entry.layer).second;
     require<ConfigError>(is_new, "two layers have the name ", entry.layer,
-                         "; give each branch a prefix");
+                         "; use a separate prefix for each branch");
     entries_.push_back(std::move(entry));
     return entries_.size() - 1;
   }
@@ -185,7 +185,7 @@ class Manifest {
                           std::uint64_t wanted) {
       require<ManifestError>(executed == wanted, layer, " ", pass, " ran ", executed,
                              executed == 1 ? " time" : " times",
-                             " in this step, but the manifest says ", wanted,
+                             " in this step, but the manifest announces ", wanted,
                              "; this is a bug in the library, please report it");
     };
     for (const GemmEntry& entry : entries_) {

@@ -318,7 +318,8 @@ class SafetensorsWriter {
     const SafetensorsEntry* entry = place.entry;
     require<UsageError>(begin <= entry->bytes() && bytes.size() <= entry->bytes() - begin &&
                             bytes.size() <= place.missing,
-                        path_.string(), ": more bytes than ", name, " has are given");
+                        path_.string(), ": the bytes passed for ", name,
+                        " must not exceed its size");
     for_each_part(bytes.size(), context, [&](std::size_t at, std::size_t size) {
       file_.write_at(entry->begin + begin + at, bytes.subspan(at, size));
     });

@@ -17,8 +17,9 @@ namespace octavo OCTAVO_ABI {
 template <Device D>
 void hash_bytes(TensorView<const std::byte, 1, D> bytes, TensorView<std::uint64_t, 1, D> hash,
                 const Context<D>& context) {
-  require<ShapeError>(bytes.size() % 16 == 0, "hash_bytes: ", bytes.size(),
-                      " bytes; pass a multiple of 16");
+  require<ShapeError>(bytes.size() % 16 == 0,
+                      "hash_bytes: the number of bytes must be a multiple of 16, but is ",
+                      bytes.size());
   check_shape("hash_bytes", "hash", hash, {1});
   hash_bytes_body(bytes, hash, context);
 }

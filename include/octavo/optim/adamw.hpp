@@ -21,7 +21,7 @@ struct AdamWRule {
 
   static void check(const AdamWSettings& settings) {
     const auto in = [](const char* which, float value, bool good, const char* advice) {
-      require<ConfigError>(good, which, " is ", value, "; give ", advice);
+      require<ConfigError>(good, which, " must be ", advice, ", but is ", value);
     };
     const auto& [beta1, beta2, epsilon, weight_decay] = settings;
     in("beta1", beta1, beta1 >= 0 && beta1 < 1, "a number from 0 to below 1");

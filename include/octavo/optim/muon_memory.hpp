@@ -60,7 +60,7 @@ struct MuonSettings {
   /// @throws ConfigError  for invalid settings
   void check() const {
     const auto in = [](const char* which, auto value, bool good, const char* advice) {
-      require<ConfigError>(good, "Muon's ", which, " is ", value, "; give ", advice);
+      require<ConfigError>(good, "Muon's ", which, " must be ", advice, ", but is ", value);
     };
     in("momentum", momentum, momentum >= 0 && momentum < 1, "a number from 0 to below 1");
     in("iterations", newton_schulz.iterations,
@@ -68,7 +68,7 @@ struct MuonSettings {
     in("epsilon", newton_schulz.epsilon,
        newton_schulz.epsilon > 0 && std::isfinite(newton_schulz.epsilon), "a number above 0");
     const float coefficients = newton_schulz.a + newton_schulz.b + newton_schulz.c;
-    in("coefficients' sum", coefficients, std::isfinite(coefficients), "finite coefficients");
+    in("sum of coefficients", coefficients, std::isfinite(coefficients), "finite");
     in("weight_decay", weight_decay, weight_decay >= 0 && std::isfinite(weight_decay),
        "a number of at least 0");
     in("adamw_rate", adamw_rate, adamw_rate >= 0 && std::isfinite(adamw_rate),

@@ -399,8 +399,8 @@ class NcclComm final : public Communicator<Cuda> {
     }
     if (copies_->has_given_up()) {
       fail(message("the other ranks have not reached the operation that rank ", rank,
-                   " exchanges for ", detail::seconds_text(2 * rendezvous_.time_out()), ", in ",
-                   with_gpu(operation)));
+                   " has been waiting in for ", detail::seconds_text(2 * rendezvous_.time_out()),
+                   ": ", with_gpu(operation)));
     }
   }
 
