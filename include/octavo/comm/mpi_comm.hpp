@@ -171,9 +171,10 @@ class MpiComm final : public Communicator<Cpu> {
   }
 
   Mpi& mpi_;
-  detail::MpiRoute route_;    ///< of all ranks of the program
-  std::vector<int> members_;  ///< their numbers of this one's ranks
-  int rank_ = 0;              ///< of this process among these
+  detail::MpiRoute route_;  ///< of all ranks of the program
+  std::vector<int>
+      members_;   ///< numbers of this communicator's ranks among all ranks of the program
+  int rank_ = 0;  ///< index of this process in `members_`
   std::uint64_t operations_ = 0;
   std::vector<std::uint32_t> all_values_;
 };

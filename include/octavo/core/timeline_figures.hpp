@@ -24,7 +24,7 @@ struct TimelineFigures {
   struct Change {
     double time;
     SpanKind kind;
-    int by;  ///< 1: one more of them is active; −1: one less
+    int by;  ///< 1: a span of this kind begins; −1: one ends
   };
   std::vector<Change> changes;
   for (const TimelineSpan& span : spans) {

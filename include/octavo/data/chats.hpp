@@ -122,8 +122,8 @@ struct ChatData {
   Chats train;
   Chats validation;
   std::vector<File> files;
-  Index cut = 0;      ///< chats that lost their end
-  Index dropped = 0;  ///< dropped chats; with `cut`, only those that have no target left
+  Index cut = 0;      ///< number of truncated chats
+  Index dropped = 0;  ///< number of dropped chats; with `cut`, of chats that have no target left
 };
 
 namespace detail {

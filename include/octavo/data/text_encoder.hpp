@@ -25,7 +25,7 @@ namespace detail {
 /// The content of a BPE tokenizer's file.
 struct BytePairModel {
   BytePairs pairs;
-  std::vector<SplitPattern> patterns;  ///< each splits the pieces of the one before
+  std::vector<SplitPattern> patterns;  ///< each pattern splits the pieces of the previous one
   std::vector<AddedToken> added;
   std::vector<TextChange> changes;        ///< before normalised added tokens are searched for
   std::vector<TextChange> piece_changes;  ///< of the text between added tokens

@@ -25,7 +25,7 @@ enum class GemmChoice : std::uint8_t {
 /// Where an algorithm is valid: for one version of cuBLASLt and one type of card.
 struct GemmLibrary {
   std::string card;           ///< its name, with spaces replaced by '_'
-  int multiprocessors = 0;    ///< of the card, which may be a partition
+  int multiprocessors = 0;    ///< of the card or its MIG partition
   std::uint64_t version = 0;  ///< of cuBLASLt, such as 130100
 
   friend auto operator<=>(const GemmLibrary&, const GemmLibrary&) = default;

@@ -49,7 +49,7 @@ enum class Recompute {
   block,   ///< everything except the block's input
 };
 
-/// Marks an activation that no policy drops, where the first policy that drops one is expected.
+/// Stands for the first policy that drops an activation, if no policy drops it.
 inline constexpr auto kept_by_all_policies =
     static_cast<Recompute>(static_cast<int>(Recompute::block) + 1);
 

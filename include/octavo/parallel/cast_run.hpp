@@ -147,7 +147,7 @@ class CastRun {
   std::string rest_text_;
   std::vector<Part> casts_;  ///< of this rank
   std::vector<Part> rest_;   ///< elements that are not cast, of all ranks
-  Index rest_size_ = 0;      ///< elements of the rank with the most
+  Index rest_size_ = 0;      ///< number of such elements of the rank that has the most
 };
 
 }  // namespace octavo

@@ -94,7 +94,7 @@ class SharedRuns : public SingleRank::Memory<W, G, D> {
     const Run* run;
     TensorView<W, 1, D> weights;           ///< [a shard], this rank's
     TensorView<Gradient, 1, D> gradients;  ///< [a shard], summed over ranks; none if frozen
-    CastRun<W, G, D> cast;                 ///< empty if weights travel in their own format
+    CastRun<W, G, D> cast;                 ///< empty if weights are sent in the storage format
   };
 
   /// Returns whether there is anything to send or to sum.
@@ -105,9 +105,9 @@ class SharedRuns : public SingleRank::Memory<W, G, D> {
     return run.rows(size * sharding_.rank, size);
   }
   Sharding sharding_;
-  std::vector<Shared> runs_;              ///< in forward order; empty if nothing is shared
-  TensorView<W, 1, D> rest_;              ///< of weights that travel in addition to FP8 values
-  TensorView<std::byte, 1, D> packed_;    ///< [of the largest flat buffer], empty unless packed
+  std::vector<Shared> runs_;            ///< in forward order; empty if nothing is shared
+  TensorView<W, 1, D> rest_;            ///< of the weights that are sent in addition to FP8 values
+  TensorView<std::byte, 1, D> packed_;  ///< [of the largest flat buffer], empty unless packed
   TensorView<std::byte, 1, D> received_;  ///< [of the largest flat buffer], gradients from all
                                           ///< ranks
   TensorView<double, 2, D> sums_;         ///< [ranks, StepStatus::sums]

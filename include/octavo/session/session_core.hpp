@@ -295,7 +295,7 @@ class SessionCore : public TrainingSession {
   /// tokens are split. Enqueues; does not synchronise.
   void fill_histories(Index micro_batches);
 
-  /// Moves the histories of delayed scales, equally on all ranks.
+  /// Updates the histories of delayed scales and the scales, with the same result on all ranks.
   void update_scaling() {
     if (scaling().has_histories()) collectives().maximum(scaling().amaxes(), context_);
     scaling().update(context_);
@@ -376,7 +376,8 @@ class SessionCore : public TrainingSession {
   StateOnDevice<D> state_{*this};
   double loss_limit_ = std::numeric_limits<double>::infinity();  ///< for a step's mean loss
   double gradient_norm_limit_ = std::numeric_limits<double>::infinity();
-  std::int64_t must_calibrate_ = 0;     ///< 1: before the next step, until a step is not skipped
+  std::int64_t must_calibrate_ =
+      0;  ///< 1: the next step must calibrate, because none has succeeded since scales were reset
   bool weights_may_have_moved_ = true;  ///< since they were quantised for evaluation
   bool frozen_are_cast_ = false;
 };

@@ -58,7 +58,7 @@ class TimedHooks final : public StageHooks<W, G, D> {
  private:
   StageHooks<W, G, D>& hooks_;
   Timeline<D>& timeline_;
-  bool reads_ = false;  ///< weights, in a backward that has begun
+  bool reads_ = false;  ///< a backward has begun, which reads weights
 };
 
 }  // namespace octavo

@@ -22,8 +22,8 @@ struct ParameterFacts {
   bool is_frozen = false;
 };
 
-/// The weights of a session, without their format. Also declares the functions for the session
-/// itself.
+/// The weights of a session, without their format: the public interface, and functions that only
+/// the session calls.
 template <Device D>
 class WeightsOnDevice : public SessionWeights {
  public:

@@ -41,7 +41,8 @@ struct CachedArguments {
   [[nodiscard]] __device__ int first_visible(int row) const {
     return max(0, visible(row) - window);
   }
-  /// Returns the number of keys from the first row's first to the last row's last.
+  /// Returns the number of keys that the rows attend to: from the first key of the first row to the
+  /// last key of the last row.
   [[nodiscard]] __device__ int all_keys() const { return visible(rows - 1) - first_visible(0); }
   [[nodiscard]] __device__ int split_keys() const {
     return static_cast<int>(keys_of_split(all_keys(), splits, head_dim));

@@ -58,8 +58,8 @@ void check(cudaError_t status, const char* call, const Parts&... advice) {
 template <>
 class Context<Cuda> : detail::FindsBodies {
  public:
-  /// Which context's thread blocks are scheduled first when two contexts wait for free
-  /// multiprocessors.
+  /// If two contexts wait for free multiprocessors, thread blocks of the one with high priority are
+  /// scheduled first.
   enum class Priority { normal, high };
 
   /// @param gpu       index of the GPU, as CUDA counts them
@@ -101,8 +101,8 @@ class Context<Cuda> : detail::FindsBodies {
   /// The GPU's compute capability, times ten.
   [[nodiscard]] int capability() const { return capability_; }
 
-  /// Returns the stream to launch on. Makes its GPU the thread's current one. Call it before each
-  /// launch, which fails otherwise.
+  /// Returns the stream to launch on, and makes the context's GPU current in the calling thread.
+  /// Call it before each launch, which fails otherwise.
   [[nodiscard]] cudaStream_t stream() const {
     make_current();
     return stream_;

@@ -1,6 +1,6 @@
 /// @file
-/// Scales of MX and NVFP4 blocks in the order that cuBLASLt reads, and factors of products that are
-/// known only on the GPU.
+/// Scales of MX and NVFP4 blocks in the order that cuBLASLt reads, and scale factors of products,
+/// whose values are known only on the GPU.
 #pragma once
 
 #include <octavo/gemm/cuda/limits.hpp>

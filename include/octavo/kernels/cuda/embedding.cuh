@@ -102,8 +102,9 @@ struct Occurrences {
   [[nodiscard]] __device__ bool are_mine() const { return rank < blocks_of_token(count); }
 };
 
-/// A small number of tokens. Each block reads all of them to find the occurrences of its token,
-/// overlapped with loads of gradients, so no preceding kernel is needed.
+/// Tokens in their original order, for small numbers of tokens. Each block reads all of them to
+/// find the occurrences of its token, overlapped with loads of gradients, so no preceding kernel is
+/// needed.
 struct UnsortedTokens {
   static constexpr Index most = 16384;
   const std::int32_t* tokens;

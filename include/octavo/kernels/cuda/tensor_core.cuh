@@ -17,7 +17,7 @@ namespace octavo OCTAVO_ABI::detail {
 
 /// Threads of a warpgroup: four warps that multiply together.
 inline constexpr int warpgroup_threads = 128;
-/// Rows that four warps multiply, and columns of a common accumulator.
+/// Rows that four warps multiply together; also the columns of a usual accumulator.
 inline constexpr int product_side = 64;
 /// The reduced dimension of one product.
 inline constexpr int product_depth = 16;

@@ -111,8 +111,8 @@ struct Fp8Work {
   }
 };
 
-/// Calls `body` for each work of the block. Blocks alternate in direction, so that the first ones
-/// do not have the longest works of every round.
+/// Calls `body` for each work item of the block. Blocks alternate in direction, so that the first
+/// ones do not get the longest items of every round.
 template <int columns, bool bounded, class Body>
 __device__ void for_each_work(const Fp8Operands<columns>& operands,
                               const AttentionGeometry& geometry, const Body& body) {
@@ -125,7 +125,7 @@ __device__ void for_each_work(const Fp8Operands<columns>& operands,
   }
 }
 
-/// The barriers of a block. Stages are counted over all works.
+/// The barriers of a block. Stages are counted over all work items.
 template <int columns>
 struct Fp8ForwardBarriers {
   static constexpr int stages = Fp8ForwardTiles<columns>::stages;
@@ -153,14 +153,14 @@ struct Fp8ForwardBarriers {
   }
 };
 
-/// Copies the operands of all works of the block. One thread calls it.
+/// Copies the operands of all work items of the block. One thread calls it.
 template <int columns, bool bounded>
 __device__ void copy_fp8_works(const Fp8Operands<columns>& operands,
                                const AttentionGeometry& geometry, Fp8ForwardTiles<columns> tiles,
                                Fp8ForwardBarriers<columns> barriers) {
   using Tiles = Fp8ForwardTiles<columns>;
   int works = 0;
-  int total = 0;  // steps of earlier works
+  int total = 0;  // steps of earlier work items
   for_each_work<columns, bounded>(operands, geometry, [&](const auto& work) {
     const CopyBarrier queries = barriers.queries_filled();
     barriers.queries_emptied().wait(works + 1);
@@ -199,8 +199,8 @@ struct WarpgroupTurns {
   }
 };
 
-/// Computes the outputs of the block's works. The scores of the next keys are computed while the
-/// current probabilities are multiplied by the values; sums over 128 keys are added in FP32.
+/// Computes the outputs of the block's work items. The scores of the next keys are computed while
+/// the current probabilities are multiplied by the values; sums over 128 keys are added in FP32.
 /// @tparam bounded  see attention_forward_block
 /// Source: Shah et al. 2024, arXiv 2407.08608.
 template <int columns, bool bounded>
@@ -219,7 +219,7 @@ __device__ __forceinline__ void multiply_fp8_works(const Fp8Operands<columns>& o
     if (threadIdx.x % 32 == 0) barrier.arrive();
   };
   int works = 0;
-  int total = 0;  // steps of earlier works
+  int total = 0;  // steps of earlier work items
   turns.begin();
   for_each_work<columns, bounded>(operands, geometry, [&](const auto& work) {
     const int begins[2] = {work.begin_of(geometry, place.row),

@@ -7,9 +7,9 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// Computes the maximum pairs of magnitudes over `Lanes` adjacent threads. In each round, a thread
-/// continues with half of the pairs, and ends with one, in `pairs[0]`: the first threads with the
-/// first pair, and so on.
+/// Computes the maximum of each pair of magnitudes over `Lanes` adjacent threads. In each round, a
+/// thread keeps half of the pairs; at the end, each has one, in `pairs[0]`: the first threads have
+/// the first pair, and so on.
 template <int Lanes, int Pairs>
 __device__ void share_magnitudes(std::uint32_t (&pairs)[Pairs]) {
   static_assert(Lanes >= Pairs);
