@@ -43,7 +43,7 @@ void declare_chats(CLI::App& app, Options& options) {
       "validation files; replaces --validation-fraction");
   declare_chat_form(app, chats, data_group);
   add("--tokenizer", chats.tokenizer,
-      "bytes, a tokenizer.json of byte-level BPE, or Llama 3's tokenizer.model; by default, "
+      "bytes, a tokenizer.json, or a tokenizer.model (SentencePiece, or Llama 3's); by default, "
       "tokenizer.json in the folder of --model hf:FOLDER");
   add("--epochs", chats.epochs, "number of passes over the chats; replaces --steps")
       ->check(at_least_one());

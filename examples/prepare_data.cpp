@@ -59,7 +59,7 @@ void declare(CLI::App& app, Options& options) {
       ->required();
   app.add_option("--out", options.out, "token file to write")->required();
   app.add_option("--tokenizer", options.tokenizer,
-                 "bytes, a tokenizer.json of byte-level BPE, or Llama 3's tokenizer.model")
+                 "bytes, a tokenizer.json, or a tokenizer.model (SentencePiece, or Llama 3's)")
       ->capture_default_str();
   app.add_option("--format", options.format,
                  "format of the token file: llm.c, or megatron, which adds an index of documents")

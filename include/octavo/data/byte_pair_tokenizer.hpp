@@ -52,7 +52,7 @@ class BytePairTokenizer final : public Tokenizer {
   [[nodiscard]] const SpecialTokens& special_tokens() const override { return special_; }
 
   /// @throws ConfigError  also if the tokenizer has no token for a byte of the text, or normalises
-  ///                      text and was loaded without a function for that
+  /// text and was loaded without a normalisation function
   [[nodiscard]] std::vector<std::int32_t> encode(
       std::string_view text, std::span<const std::string> allowed = {},
       TextPosition position = TextPosition::start) const override {

@@ -127,7 +127,7 @@ struct FirstMomentCode {
   OCTAVO_HOST_DEVICE static constexpr float decode(EightBit code, E8M0 scale) {
     return decode(code.bits, 0, scale);
   }
-  /// Returns the value of the code in byte 0 to 3 of a word of four.
+  /// Returns the value of one of the four codes in a word, selected by its byte, 0 to 3.
   OCTAVO_HOST_DEVICE static constexpr float decode(std::uint32_t word, int byte, E8M0 scale) {
     const std::uint32_t sign = word << (24 - 8 * byte) & 0x80000000u;
     return float_from_bits(sign |
@@ -153,7 +153,7 @@ struct SecondMomentCode {
   OCTAVO_HOST_DEVICE static constexpr float decode(EightBit code, E8M0 scale) {
     return decode(code.bits, 0, scale);
   }
-  /// Returns the value of the code in byte 0 to 3 of a word of four.
+  /// Returns the value of one of the four codes in a word, selected by its byte, 0 to 3.
   OCTAVO_HOST_DEVICE static constexpr float decode(std::uint32_t word, int byte, E8M0 scale) {
     return Levels::decode(word & 0xffu << 8 * byte, byte, scale);
   }

@@ -34,7 +34,7 @@ class ExpertsMLP {
   /// The router reads the values, and the experts' copies are cast.
   using Input = Operand<T, OperandKind::input, D>;
 
-  /// Whether the router and the experts are frozen, for the adapters of attention.
+  /// Whether the router and the experts are frozen, because only adapters of attention are trained.
   static constexpr bool frozen = UpProjection::frozen;
 
   static_assert(UpProjection::frozen == DownProjection::frozen);

@@ -90,8 +90,8 @@ class Arena {
     return reinterpret_cast<T*>(buffer_.data() + begin);
   }
 
-  /// Allocates like `take`, in host memory that device copies can access asynchronously. It has no
-  /// kind, and is not overlaid.
+  /// Allocates like `take`, in host memory that device copies can access asynchronously. It counts
+  /// as no `MemoryKind`, and is not overlaid.
   template <class T>
   T* take_on_host(Index count) {
     const std::size_t begin = plan_.host;

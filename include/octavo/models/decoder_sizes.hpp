@@ -24,7 +24,7 @@
 namespace octavo OCTAVO_ABI::detail {
 
 /// Returns the shape in which batches run: see `Decoder::run_shape`.
-/// @param needed   the number of rows is a multiple of it
+/// @param needed   must divide the number of rows
 /// @param longest  maximum sequence length in tokens
 template <Device D>
 constexpr BatchShape decoder_run_shape(BatchShape batch, Index needed, Index longest) {

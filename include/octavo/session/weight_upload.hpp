@@ -20,8 +20,8 @@ namespace octavo OCTAVO_ABI::detail {
 /// Maximum number of threads that prepare weights: this many saturate the bus to a device.
 inline constexpr int most_weight_threads = 16;
 
-/// Copies floats to the device, and the values that they are rounded to. Threads prepare pieces
-/// while earlier ones are copied.
+/// Copies floats, and their rounded values, to the device. Threads prepare pieces while earlier
+/// ones are copied.
 /// @tparam T  format of the weights
 template <class T, Device D>
 class WeightUpload {

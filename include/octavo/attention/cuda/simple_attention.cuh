@@ -171,7 +171,7 @@ OCTAVO_KERNEL void simple_key_gradient_kernel(SimpleBackwardArguments arguments,
   value_sums.store(qkv_gradient + geometry.value(task.sequence, task.token, task.head), dim);
 }
 
-/// Launches one warp for each token of `heads` heads.
+/// Launches one warp for each token and each of `heads` heads.
 template <class Arguments>
 void launch_simple_attention(void (*kernel)(Arguments, AttentionGeometry),
                              const AttentionShape& shape, const Documents<Cuda>& documents,

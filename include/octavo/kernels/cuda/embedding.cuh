@@ -26,9 +26,10 @@ inline constexpr Index embedding_stride = Index{embedding_threads} * run_size;
 /// A token with at least this many occurrences is frequent, and its occurrences are divided among
 /// threads. Padding can make almost all tokens the same.
 inline constexpr int frequent_count = 128;
-/// Blocks that process a frequent token, each slices of its columns.
+/// Number of blocks that process a frequent token; each processes slices of its columns.
 inline constexpr int frequent_blocks = 64;
-/// Adjacent threads of a slice, and groups of them that divide the occurrences.
+/// Number of adjacent threads that process a slice of the columns together. A block has
+/// `slice_groups` such groups, among which it divides the occurrences.
 inline constexpr int slice_runs = 8;
 inline constexpr int slice_columns = slice_runs * run_size;
 inline constexpr int slice_groups = embedding_threads / slice_runs;

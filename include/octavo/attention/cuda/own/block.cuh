@@ -11,7 +11,7 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// Columns of the widest tiles whose queries and sums fit in registers together.
+/// Maximum columns of tiles whose queries and sums both fit in registers.
 inline constexpr int narrow_columns = 128;
 
 /// Sizes of the tiles of attention on tensor cores of a kind, for heads of up to `columns`.

@@ -16,8 +16,8 @@ namespace octavo OCTAVO_ABI::detail {
 /// Threads of a block that casts a tile.
 inline constexpr int fp8_cast_threads = 256;
 
-/// The FP8 copies in memory: tiles of 128 tokens of each head of queries, keys and values of each
-/// sequence, and the inverse of each tile's scale. A tile of values is transposed.
+/// The FP8 copies of queries, keys and values in memory: tiles of 128 tokens, for each sequence and
+/// each head, and the inverse of each tile's scale. A tile of values is transposed.
 template <int columns>
 struct Fp8Operands {
   static constexpr int tile_bytes = fp8_tile_rows * columns;

@@ -7,7 +7,8 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// Heads that one thread of rotate_kernel rotates by the same angles, all in flight at once.
+/// Heads that one thread of rotate_kernel rotates by the same angles; it loads all of them before
+/// it rotates the first.
 inline constexpr int rotated_at_once = 4;
 
 /// Rotates a run of pairs: `first` from the first half of a head, `second` from its second half.
