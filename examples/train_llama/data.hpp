@@ -36,9 +36,10 @@ inline void declare_text(CLI::App& app, Options& options) {
   app.add_option("--validation-data", options.validation_data,
                  "validation files, named like those of --data; replaces --validation-fraction")
       ->group(data_group);
-  app.add_option("--tokenizer", options.chats.tokenizer,
-                 "tokenizer of token files, as in prepare_data: for samples, and for --hellaswag "
-                 "in JSON Lines; by default, only text is decoded")
+  app.add_option(
+         "--tokenizer", options.chats.tokenizer,
+         "tokenizer of token files, as in prepare_data; decodes samples, and encodes --hellaswag "
+         "questions in JSON Lines; without it, samples are printed only for text")
       ->group(data_group);
   app.add_option("--document-end", options.document_end,
                  "token ID that ends a document; tokens then attend only within their own "

@@ -25,8 +25,8 @@ struct AttentionOptions {
   [[nodiscard]] constexpr Index first_visible(Index position) const {
     return window == 0 ? 0 : std::max<Index>(position - window + 1, 0);
   }
-  /// Returns how many tokens a token of a sequence attends to on average, counting a causal half of
-  /// all pairs, as counts of floating-point operations do.
+  /// Returns the mean number of tokens that a token of a sequence attends to, for counts of
+  /// floating-point operations: without a window, half of the sequence.
   [[nodiscard]] constexpr double mean_visible(Index tokens) const {
     const double all = static_cast<double>(tokens) / 2.0;
     if (window == 0 || window >= tokens) return all;

@@ -70,8 +70,10 @@ class Checkpoints {
     require<ConfigError>(options_.every >= 0 && options_.keep.every >= 0,
                          "every and keep.every must be at least 0, but are ", options_.every,
                          " and ", options_.keep.every);
-    require<ConfigError>(options_.keep.last >= 2, "keep.last is ", options_.keep.last,
-                         "; set at least 2, because a disk may fail while a checkpoint is read");
+    require<ConfigError>(
+        options_.keep.last >= 2,
+        "keep.last must be at least 2, because a disk may fail while a checkpoint is read, but is ",
+        options_.keep.last);
     const auto texts = detail::all_or_none(session_, "folder of checkpoints", [&] {
       return is_first() ? take_folder() : std::string();
     });

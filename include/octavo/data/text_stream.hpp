@@ -179,7 +179,7 @@ class FileLines {
   /// Whether the last line that was read ends with a line feed. It may not if the file's writer was
   /// killed.
   [[nodiscard]] bool is_whole() const { return ends_; }
-  /// The number of the last line that was read, from 1 on.
+  /// The number of the last line that was read; the first line is 1.
   [[nodiscard]] std::uint64_t number() const { return number_; }
   /// Returns the offset of the last line in the text, which is after a byte-order mark.
   [[nodiscard]] std::size_t begin() const { return last_; }

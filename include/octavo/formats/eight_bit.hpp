@@ -18,8 +18,8 @@ namespace octavo OCTAVO_ABI {
 /// - The second has no sign and k from 0 to 255: levels up to 1015792, because its range is that
 ///   of the first one's squares.
 ///
-/// From level 16 on the step to the next one is 1/8 of a level or less, and 1/16 from 512 on. See
-/// `FirstMomentCode` and `SecondMomentCode`.
+/// From level 16 on, the step to the next level is at most 1/8 of a level, and from 512 on about
+/// 1/16. See `FirstMomentCode` and `SecondMomentCode`.
 /// Source: ITU-T G.711's mu-law, which has the same segments, except for half a step.
 struct EightBit {
   std::uint8_t bits = 0;

@@ -13,9 +13,10 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// Converts pieces of bytes, such as those of tokens, to valid UTF-8. Incomplete characters are
-/// held back until their remaining bytes arrive, and the possible beginning of a stop text until it
-/// is complete or does not match. A byte that belongs to no character becomes U+FFFD.
+/// Converts pieces of bytes, such as those of tokens, to valid UTF-8. An incomplete character is
+/// held back until its remaining bytes arrive. The possible beginning of a stop text is held back
+/// until the text is complete or does not match. A byte that belongs to no character becomes
+/// U+FFFD.
 class TextStream {
  public:
   /// @param stops  texts that end the text without being part of it; empty ones are ignored

@@ -14,8 +14,8 @@ inline constexpr int hadamard_length = 16;
 inline constexpr std::uint32_t hadamard_signs = 0b1101'0111'1110'1000u;
 
 /// Replaces 16 values v by round(v · S · H / 4), with the diagonal matrix of signs S and the
-/// Hadamard matrix H: a rotation that spreads outliers. The product of two rotated vectors is that
-/// of the originals. Sums are in FP32, in four stages; results are rounded to BF16.
+/// Hadamard matrix H: a rotation that spreads outliers. The dot product of two rotated vectors
+/// equals that of the original ones. Sums are in FP32, in four stages; results are rounded to BF16.
 OCTAVO_HOST_DEVICE constexpr void rotate(float* values) {
   for (int i = 0; i < hadamard_length; ++i) {
     if ((hadamard_signs >> i & 1u) != 0) values[i] = -values[i];

@@ -21,8 +21,8 @@ namespace octavo OCTAVO_ABI {
 /// members of `LossSum`.
 struct SingleRank {
   /// The memory of ranks and each rank's share of the parameters. A plan needs only this type, so
-  /// that a plan for `Cuda` can be computed without device code. A custom type without a `Memory`
-  /// is planned by its `For`.
+  /// that a plan for `Cuda` can be computed without device code. For a custom type without a
+  /// `Memory`, a plan constructs its `For`.
   template <class W, class G, Device D>
   class Memory {
    public:

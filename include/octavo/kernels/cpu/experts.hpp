@@ -11,7 +11,7 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// See order_by_expert. The ends of the experts' rows are counted in `offsets`, from 1 on.
+/// See order_by_expert.
 inline void order_by_expert_body(TensorView<const std::int32_t, 2, Cpu> experts,
                                  const ExpertRows<Cpu>& rows, const Context<Cpu>& context) {
   const Index pairs = experts.size();

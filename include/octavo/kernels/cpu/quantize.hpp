@@ -41,9 +41,9 @@ CastStatistics count_run(const float* values, const Format* output, Index count,
   return {saturated, flushed};
 }
 
-/// Casts `count` values with one scale. Counts in another loop, because compilers vectorise each of
-/// them but not both in one. Stores bits instead of format types, because copying a struct also
-/// prevents vectorisation.
+/// Casts `count` values with one scale. A separate loop counts, because compilers vectorise two
+/// loops, but not one loop that does both. Stores bits instead of format types, because copying a
+/// struct also prevents vectorisation.
 template <class Format>
 CastStatistics cast_run(const float* values, Format* output, Index count, float scale) {
   for (Index i = 0; i < count; ++i) output[i].bits = Format(values[i] * scale).bits;

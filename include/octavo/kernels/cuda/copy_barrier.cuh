@@ -1,5 +1,6 @@
 /// @file
-/// Barriers in shared memory that count the bytes of asynchronous copies, on GPUs from 9.0 on.
+/// Barriers in shared memory that count the bytes of asynchronous copies, on GPUs of compute
+/// capability 9.0 or later.
 /// Source: PTX ISA 9.0, sections on mbarrier and cp.async.bulk.
 #pragma once
 

@@ -1,6 +1,6 @@
 /// @file
-/// Copies of boxes of a matrix to shared memory by the tensor memory accelerator of GPUs from 9.0
-/// on. Source: PTX ISA 9.0, section on cp.async.bulk.tensor; CUDA driver API,
+/// Copies of boxes of a matrix to shared memory by the tensor memory accelerator of GPUs of compute
+/// capability 9.0 or later. Source: PTX ISA 9.0, section on cp.async.bulk.tensor; CUDA driver API,
 /// cuTensorMapEncodeTiled.
 #pragma once
 

@@ -1,6 +1,6 @@
 /// @file
-/// Products by the tensor cores of every GPU from compute capability 8.0 on, each by a single warp:
-/// mma.sync. Source: PTX ISA 9.0, section on mma.sync with .m16n8k16 and .m16n8k32.
+/// Products by the tensor cores of every GPU of compute capability 8.0 or later, each by a single
+/// warp: mma.sync. Source: PTX ISA 9.0, section on mma.sync with .m16n8k16 and .m16n8k32.
 #pragma once
 
 #include <octavo/formats/fp8.hpp>

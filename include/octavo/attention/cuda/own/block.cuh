@@ -32,7 +32,8 @@ struct AttentionSizes<WarpgroupCores, columns> {
   /// Blocks that share a multiprocessor.
   static constexpr int blocks = 1;
 };
-/// Tiles that fit in 99 KiB of shared memory, the least of all GPUs from 8.0 on.
+/// Tiles that fit in 99 KiB of shared memory, the smallest limit of all GPUs of compute capability
+/// 8.0 or later.
 template <int columns>
 struct AttentionSizes<WarpCores, columns> {
   static constexpr bool is_narrow = columns <= narrow_columns;
