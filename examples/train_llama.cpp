@@ -15,6 +15,7 @@
 #include <train_llama/declare.hpp>
 #include <train_llama/documents.hpp>
 #include <train_llama/ending.hpp>
+#include <train_llama/export.hpp>
 #include <train_llama/gemm_plans.hpp>
 #include <train_llama/kept.hpp>
 #include <train_llama/mismatch.hpp>
@@ -23,6 +24,7 @@
 #include <train_llama/ranks.hpp>
 #include <train_llama/replay.hpp>
 #include <train_llama/report.hpp>
+#include <train_llama/resume.hpp>
 #include <train_llama/run_folder.hpp>
 #include <train_llama/timeline.hpp>
 #include <train_llama/watch.hpp>
@@ -200,9 +202,34 @@ std::string validation_of(const RunData& data) {
   return octavo::message("hash ", data.validation_hash());
 }
 
+/// Resumes from `setup.resume_from`, or, if it is damaged and --resume does not name it, from the
+/// newest checkpoint before it that is not damaged. All ranks must call it.
+void resume_undamaged(Setup& setup, const Options& options, Ranks& ranks) {
+  const auto others =
+      options.convert ? octavo::OtherRecipes::converted : octavo::OtherRecipes::refused;
+  while (true) {
+    try {
+      setup.resumed = octavo::resume(setup.resume_from, *setup.session, *setup.data, *setup.totals,
+                                     setup.checkpoints.get(), others);
+      return;
+    } catch (const octavo::DamagedCheckpointError& error) {  // on all ranks
+      if (setup.resume_from == options.resume) throw;
+      std::string before;
+      if (ranks.is_first()) {
+        before = checkpoint_before(setup.resume_from, error.what(), program().name).string();
+      }
+      setup.resume_from =
+          octavo::all_gather_texts(ranks, '+' + before, "older checkpoint").front().substr(1);
+      octavo::require<octavo::ConfigError>(
+          !setup.resume_from.empty(), error.what(),
+          ", but there is no other complete checkpoint; restore its files, or start a new run");
+    }
+  }
+}
+
 /// Opens the folder of checkpoints, and resumes from one. All ranks must call it.
 /// @param configuration  configuration of this run
-void make_checkpoints(Setup& setup, const Options& options, const Ranks& ranks,
+void make_checkpoints(Setup& setup, const Options& options, Ranks& ranks,
                       const std::string& configuration) {
   setup.totals.emplace(options.max_skipped);
   const std::filesystem::path folder = setup.folder / detail::checkpoints_name;
@@ -220,7 +247,10 @@ void make_checkpoints(Setup& setup, const Options& options, const Ranks& ranks,
           }
         });
   }
-  if (setup.resume_from.empty()) return;
+  if (setup.resume_from.empty()) {
+    if (setup.checkpoints != nullptr) setup.checkpoints->require_free_after(0);
+    return;
+  }
   const bool of_adapters =
       octavo::detail::read_manifest(setup.resume_from).recipe.ends_with(octavo::lora_suffix);
   octavo::require<octavo::ConfigError>(
@@ -230,9 +260,7 @@ void make_checkpoints(Setup& setup, const Options& options, const Ranks& ranks,
                   : "a whole model, while this run trains adapters; write it with --export-hf, and "
                     "pass that folder with --model hf:");
   try {
-    setup.resumed = octavo::resume(
-        setup.resume_from, *setup.session, *setup.data, *setup.totals, setup.checkpoints.get(),
-        options.convert ? octavo::OtherRecipes::converted : octavo::OtherRecipes::refused);
+    resume_undamaged(setup, options, ranks);
   } catch (const octavo::StateMismatchError& error) {
     throw_with_flags(error, setup.session->facts().lora, setup.resume_from, configuration);
   }
@@ -362,7 +390,7 @@ int run(Setup& setup, const Options& options, const Instance& instance, Ranks& r
           programs::visible(detail::config_of(setup.resume_from).string()));
     }
   }
-  announce_steps(options, setup.totals->steps());
+  announce_steps(options, *setup.totals);
   timeline.begin(setup.totals->steps());
   report.begin_steps(setup.totals->steps() + 1);
   return train(setup, report, options, instance, ranks);

@@ -13,6 +13,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <cstddef>
 #include <filesystem>
 #include <sstream>
@@ -124,16 +125,18 @@ inline void announce(const octavo::TrainingSession& session, const Options& opti
 
 /// Prints the length of the run, or that there is nothing to train, and if the trained weights are
 /// not kept.
-/// @param done  steps that the run has taken before
-inline void announce_steps(const Options& options, octavo::Index done) {
+/// @param totals  of the steps that the run has taken before
+inline void announce_steps(const Options& options, const octavo::RunTotals& totals) {
+  const octavo::Index done = totals.steps();
   if (done >= options.steps) {
     fmt::print("run | nothing to train: the run is at step {}, {} is {}\n", done,
                options.chats.epochs == 0 ? "--steps" : "the last one of --epochs", options.steps);
   } else {
     const double tokens = tokens_of_step(options);
+    const double all = totals.tokens() + tokens * static_cast<double>(options.steps - done);
     fmt::print(
-        "run | steps {} to {} of {:.0f} tokens, {} tokens in all{}\n", done + 1, options.steps,
-        tokens, programs::tokens_text(tokens * static_cast<double>(options.steps)),
+        "run | steps {} to {} of {:.0f} tokens{}{}\n", done + 1, options.steps, tokens,
+        std::isnan(all) ? "" : fmt::format(", {} tokens in all", programs::tokens_text(all)),
         options.max_time == 0 ? "" : ", for at most " + programs::duration_text(options.max_time));
     const std::string note = note_of_no_weights(options);
     if (!note.empty()) fmt::print("run | {}\n", note);

@@ -17,6 +17,7 @@
 #include <cstdio>
 #include <ctime>
 #include <filesystem>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <system_error>
@@ -117,26 +118,17 @@ inline void require_whole_model(const std::filesystem::path& path,
       "RUN/config.toml --resume RUN --save-hf FOLDER --save-adapters \"\"");
 }
 
-/// Throws if --resume contradicts the folder of the run. A checkpoint named without --out resumes
-/// in the folder of its run.
-/// @throws ConfigError  with advice
-inline void complete_resume(Options& options) {
-  octavo::require<octavo::ConfigError>(
-      !options.no_out || options.checkpoint_every == 0,
-      "--checkpoint-every needs the run's folder, but --no-out disables it; pass only one");
-  octavo::require<octavo::ConfigError>(
-      !options.convert || !options.resume.empty(),
-      "--convert needs the checkpoint of a resumed run; also pass --resume");
-  if (options.resume.empty()) return;
-  const bool is_named = options.resume != "latest" && options.resume != "auto";
-  octavo::require<octavo::ConfigError>(
-      is_named || !options.out.empty(), "--resume ", options.resume,
-      " resumes in the folder that --out names; pass it, or the path of a checkpoint");
-  if (!is_named || !options.out.empty() || options.no_out) return;
-  const std::filesystem::path path = detail::whole_path(options.resume);
-  const std::filesystem::path of_all =
-      detail::is_checkpoint(path) ? path.parent_path() : detail::checkpoints_of(path);
-  options.out = of_all.parent_path().string();
+/// Warns of an incomplete or damaged checkpoint, and of the steps that are lost with it.
+/// @param program  name for messages
+/// @param newest   step of the checkpoint that is used instead; none if there is none
+inline void tell_skipped(const char* program, const octavo::ListedCheckpoint& skipped,
+                         std::optional<octavo::Index> newest) {
+  const bool is_loss = skipped.is_damaged && newest.has_value() && *newest < skipped.step;
+  programs::tell("{}: warning: {} is not a complete checkpoint, and is skipped: {}{}\n", program,
+                 programs::visible(skipped.path.string()), programs::visible(skipped.problem),
+                 is_loss ? fmt::format("; {} steps are lost: the newest complete one is of step {}",
+                                       skipped.step - *newest, *newest)
+                         : "");
 }
 
 /// Returns the checkpoint that a path names: the path itself, or the newest complete checkpoint of
@@ -145,12 +137,14 @@ inline void complete_resume(Options& options) {
 inline std::filesystem::path checkpoint_in(const std::filesystem::path& named,
                                            const char* program) {
   if (detail::is_checkpoint(named)) return named;
-  return octavo::newest_checkpoint(
-      detail::checkpoints_of(named), [program](const octavo::ListedCheckpoint& skipped) {
-        programs::tell("{}: warning: {} is not a complete checkpoint, and is skipped: {}\n",
-                       program, programs::visible(skipped.path.string()),
-                       programs::visible(skipped.problem));
-      });
+  std::vector<octavo::ListedCheckpoint> skipped;
+  std::filesystem::path newest = octavo::newest_checkpoint(
+      detail::checkpoints_of(named),
+      [&](const octavo::ListedCheckpoint& one) { skipped.push_back(one); });
+  for (const octavo::ListedCheckpoint& one : skipped) {
+    tell_skipped(program, one, octavo::detail::step_in(newest.filename().string()));
+  }
+  return newest;
 }
 
 namespace detail {
@@ -201,105 +195,6 @@ inline std::filesystem::path take_checkpoint(const CLI::App& app, const std::str
       manifest.recipe, ", which is not a precision of this program; pass --precision with one of ",
       programs::joined(detail::compiled(&Instance::precision)));
   return path;
-}
-
-/// @throws ConfigError  if a new run would start in a folder whose saved checkpoint was damaged
-///                      since
-inline void require_none_damaged(const std::filesystem::path& folder) {
-  for (const octavo::ListedCheckpoint& one : octavo::list_checkpoints(folder)) {
-    octavo::require<octavo::ConfigError>(
-        !one.is_committed, "--resume auto: ", one.path.string(),
-        " is damaged, and there is no other checkpoint: ", one.problem,
-        "; restore its files, or remove it to start the run again");
-  }
-}
-
-namespace detail {
-
-/// Returns the names of the complete checkpoints in a folder, only the newest if there are many, or
-/// "".
-inline std::string whole_checkpoints(const std::filesystem::path& folder) {
-  constexpr std::size_t most = 8;
-  std::vector<std::string> names;
-  for (const octavo::ListedCheckpoint& one : octavo::list_checkpoints(folder)) {
-    if (one.manifest.has_value()) names.push_back(one.path.filename().string());
-  }
-  const std::size_t older = names.size() > most ? names.size() - most : 0;
-  names.erase(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(older));
-  return programs::joined(names) + (older == 0 ? "" : octavo::message(" and ", older, " older"));
-}
-
-/// Returns why --resume finds no checkpoint in `named`, and what to do.
-inline std::string nothing_to_resume(const Options& options, const std::filesystem::path& named) {
-  namespace fs = std::filesystem;
-  const bool in_run = options.resume == "latest" || options.resume == "auto";
-  const bool exports = !options.export_hf.empty();
-  const std::string advice = in_run && !exports
-                                 ? "; pass --resume auto to start a new run, or another folder"
-                                 : "; pass the folder of a run or a checkpoint";
-  const fs::path above = whole_path(named).parent_path();
-  const bool is_of_run = above.filename() == checkpoints_name;
-  const std::string others = is_of_run ? whole_checkpoints(above) : "";
-  const std::string rest = others.empty() ? advice : "; the folder contains " + others;
-  std::error_code error;
-  if (fs::is_directory(named, error)) {
-    return is_of_run ? octavo::message(named.string(), " is not a complete checkpoint", rest)
-                     : octavo::message(checkpoints_of(named).string(), looked_for_in(named),
-                                       " has no complete checkpoint", advice);
-  }
-  if (fs::exists(named, error)) return octavo::message(named.string(), " is not a folder", rest);
-  if (!others.empty()) return octavo::message("there is no such checkpoint", rest);
-  const std::string what = in_run ? "folder " + named.string() : "such folder";
-  const bool is_word = !in_run && !named.has_parent_path();
-  const std::string meant = is_word ? programs::nearest(options.resume, {"latest", "auto"}) : "";
-  return octavo::message("there is no ", what, looked_for_in(named),
-                         meant.empty() ? advice : "; did you mean '" + meant + "'?");
-}
-
-}  // namespace detail
-
-/// Returns the checkpoint to resume from, or "". Warns of incomplete and damaged ones.
-/// @param program  name for messages
-/// @throws ConfigError  if --resume finds none, unless a new run can start, or finds only damaged
-///                      ones
-inline std::filesystem::path checkpoint_to_resume(const Options& options, const char* program) {
-  if (options.resume.empty()) return {};
-  const bool in_run = options.resume == "latest" || options.resume == "auto";
-  const std::filesystem::path named = in_run ? options.out : options.resume;
-  std::filesystem::path newest = checkpoint_in(named, program);
-  if (!newest.empty()) return newest;
-  const bool may_begin = options.resume == "auto" && options.export_hf.empty();
-  octavo::require<octavo::ConfigError>(may_begin, "--resume ", options.resume, ": ",
-                                       detail::nothing_to_resume(options, named));
-  require_none_damaged(named / detail::checkpoints_name);
-  return {};
-}
-
-/// Returns the checkpoint to start --replay-step from: the newest complete one before the step in
-/// the run's folder, or else the one that --resume names, or "".
-/// @throws ConfigError  if --resume names no checkpoint, or one that is not before the step
-inline std::filesystem::path checkpoint_to_replay_from(const Options& options,
-                                                       const char* program) {
-  std::filesystem::path found;
-  if (!options.out.empty()) {
-    const auto all =
-        octavo::list_checkpoints(std::filesystem::path(options.out) / detail::checkpoints_name);
-    for (const octavo::ListedCheckpoint& one : all) {  // newest last
-      if (one.manifest.has_value() && one.step < options.replay_step) found = one.path;
-    }
-  }
-  const bool is_named =
-      !options.resume.empty() && options.resume != "latest" && options.resume != "auto";
-  if (!found.empty() || !is_named) return found;
-  found = checkpoint_in(options.resume, program);
-  octavo::require<octavo::ConfigError>(!found.empty(), "--resume ", options.resume,
-                                       ": contains no complete checkpoint; pass another");
-  const octavo::Index step = octavo::detail::read_manifest(found).step;
-  octavo::require<octavo::ConfigError>(
-      step < options.replay_step, found.string(), " is of step ", step, ", and --replay-step ",
-      options.replay_step,
-      " needs one before it; pass an older one, or the run's folder with --out");
-  return found;
 }
 
 /// Returns a note if another number of ranks changes the tokens per step, otherwise "".
@@ -436,63 +331,6 @@ inline std::filesystem::path config_of(const std::filesystem::path& checkpoint) 
   return folder.parent_path() / "config.toml";
 }
 
-/// Returns the value of a flag in a run's config.toml, or "" if it is not set there.
-inline std::string said_in(const std::filesystem::path& config, const std::string& flag) {
-  if (!std::filesystem::exists(config)) return {};
-  std::istringstream file(octavo::read_text_file(config));
-  for (const CLI::ConfigItem& item : CLI::ConfigTOML().from_config(file)) {
-    if (item.name == flag && !item.inputs.empty()) return item.inputs.front();
-  }
-  return {};
-}
-
 }  // namespace detail
-
-/// Returns the model of a checkpoint, with the vocabulary and positions of its run's config.toml.
-/// @throws ConfigError  if there is no preset with its name
-inline octavo::ModelDescription model_of_checkpoint(const std::filesystem::path& checkpoint,
-                                                    const std::string& name) {
-  const std::filesystem::path config = detail::config_of(checkpoint);
-  std::vector<programs::NamedShape> known = programs::presets();
-  for (const Instance& instance : instances()) known.push_back({instance.model, instance.shape});
-  const auto found = std::ranges::find(known, name, &programs::NamedShape::name);
-  octavo::require<octavo::ConfigError>(
-      found != known.end(), checkpoint.string(), ": contains the model ", name,
-      ", which this program does not know; use the program that trained it");
-  octavo::ModelDescription model = found->shape;
-  const std::string loaded = detail::said_in(config, "model");
-  const std::filesystem::path hf_config =
-      std::filesystem::path(loaded.starts_with("hf:") ? loaded.substr(3) : "") / "config.json";
-  if (loaded.starts_with("hf:")) {
-    octavo::require<octavo::ConfigError>(
-        std::filesystem::exists(hf_config), hf_config.string(),
-        ": does not exist, but the export needs it: the run's model is ", loaded,
-        "; run this command in the folder in which the run was started, or restore that folder");
-    return octavo::read_hugging_face_config(hf_config);
-  }
-  const std::string length = detail::said_in(config, "seq-len");
-  if (model.positions == 0 && !length.empty()) model.positions = std::stoll(length);
-  return model;
-}
-
-/// Writes the weights of the checkpoint that --resume names, for --export-hf.
-/// @throws ConfigError, IoError  if the checkpoint does not exist or cannot be read, or the folder
-///                      cannot be written
-inline void export_weights(const Options& options, const char* program) {
-  octavo::require<octavo::ConfigError>(
-      !options.resume.empty(),
-      "--export-hf needs a checkpoint; pass --resume with its path or the folder of its run");
-  std::filesystem::path checkpoint =
-      std::filesystem::absolute(checkpoint_to_resume(options, program)).lexically_normal();
-  if (checkpoint.filename().empty()) checkpoint = checkpoint.parent_path();
-  const octavo::ListedCheckpoint found = octavo::detail::look_at_checkpoint(checkpoint);
-  octavo::require<octavo::IoError>(found.manifest.has_value(), checkpoint.string(),
-                                   " is not a complete checkpoint: ", found.problem);
-  require_whole_model(checkpoint, *found.manifest);
-  octavo::export_checkpoint(checkpoint, model_of_checkpoint(checkpoint, found.manifest->model),
-                            options.export_hf);
-  fmt::print("weights of step {} | written to {}\n", found.manifest->step,
-             programs::visible(options.export_hf));
-}
 
 }  // namespace trainer

@@ -314,6 +314,7 @@ class Report final : public octavo::RunObserver {
               .add("event", "summary")
               .add("end", summary.end())
               .add("steps", summary.steps)
+              .add("tokens", summary.tokens)
               .add("train_loss", summary.train_loss)
               .add("validation_loss", summary.validation_loss)
               .add("tokens_per_second", summary.tokens_per_second)

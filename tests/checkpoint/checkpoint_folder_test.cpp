@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iostream>
 #include <limits>
 #include <memory>
@@ -148,6 +149,13 @@ class Checkpoint : public support::TemporaryFolder {
     checkpoints.finish();
     ASSERT_EQ(records.size(), steps.size());
     for (const CheckpointRecord& record : records) EXPECT_EQ(record.error, "");
+  }
+
+  /// Flips a bit of a file, whose length stays.
+  static void flip_a_bit(const fs::path& file) {
+    std::string bytes = content(file);
+    bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 4);
+    std::ofstream(file, std::ios::binary) << bytes;
   }
 
   [[nodiscard]] std::vector<Index> steps_there() const {
@@ -357,8 +365,8 @@ TEST_F(Checkpoint, OneThatWasDamagedLaterIsRefused) {
   bad.back() = static_cast<char>(bad.back() ^ 1);
   std::ofstream(file, std::ios::binary) << bad;
   StateStub session;
-  EXPECT_TRUE(contains(refusal(newest(), session),
-                       "it is damaged: remove " + newest().string() + ", and a run resumes"));
+  EXPECT_TRUE(contains(refusal(newest(), session), file.string() + ": has "));
+  EXPECT_THROW(load_checkpoint(newest(), session), DamagedCheckpointError);
 }
 
 TEST_F(Checkpoint, WritesInPartsAreWhole) {
@@ -554,7 +562,7 @@ TEST_F(Checkpoint, ATruncatedOrMissingFileIsFound) {
 }
 
 // The newest is damaged, so the run goes on from the one before, and comes to its step again.
-TEST_F(Checkpoint, OneThatIsNotWholeIsReplacedByOneThatIs) {
+TEST_F(Checkpoint, OneThatIsNotWholeIsSetAsideForOneThatIs) {
   save_steps({7, 8});
   fs::resize_file(newest() / "rank-00000.safetensors", 100);
   ASSERT_EQ(newest().filename(), "step-00000007");
@@ -562,6 +570,9 @@ TEST_F(Checkpoint, OneThatIsNotWholeIsReplacedByOneThatIs) {
   Records records;
   Checkpoints checkpoints({.folder = folder_}, session, to(records));
   checkpoints.resume(newest());
+  ASSERT_EQ(records.size(), 1u);
+  EXPECT_TRUE(contains(records[0].warning, "renamed to damaged-step-00000008"));
+  EXPECT_EQ(fs::file_size(folder_ / "damaged-step-00000008/rank-00000.safetensors"), 100u);
   session.set(8);
   checkpoints.save(8);
   checkpoints.finish();
@@ -573,6 +584,74 @@ TEST_F(Checkpoint, OneThatIsNotWholeIsReplacedByOneThatIs) {
   checkpoints.save(7);
   checkpoints.finish();
   EXPECT_TRUE(contains(records.back().error, "already exists")) << records.back().error;
+}
+
+// Its length is as it was, so only loading it finds the damage.
+TEST_F(Checkpoint, TheOneBeforeOneWithAFlippedBitMayBeResumed) {
+  save_steps({7, 8});
+  flip_a_bit(folder_ / "step-00000008/rank-00000.safetensors");
+  support::on_ranks(2, [&](support::ThreadComm& communicator) {
+    StateStub session(&communicator);
+    Checkpoints checkpoints({.folder = folder_}, session, [](const CheckpointRecord&) {});
+    EXPECT_THROW(checkpoints.resume(folder_ / "step-00000007"), ConfigError);
+    EXPECT_THROW(checkpoints.resume(folder_ / "step-00000008"), DamagedCheckpointError);
+    EXPECT_TRUE(fs::exists(folder_ / "step-00000008")) << "it may be all that is left";
+    EXPECT_EQ(checkpoints.resume(folder_ / "step-00000007").step, 7);
+  });
+  EXPECT_EQ(steps_there(), std::vector<Index>{7});
+  EXPECT_TRUE(fs::exists(folder_ / "damaged-step-00000008"));
+}
+
+TEST_F(Checkpoint, WhatIsNoneKeepsItsName) {
+  save_steps({7, 8});
+  StateStub session;
+  Records records;
+  Checkpoints checkpoints({.folder = folder_}, session, to(records));
+  const fs::path taken = folder_ / "step-00000009";
+  const std::vector<std::function<void()>> ways{
+      [&] { fs::create_directory(taken); }, [&] { std::ofstream(taken) << "notes"; },
+      [&] { fs::create_symlink("nowhere", taken); },
+      [&] { fs::copy(folder_ / "step-00000007", taken); }};
+  for (const auto& make : ways) {
+    make();
+    const auto type = fs::symlink_status(taken).type();
+    EXPECT_THROW(checkpoints.require_free_after(8), ConfigError);
+    EXPECT_THROW(checkpoints.resume(folder_ / "step-00000008"), ConfigError);
+    EXPECT_NO_THROW(checkpoints.require_free_after(9));
+    checkpoints.save(9);
+    checkpoints.finish();
+    EXPECT_TRUE(checkpoints.failed());
+    EXPECT_TRUE(contains(records.back().error, taken.string() + ": already exists"));
+    EXPECT_EQ(fs::symlink_status(taken).type(), type);
+    EXPECT_TRUE(fs::exists(folder_ / "step-00000007") && fs::exists(folder_ / "step-00000008"));
+    fs::remove_all(taken);
+  }
+  checkpoints.save(9);
+  checkpoints.finish();
+  EXPECT_FALSE(checkpoints.failed());
+}
+
+TEST_F(Checkpoint, CopiesUnderOtherNamesAreNeitherUsedNorRemoved) {
+  save_steps({10, 20});
+  for (const char* name : {"step-00000025", "step-20", "step-00000020.bak", ".step-00000020.bak"}) {
+    fs::copy(folder_ / "step-00000020", folder_ / name);
+  }
+  EXPECT_EQ(newest().filename(), "step-00000020");
+  StateStub session;
+  EXPECT_TRUE(contains(refusal(folder_ / "step-00000025", session), "is of step 20"));
+  Records records;
+  Checkpoints checkpoints({.folder = folder_}, session, to(records));
+  fs::rename(folder_ / "step-00000025", folder_ / "step-00000005");
+  checkpoints.resume(newest());
+  for (const Index step : {30, 40, 50}) checkpoints.save(step);
+  checkpoints.finish();
+  for (const char* name : {"step-00000005", "step-20", "step-00000020.bak", ".step-00000020.bak",
+                           "step-00000040", "step-00000050"}) {
+    EXPECT_TRUE(fs::exists(folder_ / name / "manifest.json")) << name;
+  }
+  for (const char* name : {"step-00000010", "step-00000020", "step-00000030"}) {
+    EXPECT_FALSE(fs::exists(folder_ / name)) << name;
+  }
 }
 
 TEST_F(Checkpoint, AnotherRunsIsRefusedByName) {

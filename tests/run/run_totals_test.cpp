@@ -101,6 +101,33 @@ TEST(RunTotals, GoesOnFromItsState) {
   EXPECT_EQ(RunTotals(4).tokens_per_second(100), 0.0);
 }
 
+TEST(RunTotals, CountsTheTokensOfEachStep) {
+  RunTotals first(4);
+  for (const double tokens : {64.0, 64.0, 192.0}) {
+    StepRecord record;
+    record.tokens = tokens;
+    first.add(record);
+  }
+  EXPECT_EQ(first.tokens(), 320);
+  RunTotals second(4);
+  octavo::load_state_sync(octavo::save_state_sync(first.state()), second.state());
+  EXPECT_EQ(second.tokens(), 320);
+  StepRecord more;
+  more.tokens = 8;
+  second.add(more);
+  EXPECT_EQ(second.tokens(), 328);
+}
+
+// Checkpoints of version 0.1.0 have zero there.
+TEST(RunTotals, TokensThatWereNotCountedAreUnknown) {
+  RunTotals first(4);
+  add(first, 3.0);
+  RunTotals second(4);
+  octavo::load_state_sync(octavo::save_state_sync(first.state()), second.state());
+  EXPECT_EQ(second.steps(), 1);
+  EXPECT_TRUE(std::isnan(second.tokens()));
+}
+
 TEST(RunTotals, WarnsOnceOfALossTwiceTheFirst) {
   RunTotals totals(3);
   for (const double loss : {3.0, 5.9, 4.0, 5.9}) {

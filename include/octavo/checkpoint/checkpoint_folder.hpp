@@ -28,6 +28,9 @@ struct ListedCheckpoint {
   std::string problem{};                         ///< why there is no manifest
   /// Whether a save committed it: it is complete, or was damaged later.
   bool is_committed = false;
+  /// Whether a save wrote this folder under this name, and its files were damaged later. Neither
+  /// this nor complete: something else that has the name of a checkpoint.
+  bool is_damaged = false;
 };
 
 /// Which checkpoints of a run are kept. The newest two always are.
@@ -50,6 +53,12 @@ inline std::string temporary_name(Index step, const char* purpose) {
   return message('.', checkpoint_name(step), '.', purpose, '-', ::getpid());
 }
 
+/// Whether a name is one of `temporary_name`, of any process.
+inline bool is_temporary_name(const std::string& name) {
+  return name.starts_with(".step-") &&
+         (name.find(".tmp-") != std::string::npos || name.find(".old-") != std::string::npos);
+}
+
 /// Returns the step in the name of a checkpoint or of a temporary folder.
 inline std::optional<Index> step_in(std::string name) {
   if (name.starts_with('.')) name.erase(0, 1);
@@ -64,8 +73,10 @@ inline std::optional<Index> step_in(std::string name) {
 
 /// Examines the folder of a checkpoint. Checksums of large files are not verified.
 inline ListedCheckpoint look_at_checkpoint(const std::filesystem::path& path) {
-  ListedCheckpoint found{path, step_in(path.filename().string()).value_or(0)};
-  if (path.filename().string().starts_with('.')) {
+  const std::string name = path.filename().string();
+  const std::optional<Index> named = step_in(name);
+  ListedCheckpoint found{path, named.value_or(0)};
+  if (is_temporary_name(name)) {
     found.problem = "left by an interrupted save";
     return found;
   }
@@ -76,7 +87,14 @@ inline ListedCheckpoint look_at_checkpoint(const std::filesystem::path& path) {
     return found;
   }
   try {
+    found.is_damaged = true;
     CheckpointManifest manifest = read_manifest(path);
+    if (named.has_value() && *named != manifest.step) {
+      found.is_damaged = false;
+      found.problem = message("its ", manifest_name, " is of step ", manifest.step,
+                              ": it is a copy under another name; move it to another folder");
+      return found;
+    }
     for (const CheckpointFile& file : manifest.files) {
       const auto bytes = std::filesystem::file_size(path / file.name, error);
       require<IoError>(!error, (path / file.name).string(), ": ", error.message());
@@ -85,10 +103,26 @@ inline ListedCheckpoint look_at_checkpoint(const std::filesystem::path& path) {
     }
     found.step = manifest.step;
     found.manifest = std::move(manifest);
+    found.is_damaged = false;
   } catch (const IoError& damage) {
     found.problem = damage.what();
   }
   return found;
+}
+
+/// Renames a damaged checkpoint, so that its step can be saved again.
+/// @return  its new path, such as RUN/checkpoints/damaged-step-00000100
+/// @throws IoError  naming the folder and the system's error
+inline std::filesystem::path set_aside(const std::filesystem::path& checkpoint) {
+  const std::filesystem::path folder = checkpoint.parent_path();
+  const std::string name = "damaged-" + checkpoint.filename().string();
+  std::filesystem::path aside = folder / name;
+  for (int next = 2; std::filesystem::exists(std::filesystem::symlink_status(aside)); ++next) {
+    aside = folder / message(name, '-', next);
+  }
+  if (::rename(checkpoint.c_str(), aside.c_str()) != 0) folder_failed(checkpoint, "renamed");
+  synchronise_names(folder);
+  return aside;
 }
 
 /// Returns the checkpoints that need not be kept.
@@ -125,8 +159,15 @@ inline std::vector<std::filesystem::path> superfluous(const std::vector<ListedCh
   if (!std::filesystem::exists(folder, error) && !error) return all;
   for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end;
        at.increment(error)) {
-    if (detail::step_in(at->path().filename().string()).has_value()) {
-      all.push_back(detail::look_at_checkpoint(at->path()));
+    const std::string name = at->path().filename().string();
+    if (!detail::step_in(name).has_value()) continue;
+    if (name.starts_with('.') && !detail::is_temporary_name(name)) continue;
+    ListedCheckpoint& one = all.emplace_back(detail::look_at_checkpoint(at->path()));
+    const std::string own_name = detail::checkpoint_name(one.step);
+    if (one.is_committed && name != own_name && (one.manifest.has_value() || one.is_damaged)) {
+      one.manifest.reset();
+      one.is_damaged = false;
+      one.problem = "it is a copy of " + own_name + "; move it to another folder";
     }
   }
   require<IoError>(!error, folder.string(), ": cannot be listed: ", error.message());

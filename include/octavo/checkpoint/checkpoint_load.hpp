@@ -27,6 +27,12 @@ enum class OtherRecipes {
   converted  ///< weights, masters and moments are converted; scales are calibrated again
 };
 
+/// A checkpoint is incomplete or damaged. Thrown on all ranks, even if only one has found it.
+class DamagedCheckpointError : public IoError {
+ public:
+  using IoError::IoError;
+};
+
 namespace detail {
 
 /// Compares a checkpoint with a session.
@@ -69,9 +75,24 @@ inline void verify_files(const CheckpointManifest& manifest, const std::filesyst
        i += every) {
     const CheckpointFile& file = manifest.files[i];
     verify_file(path / file.name, file.digest, context, ReadFrom::anywhere,
-                message("it is damaged: remove ", path.string(),
-                        ", and a run resumes from the checkpoint before it"));
+                "the checkpoint is damaged; use another one");
   }
+}
+
+/// Runs each rank's check of a checkpoint's files.
+/// @param check  throws IoError for an incomplete or damaged checkpoint
+/// @throws DamagedCheckpointError  on all ranks, if it did so on one
+template <class Check>
+void require_undamaged(TrainingSession& session, const Check& check) {
+  const auto found = all_or_none(session, "check of a checkpoint's files", [&]() -> std::string {
+    try {
+      check();
+    } catch (const IoError& error) {
+      return error.what();
+    }
+    return {};
+  });
+  for (const std::string& damage : found) require<DamagedCheckpointError>(damage.empty(), damage);
 }
 
 /// Allocates memory for one entry at a time: pinned memory if the device uses it and some is free,
@@ -127,9 +148,8 @@ inline std::vector<std::string> counted(const std::vector<std::string>& texts) {
 /// @throws StateMismatchError  naming the difference, for another model, recipe, optimizer or other
 ///                             adapters, or if it must be converted and the tensor-parallel degree
 ///                             differs; the session is unchanged then
-/// @throws IoError             naming the file, for an incomplete or damaged checkpoint; the
-/// session
-///                             is unchanged then
+/// @throws DamagedCheckpointError  naming the file, on all ranks, for an incomplete or damaged
+///                             checkpoint; the session is unchanged then
 inline CheckpointManifest load_checkpoint(const std::filesystem::path& path,
                                           TrainingSession& session,
                                           std::vector<StateEntry> more = {},
@@ -143,13 +163,16 @@ inline CheckpointManifest load_checkpoint(const std::filesystem::path& path,
   std::optional<detail::CheckpointPieces> pieces;
   std::optional<detail::CheckpointConversion> conversion;
   std::vector<std::string> names;
-  const std::vector<std::string> known = detail::all_or_none(session, "check of a checkpoint", [&] {
+  bool converts = false;
+  detail::require_undamaged(session, [&] {
     ListedCheckpoint found = detail::look_at_checkpoint(folder);
     require<IoError>(found.manifest.has_value(), folder.string(),
                      " is not a complete checkpoint: ", found.problem);
     manifest = std::move(*found.manifest);
-    const bool converts = detail::require_fits(manifest, folder, session, others);
+    converts = detail::require_fits(manifest, folder, session, others);
     detail::verify_files(manifest, folder, session.facts().sharding, Context<Cpu>(0));
+  });
+  const std::vector<std::string> known = detail::all_or_none(session, "check of a checkpoint", [&] {
     pieces.emplace(folder, manifest);
     if (converts) conversion.emplace(*pieces, manifest.recipe == session.facts().precision, wanted);
     for (const StateEntry& entry : wanted) {

@@ -96,16 +96,41 @@ class Checkpoints {
   [[nodiscard]] bool failed() const { return failed_; }
 
   /// Resumes the session from a checkpoint, see `load_checkpoint`. A checkpoint of this folder must
-  /// be the newest one.
+  /// be the newest one, except for those that `load_checkpoint` has found damaged since this was
+  /// created. Damaged checkpoints of later steps are renamed to damaged-step-…, so that these steps
+  /// can be saved again.
+  /// @throws ConfigError  as `require_free_after` does
   CheckpointManifest resume(const std::filesystem::path& path, std::vector<StateEntry> more = {},
                             OtherRecipes others = OtherRecipes::refused) {
     const auto texts = detail::all_or_none(session_, "checkpoint to resume from", [&] {
-      return is_first() ? require_newest(path) : std::string();
+      return is_first() ? require_resumable(path) : std::string();
     });
-    CheckpointManifest manifest = load_checkpoint(path, session_, std::move(more), others);
+    CheckpointManifest manifest;
+    try {
+      manifest = load_checkpoint(path, session_, std::move(more), others);
+    } catch (const DamagedCheckpointError&) {
+      if (!texts.front().empty()) damaged_.emplace_back(texts.front());
+      throw;
+    }
     conversions_ = manifest.conversions;
-    if (!texts.front().empty()) saved_step_ = manifest.step;
+    if (texts.front().empty()) return manifest;
+    saved_step_ = manifest.step;
+    detail::all_or_none(session_, "damaged checkpoints", [&] {
+      if (is_first()) set_aside_damaged();
+      return std::string();
+    });
     return manifest;
+  }
+
+  /// Checks that the names of checkpoints after a step are free. All ranks call it, before the
+  /// first step of a new run; `resume` calls it itself.
+  /// @throws ConfigError  on all ranks, naming a file or folder that is in the way: it is not
+  ///                      replaced
+  void require_free_after(Index step) {
+    detail::all_or_none(session_, "names of checkpoints", [&] {
+      if (is_first()) require_free_names_after(step, false);
+      return std::string();
+    });
   }
 
   /// Returns the newest checkpoint of the folder, after the current save has ended; empty if there
@@ -190,7 +215,7 @@ class Checkpoints {
     lock_ = std::make_unique<FolderLock>(folder);
     synchronise_names(folder.parent_path());
     for (const ListedCheckpoint& one : list_checkpoints(folder)) {
-      if (!one.path.filename().string().starts_with('.')) continue;
+      if (one.is_committed) continue;
       std::filesystem::remove_all(one.path);
       tell_({.step = one.step, .path = one.path, .warning = "was " + one.problem + ": removed"});
     }
@@ -198,14 +223,62 @@ class Checkpoints {
   }
 
   /// @return  "" for a checkpoint of another folder
+  std::string require_resumable(const std::filesystem::path& path) const {
+    std::string own = require_newest(path);
+    const ListedCheckpoint found =
+        detail::look_at_checkpoint(path);  // loading refuses a damaged one
+    if (found.manifest.has_value()) require_free_names_after(found.step, !own.empty());
+    return own;
+  }
+
+  /// @return  "" for a checkpoint of another folder
   std::string require_newest(const std::filesystem::path& path) const {
     const std::filesystem::path own = std::filesystem::weakly_canonical(path);
     if (own.parent_path() != std::filesystem::weakly_canonical(options_.folder)) return {};
-    const std::filesystem::path newest = newest_checkpoint(options_.folder, [](const auto&) {});
-    require<ConfigError>(newest.filename() == own.filename(), path.string(),
-                         " is not the newest checkpoint of the run: ", newest.filename().string(),
+    std::string newest;
+    for (const ListedCheckpoint& one : list_checkpoints(options_.folder)) {
+      const std::string name = one.path.filename().string();
+      const bool is_whole = one.manifest.has_value() && !was_found_damaged(name);
+      if (!is_whole && name == own.filename()) return own.string();  // loading it is an error
+      if (is_whole) newest = name;
+    }
+    require<ConfigError>(newest == own.filename(), path.string(),
+                         " is not the newest checkpoint of the run: ", newest,
                          " is; choose another folder for a run that resumes from an older one");
     return own.string();
+  }
+
+  /// Whether loading a checkpoint of this folder has found it damaged.
+  [[nodiscard]] bool was_found_damaged(const std::string& name) const {
+    return std::ranges::any_of(damaged_, [&](const auto& path) { return path.filename() == name; });
+  }
+
+  [[nodiscard]] bool is_damaged(const ListedCheckpoint& one) const {
+    return one.is_damaged || was_found_damaged(one.path.filename().string());
+  }
+
+  /// See `require_free_after`.
+  /// @param sets_aside  whether damaged checkpoints will be renamed
+  void require_free_names_after(Index step, bool sets_aside) const {
+    for (const ListedCheckpoint& one : list_checkpoints(options_.folder)) {
+      const bool is_coming =
+          one.step > step && one.path.filename() == detail::checkpoint_name(one.step);
+      if (!is_coming || (sets_aside && is_damaged(one))) continue;
+      throw ConfigError(message(one.path.string(), ": the run would save step ", one.step,
+                                " under this name, but it exists already",
+                                one.problem.empty() ? "" : " and is not a checkpoint of this run: ",
+                                one.problem, "; move it to another folder"));
+    }
+  }
+
+  void set_aside_damaged() {
+    for (const ListedCheckpoint& one : list_checkpoints(options_.folder)) {
+      if (one.step <= saved_step_ || !is_damaged(one)) continue;
+      const std::filesystem::path aside = detail::set_aside(one.path);
+      tell_({.step = one.step,
+             .path = one.path,
+             .warning = "is damaged, and was renamed to " + aside.filename().string()});
+    }
   }
 
   /// Returns this rank's share of the state.
@@ -232,14 +305,10 @@ class Checkpoints {
                      ", but ", is_free,
                      " are free on the disk; free disk space: older checkpoints are removed only "
                      "after it is complete");
-    if (std::filesystem::exists(record_.path)) {
-      require<IoError>(!detail::look_at_checkpoint(record_.path).manifest.has_value(),
-                       record_.path.string(),
-                       ": already exists; resume from the newest checkpoint, or choose another "
-                       "folder for the run");
-      remove_committed_folder(record_.path,
-                              options_.folder / detail::temporary_name(record_.step, "old"));
-    }
+    const bool is_taken = std::filesystem::exists(std::filesystem::symlink_status(record_.path));
+    require<IoError>(!is_taken, record_.path.string(),
+                     ": already exists, and is not replaced; move it to another folder, or resume "
+                     "from the newest checkpoint");
     make_new_folder(written_);
     return written_.string();
   }
@@ -354,7 +423,8 @@ class Checkpoints {
   std::vector<std::string> texts_;                  ///< that ranks exchanged in the last stage
   Index saved_step_ = -1;
   bool failed_ = false;
-  std::vector<StateConversion> conversions_;  ///< of the run so far
+  std::vector<StateConversion> conversions_;    ///< of the run so far
+  std::vector<std::filesystem::path> damaged_;  ///< of this folder, as loading them has found
 
   // Of the current or last save.
   bool is_pending_ = false;

@@ -23,6 +23,7 @@ struct StepRecord {
   double epoch = 0;
   double learning_rate = 0;
   double milliseconds = 0;
+  double tokens = 0;  ///< of the step, on all ranks
   double tokens_per_second = 0;
   StepResult result;
   /// Hash of all weights after it, if the run records hashes.
@@ -36,6 +37,7 @@ class RunTotals {
 
   void add(const StepRecord& record) {
     ++steps_;
+    tokens_ += record.tokens;
     ++timed_steps_;
     seconds_ += record.milliseconds / 1000.0;
     if (timed_steps_ == 1) first_seconds_ = seconds_;
@@ -52,6 +54,9 @@ class RunTotals {
   }
 
   [[nodiscard]] Index steps() const { return steps_; }
+  /// Returns the number of tokens of these steps, also if some had more than others; NaN if the run
+  /// resumed from a checkpoint of a version that did not count them.
+  [[nodiscard]] double tokens() const { return tokens_; }
   [[nodiscard]] Index skipped() const { return skipped_; }
   [[nodiscard]] Index skipped_in_a_row() const { return skipped_in_a_row_; }
   [[nodiscard]] bool gave_up() const { return skipped_in_a_row_ >= max_skipped_; }
@@ -107,7 +112,7 @@ class RunTotals {
     losses.shape = losses.whole = {1 + most_recent, 2};
     losses.bytes = (1 + most_recent) * sizeof(Applied);
     losses.read_sync = [this](std::byte* target) {
-      std::vector<Applied> values{{first_loss_, 0}};
+      std::vector<Applied> values{{first_loss_, tokens_}};  // in the norm, which the loss lacks
       values.insert(values.end(), recent_.begin(), recent_.end());
       values.resize(1 + most_recent, {std::nan(""), 0});
       std::memcpy(target, values.data(), values.size() * sizeof(Applied));
@@ -116,6 +121,8 @@ class RunTotals {
       std::vector<Applied> values(1 + most_recent);
       std::memcpy(values.data(), source, values.size() * sizeof(Applied));
       first_loss_ = values.front().loss;
+      tokens_ = values.front().gradient_norm;
+      if (tokens_ == 0 && steps_ != 0) tokens_ = std::nan("");
       recent_.assign(values.begin() + 1,
                      std::find_if(values.begin() + 1, values.end(),
                                   [](const Applied& one) { return std::isnan(one.loss); }));
@@ -131,6 +138,7 @@ class RunTotals {
  private:
   Index max_skipped_;
   Index steps_ = 0;
+  double tokens_ = 0;
   Index timed_steps_ = 0;
   Index skipped_ = 0;
   Index skipped_in_a_row_ = 0;

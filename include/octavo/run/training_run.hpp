@@ -37,8 +37,9 @@ struct RunOptions {
 
 /// How a run ended.
 struct RunSummary {
-  Index steps = 0;  ///< including those before it was resumed
-  Index taken = 0;  ///< since the run started or was resumed
+  Index steps = 0;    ///< including those before it was resumed
+  Index taken = 0;    ///< since the run started or was resumed
+  double tokens = 0;  ///< of all these steps; see `RunTotals::tokens`
   Index skipped = 0;
   double train_loss = 0;         ///< mean of the last 20 steps that were not skipped
   double validation_loss = 0;    ///< at the end
@@ -108,7 +109,8 @@ StepRecord take_step(TrainingSession& session, Batches& batches, const RunOption
   const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   record.epoch = batches.epoch();
   record.milliseconds = seconds * 1000.0;
-  record.tokens_per_second = batches.tokens_in_step() / seconds;
+  record.tokens = batches.tokens_in_step();
+  record.tokens_per_second = record.tokens / seconds;
   totals.add(record);
   if (options.hash_every != 0 && record.step % options.hash_every == 0) {
     record.weights_hash = session.weights().hash_sync();
@@ -142,6 +144,7 @@ class TrainingRun {
     if (summary_.signal == 0) save_to_the_end(score(validation));
     summary_.steps = totals_.steps();
     summary_.taken = totals_.timed_steps();
+    summary_.tokens = totals_.tokens();
     summary_.skipped = totals_.skipped();
     summary_.rollbacks = totals_.rollbacks();
     summary_.train_loss = totals_.train_loss();
@@ -235,6 +238,9 @@ class TrainingRun {
     try {
       spike.resumed_step = checkpoints_->resume(path, std::move(more)).step;
     } catch (const ConfigError& error) {  // on all ranks, before anything is loaded
+      spike.reason = error.what();
+      return;
+    } catch (const DamagedCheckpointError& error) {  // the same
       spike.reason = error.what();
       return;
     }

@@ -99,12 +99,62 @@ class Resumed(TrainerTest):
             self.assertAlmostEqual(event.value / steps[event.step], 1, delta=1e-6)
         self.assertLessEqual({"config", "run"}, set(events.Tags()["tensors"]))
 
-    def test_a_flipped_bit(self):
-        path = Path(copy("whole", "damaged"), NEWEST, "rank-00000.safetensors")
-        data = bytearray(path.read_bytes())
-        data[len(data) // 2] ^= 4
-        path.write_bytes(data)
-        self.fails(f"damaged/{NEWEST}/rank-00000.safetensors", SAVED + "--out damaged --resume latest")
+    def test_a_damaged_checkpoint(self):
+        def flip(path):
+            data = bytearray(path.read_bytes())
+            data[len(data) // 2] ^= 4
+            path.write_bytes(data)
+        for name, damage in (("flipped", flip), ("truncated", lambda path: os.truncate(path, 99))):
+            path = Path(copy("whole", name), NEWEST, "rank-00000.safetensors")
+            damage(path)
+            hurt = path.read_bytes()
+            self.fails(str(path), SAVED + f"--resume {name}/{NEWEST}")
+            self.assertEqual(checkpoints(name), checkpoints("whole"))
+            done = self.train(SAVED + f"--out {name} --resume auto")
+            self.assertEqual(done.steps, [28, 29, 30])
+            self.assertRegex(done.err, rf"(?m)^train_llama: warning: {name}/{NEWEST} is not a complete "
+                             rf"checkpoint, and is skipped: .*{path}.*; 3 steps are lost: the newest "
+                             "complete one is of step 27$")
+            self.assertEqual(checkpoints(name), ["damaged-step-00000030", *step_names(27, 30)])
+            self.assertEqual(Path(name, "checkpoints/damaged-step-00000030", path.name).read_bytes(), hurt)
+            self.assertEqual(Path(name, NEWEST, path.name).read_bytes(),
+                             Path("whole", NEWEST, path.name).read_bytes())
+
+    def test_no_undamaged_checkpoint(self):
+        for path in Path(copy("whole", "all_damaged"), "checkpoints").glob("step-*/rank-*"):
+            path.write_bytes(path.read_bytes()[:-1] + bytes([path.read_bytes()[-1] ^ 1]))
+        before = contents("all_damaged/checkpoints")
+        for word in ("auto", "latest"):
+            done = self.train(SAVED + f"--out all_damaged --resume {word}", code=2)
+            self.assertIn("step-00000027/rank-00000.safetensors", done.err.splitlines()[-1])
+            self.assertIn("there is no other complete checkpoint", done.err.splitlines()[-1])
+        self.assertEqual(contents("all_damaged/checkpoints"), before)
+
+    def test_names_of_coming_checkpoints(self):
+        def a_folder(path):
+            path.mkdir()
+            (path / "notes").touch()
+        for name, make in (("folder", a_folder), ("file", Path.touch),
+                           ("copy", lambda path: shutil.copytree(path.parent / "step-00000027", path))):
+            taken = Path(copy("whole", f"with_a_{name}"), "checkpoints/step-00000033")
+            make(taken)
+            before = contents(taken.parent)
+            done = self.train(SHORT + f"--steps 40 --checkpoint-every 3 --out with_a_{name} --resume auto",
+                              code=2)
+            self.assertIn(f"{taken}: the run would save step 33 under this name", done.err)
+            self.assertEqual(contents(taken.parent), before)
+            taken.rename(f"was_a_{name}")
+            self.train(SHORT + f"--steps 33 --checkpoint-every 3 --out with_a_{name} --resume auto")
+        os.makedirs("taken/checkpoints")
+        a_folder(Path("taken/checkpoints/step-00000003"))
+        self.fails("taken/checkpoints/step-00000003: the run would save step 3", SAVED + "--out taken")
+
+    def test_a_copy_under_another_step(self):
+        copy("whole/checkpoints/step-00000030", Path(copy("whole", "copied"), "checkpoints/step-00000028"))
+        done = self.train(SHORT + "--steps 33 --checkpoint-every 1 --out copied --resume latest")
+        self.tells(done, ["copied/checkpoints/step-00000028", "of step 30"])
+        self.assertEqual(done.steps, [31, 32, 33])
+        self.assertEqual(checkpoints("copied"), step_names(28, 32, 33))
 
     def test_damaged_gemm_plans(self):
         add_to_manifest(copy("whole", "planned"), '"gemm_plans":"# octavo gemm plans 2\\nsome"')
@@ -191,6 +241,14 @@ class Resumed(TrainerTest):
         for step in (1, 2):
             self.train(SHORT + f"--steps {step} --checkpoint-every 1 --out called/checkpoints --resume auto")
         self.assertEqual(checkpoints("called/checkpoints"), step_names(1, 2))
+
+    def test_tokens_of_steps_of_another_size(self):
+        self.assertIn("run | steps 1 to 30 of 64 tokens, 1.92 k tokens in all\n", self.done.out)
+        self.assertEqual(metrics("whole")[-1]["tokens"], 1920)
+        done = self.train(f"{SHORT} --batch 4 --micro-batches 3 --steps 32 --resume whole/{NEWEST} --out larger"
+                          .replace("--batch 2", ""))
+        self.assertIn("run | steps 31 to 32 of 384 tokens, 2.69 k tokens in all\n", done.out)
+        self.assertEqual(metrics("larger")[-1]["tokens"], 1920 + 2 * 384)
 
     def test_a_run_that_is_done(self):
         self.assertEqual(self.train(SAVED + "--out whole --resume auto").steps, [])

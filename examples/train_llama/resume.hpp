@@ -1,0 +1,158 @@
+// The choice of the checkpoint from which a run resumes.
+#pragma once
+
+#include <common/text.hpp>
+#include <octavo/checkpoint/checkpoint_folder.hpp>
+#include <octavo/octavo.hpp>
+#include <train_llama/checkpoints.hpp>
+#include <train_llama/options.hpp>
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <vector>
+
+namespace trainer {
+
+/// Throws if --resume contradicts the folder of the run. A checkpoint named without --out resumes
+/// in the folder of its run.
+/// @throws ConfigError  with advice
+inline void complete_resume(Options& options) {
+  octavo::require<octavo::ConfigError>(
+      !options.no_out || options.checkpoint_every == 0,
+      "--checkpoint-every needs the run's folder, but --no-out disables it; pass only one");
+  octavo::require<octavo::ConfigError>(
+      !options.convert || !options.resume.empty(),
+      "--convert needs the checkpoint of a resumed run; also pass --resume");
+  if (options.resume.empty()) return;
+  const bool is_named = options.resume != "latest" && options.resume != "auto";
+  octavo::require<octavo::ConfigError>(
+      is_named || !options.out.empty(), "--resume ", options.resume,
+      " resumes in the folder that --out names; pass it, or the path of a checkpoint");
+  if (!is_named || !options.out.empty() || options.no_out) return;
+  const std::filesystem::path path = detail::whole_path(options.resume);
+  const std::filesystem::path of_all =
+      detail::is_checkpoint(path) ? path.parent_path() : detail::checkpoints_of(path);
+  options.out = of_all.parent_path().string();
+}
+
+/// @throws ConfigError  if a new run would start in a folder whose saved checkpoint was damaged
+///                      since
+inline void require_none_damaged(const std::filesystem::path& folder) {
+  for (const octavo::ListedCheckpoint& one : octavo::list_checkpoints(folder)) {
+    octavo::require<octavo::ConfigError>(
+        !one.is_committed, "--resume auto: ", one.path.string(),
+        " is damaged, and there is no other checkpoint: ", one.problem,
+        "; restore its files, or remove it to start the run again");
+  }
+}
+
+namespace detail {
+
+/// Returns the names of the complete checkpoints in a folder, only the newest if there are many, or
+/// "".
+inline std::string whole_checkpoints(const std::filesystem::path& folder) {
+  constexpr std::size_t most = 8;
+  std::vector<std::string> names;
+  for (const octavo::ListedCheckpoint& one : octavo::list_checkpoints(folder)) {
+    if (one.manifest.has_value()) names.push_back(one.path.filename().string());
+  }
+  const std::size_t older = names.size() > most ? names.size() - most : 0;
+  names.erase(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(older));
+  return programs::joined(names) + (older == 0 ? "" : octavo::message(" and ", older, " older"));
+}
+
+/// Returns why --resume finds no checkpoint in `named`, and what to do.
+inline std::string nothing_to_resume(const Options& options, const std::filesystem::path& named) {
+  namespace fs = std::filesystem;
+  const bool in_run = options.resume == "latest" || options.resume == "auto";
+  const bool exports = !options.export_hf.empty();
+  const std::string advice = in_run && !exports
+                                 ? "; pass --resume auto to start a new run, or another folder"
+                                 : "; pass the folder of a run or a checkpoint";
+  const fs::path above = whole_path(named).parent_path();
+  const bool is_of_run = above.filename() == checkpoints_name;
+  const std::string others = is_of_run ? whole_checkpoints(above) : "";
+  const std::string rest = others.empty() ? advice : "; the folder contains " + others;
+  std::error_code error;
+  if (fs::is_directory(named, error)) {
+    return is_of_run ? octavo::message(named.string(), " is not a complete checkpoint", rest)
+                     : octavo::message(checkpoints_of(named).string(), looked_for_in(named),
+                                       " has no complete checkpoint", advice);
+  }
+  if (fs::exists(named, error)) return octavo::message(named.string(), " is not a folder", rest);
+  if (!others.empty()) return octavo::message("there is no such checkpoint", rest);
+  const std::string what = in_run ? "folder " + named.string() : "such folder";
+  const bool is_word = !in_run && !named.has_parent_path();
+  const std::string meant = is_word ? programs::nearest(options.resume, {"latest", "auto"}) : "";
+  return octavo::message("there is no ", what, looked_for_in(named),
+                         meant.empty() ? advice : "; did you mean '" + meant + "'?");
+}
+
+}  // namespace detail
+
+/// Returns the checkpoint to resume from, or "". Warns of incomplete and damaged ones.
+/// @param program  name for messages
+/// @throws ConfigError  if --resume finds none, unless a new run can start, or finds only damaged
+///                      ones
+inline std::filesystem::path checkpoint_to_resume(const Options& options, const char* program) {
+  if (options.resume.empty()) return {};
+  const bool in_run = options.resume == "latest" || options.resume == "auto";
+  const std::filesystem::path named = in_run ? options.out : options.resume;
+  std::filesystem::path newest = checkpoint_in(named, program);
+  if (!newest.empty()) return newest;
+  const bool may_begin = options.resume == "auto" && options.export_hf.empty();
+  octavo::require<octavo::ConfigError>(may_begin, "--resume ", options.resume, ": ",
+                                       detail::nothing_to_resume(options, named));
+  require_none_damaged(named / detail::checkpoints_name);
+  return {};
+}
+
+/// Returns the newest complete checkpoint before a damaged one of the same folder, or "". Warns of
+/// the damaged one.
+/// @param program  name for messages
+inline std::filesystem::path checkpoint_before(const std::filesystem::path& damaged,
+                                               const std::string& problem, const char* program) {
+  octavo::ListedCheckpoint skipped{.path = damaged, .problem = problem, .is_damaged = true};
+  skipped.step = octavo::detail::step_in(damaged.filename().string()).value_or(0);
+  std::filesystem::path before;
+  std::optional<octavo::Index> step;
+  for (const octavo::ListedCheckpoint& one : octavo::list_checkpoints(damaged.parent_path())) {
+    if (!one.manifest.has_value() || one.step >= skipped.step) continue;
+    before = one.path;
+    step = one.step;
+  }
+  if (step.has_value()) tell_skipped(program, skipped, step);
+  return before;
+}
+
+/// Returns the checkpoint to start --replay-step from: the newest complete one before the step in
+/// the run's folder, or else the one that --resume names, or "".
+/// @throws ConfigError  if --resume names no checkpoint, or one that is not before the step
+inline std::filesystem::path checkpoint_to_replay_from(const Options& options,
+                                                       const char* program) {
+  std::filesystem::path found;
+  if (!options.out.empty()) {
+    const auto all =
+        octavo::list_checkpoints(std::filesystem::path(options.out) / detail::checkpoints_name);
+    for (const octavo::ListedCheckpoint& one : all) {  // newest last
+      if (one.manifest.has_value() && one.step < options.replay_step) found = one.path;
+    }
+  }
+  const bool is_named =
+      !options.resume.empty() && options.resume != "latest" && options.resume != "auto";
+  if (!found.empty() || !is_named) return found;
+  found = checkpoint_in(options.resume, program);
+  octavo::require<octavo::ConfigError>(!found.empty(), "--resume ", options.resume,
+                                       ": contains no complete checkpoint; pass another");
+  const octavo::Index step = octavo::detail::read_manifest(found).step;
+  octavo::require<octavo::ConfigError>(
+      step < options.replay_step, found.string(), " is of step ", step, ", and --replay-step ",
+      options.replay_step,
+      " needs one before it; pass an older one, or the run's folder with --out");
+  return found;
+}
+
+}  // namespace trainer
