@@ -118,6 +118,19 @@ TEST_F(MetricsFile, APipeIsRefused) {
   }
 }
 
+// Otherwise lines would go to a file that has no name any more.
+TEST_F(MetricsFile, IsAnErrorOnceItWasRemoved) {
+  octavo::MetricsFile file(folder_ / "m.jsonl");
+  file.write(octavo::JsonLine{}.add("step", 1));
+  std::filesystem::remove(folder_ / "m.jsonl");
+  try {
+    file.write(octavo::JsonLine{}.add("step", 2));
+    FAIL() << "it was written";
+  } catch (const octavo::IoError& error) {
+    EXPECT_NE(std::string(error.what()).find("m.jsonl: was removed"), std::string::npos);
+  }
+}
+
 TEST_F(MetricsFile, AFullDeviceIsAnError) {
   if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "this system has no /dev/full";
   octavo::MetricsFile file("/dev/full");

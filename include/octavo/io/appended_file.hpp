@@ -48,11 +48,17 @@ class AppendedFile {
   ~AppendedFile() { ::close(descriptor_); }
 
   /// Appends a record.
-  /// @throws IoError  if it cannot be written completely; the file then contains none of it
+  /// @throws IoError  if it cannot be written completely; the file then contains none of it. Also
+  /// if
+  ///                  the file was removed after it was opened
   void append(std::string_view record) {
     const WriteResult result = write_all(descriptor_, record);
     if (result.error == 0) {
       complete_ += static_cast<off_t>(record.size());
+      struct stat status{};
+      const bool is_removed = ::fstat(descriptor_, &status) == 0 && status.st_nlink == 0;
+      require<IoError>(!is_removed, path_.string(),
+                       ": was removed while it was written; earlier content is lost");
       return;
     }
     const bool whole = result.written == 0 || ::ftruncate(descriptor_, complete_) == 0;
