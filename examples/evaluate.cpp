@@ -412,12 +412,12 @@ int run(Setup& setup, const Options& options, const trainer::Instance& instance,
   return success;
 }
 
-int run(const CLI::App& app, Options& options) {
+int run(CLI::App& app, Options& options) {
   std::optional<trainer::Ranks> ranks;  // outlives the session, which uses it to its end
   Setup setup;
   const trainer::Instance* instance = nullptr;
   try {
-    require_consistent(options);
+    require_consistent(app, options);
     trainer::require_device_flags(app, options);
     setup.checkpoint = trainer::take_checkpoint(app, options.checkpoint, options, "evaluate");
     trainer::find_preset_of_folder(app, options);

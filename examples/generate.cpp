@@ -3,6 +3,7 @@
 //   generate --model hf:trained --prompt "Once upon a time"
 //
 // Exit codes: 0 done, 1 an error while running, 2 bad input, 128 + n stopped by signal n.
+#include <common/needs.hpp>
 #include <common/paths.hpp>
 #include <common/tokenizer.hpp>
 #include <octavo/comm/launch.hpp>
@@ -366,11 +367,14 @@ void require_single_rank() {
       "launcher");
 }
 
-int run(const CLI::App& app, Options& options) {
+int run(CLI::App& app, Options& options) {
   Setup setup;
   std::vector<std::int32_t> prompt;
   try {
     require_single_rank();
+    const bool is_chat = !options.chat.empty();
+    programs::require_effects(app, {{{"--system"}, is_chat, "--chat", "TEMPLATE"},
+                                    {{"--begin"}, !is_chat, "--chat", ""}});
     trainer::require_device_flags(app, options);
     const std::filesystem::path checkpoint =
         trainer::take_checkpoint(app, options.checkpoint, options, "generate");
@@ -379,8 +383,6 @@ int run(const CLI::App& app, Options& options) {
         !options.load_hf.empty() || !checkpoint.empty(),
         "a preset has no weights; pass --model hf:FOLDER or --checkpoint FOLDER");
     const trainer::Instance& instance = trainer::find_instance(app, options);
-    octavo::require<octavo::ConfigError>(options.system.empty() || !options.chat.empty(),
-                                         "--system needs a chat template; also pass --chat");
     if (app.count("--seed") == 0) options.seed = std::random_device()() >> 1;  // --seed accepts it
     setup.tokenizer = open_tokenizer(options);
     find_stops(setup, options);

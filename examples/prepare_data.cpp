@@ -28,6 +28,7 @@
 #include <octavo/run/interrupt.hpp>
 
 #include <common/flags.hpp>
+#include <common/needs.hpp>
 #include <common/text.hpp>
 #include <common/tokenizer.hpp>
 #include "prepare_data/documents.hpp"
@@ -85,6 +86,19 @@ void declare(CLI::App& app, Options& options) {
       ->capture_default_str();
 }
 
+InputFormat format_of(const Options& options) {
+  return options.input_format == "text"    ? InputFormat::text
+         : options.input_format == "jsonl" ? InputFormat::json_lines
+                                           : InputFormat::by_name;
+}
+
+/// Whether one of the files is read as JSON Lines.
+bool reads_json_lines(const Options& options) {
+  return std::ranges::any_of(options.inputs, [&](const std::string& file) {
+    return is_json_lines(file, format_of(options));
+  });
+}
+
 /// Returns the token that --begin or --end adds to a document, if any.
 std::vector<std::int32_t> mark_of(const octavo::Tokenizer& tokenizer, const std::string& name) {
   if (name == "none") return {};
@@ -124,9 +138,12 @@ std::vector<std::vector<std::int32_t>> encoded(const octavo::Tokenizer& tokenize
 }
 
 /// @returns the exit code
-int run(const Options& options) {
+int run(CLI::App& app, const Options& options) {
   constexpr std::size_t batch_bytes = std::size_t{1} << 25;
   constexpr int stopped = 3;
+  programs::require_effects(app,
+                            {{{"--key"}, reads_json_lines(options), "--input-format", "jsonl"},
+                             {{"--special"}, options.tokenizer != "bytes", "--tokenizer", "FILE"}});
   const octavo::Context<octavo::Cpu> context(options.threads);
   const auto tokenizer = programs::open_tokenizer(options.tokenizer);
   const std::vector<std::int32_t> begin = mark_of(*tokenizer, options.begin);
@@ -136,9 +153,7 @@ int run(const Options& options) {
     for (const auto& [name, token] : tokenizer->special_tokens()) allowed.push_back(name);
   }
   Documents documents({options.inputs.begin(), options.inputs.end()}, options.key,
-                      options.input_format == "text"    ? InputFormat::text
-                      : options.input_format == "jsonl" ? InputFormat::json_lines
-                                                        : InputFormat::by_name);
+                      format_of(options));
   octavo::require<octavo::ConfigError>(documents.total_bytes() != 0,
                                        "the files contain no text; pass others");
   octavo::TokenFileWriter writer(
@@ -191,7 +206,7 @@ int main(int argc, char** argv) {
   prepare_data::declare(app, options);
   if (const auto code = programs::parse(app, argc, argv)) return *code;
   try {
-    return prepare_data::run(options);
+    return prepare_data::run(app, options);
   } catch (const octavo::IoError& error) {
     programs::tell("prepare_data: {}\n", programs::text_of(error));
     return 1;

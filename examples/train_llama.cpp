@@ -19,6 +19,7 @@
 #include <train_llama/gemm_plans.hpp>
 #include <train_llama/kept.hpp>
 #include <train_llama/mismatch.hpp>
+#include <train_llama/needs.hpp>
 #include <train_llama/options.hpp>
 #include <train_llama/program.hpp>
 #include <train_llama/ranks.hpp>
@@ -194,37 +195,15 @@ void make_session(Setup& setup, const CLI::App& app, const Options& options,
       throw octavo::ConfigError(error.what() + (flags.empty() ? "" : "; they fit with" + flags));
     }
   }
-  if (ranks.is_first() && options.replay_step == 0) take_folder(setup, app, options);
+  if (ranks.is_first() && options.replay_step == 0) {
+    require_room_for_weights(*setup.session, options);
+    take_folder(setup, app, options);
+  }
 }
 
 /// Returns a text that identifies the validation data, to compare losses.
 std::string validation_of(const RunData& data) {
   return octavo::message("hash ", data.validation_hash());
-}
-
-/// Resumes from `setup.resume_from`, or, if it is damaged and --resume does not name it, from the
-/// newest checkpoint before it that is not damaged. All ranks must call it.
-void resume_undamaged(Setup& setup, const Options& options, Ranks& ranks) {
-  const auto others =
-      options.convert ? octavo::OtherRecipes::converted : octavo::OtherRecipes::refused;
-  while (true) {
-    try {
-      setup.resumed = octavo::resume(setup.resume_from, *setup.session, *setup.data, *setup.totals,
-                                     setup.checkpoints.get(), others);
-      return;
-    } catch (const octavo::DamagedCheckpointError& error) {  // on all ranks
-      if (setup.resume_from == options.resume) throw;
-      std::string before;
-      if (ranks.is_first()) {
-        before = checkpoint_before(setup.resume_from, error.what(), program().name).string();
-      }
-      setup.resume_from =
-          octavo::all_gather_texts(ranks, '+' + before, "older checkpoint").front().substr(1);
-      octavo::require<octavo::ConfigError>(
-          !setup.resume_from.empty(), error.what(),
-          ", but there is no other complete checkpoint; restore its files, or start a new run");
-    }
-  }
 }
 
 /// Opens the folder of checkpoints, and resumes from one. All ranks must call it.
@@ -260,7 +239,12 @@ void make_checkpoints(Setup& setup, const Options& options, Ranks& ranks,
                   : "a whole model, while this run trains adapters; write it with --export-hf, and "
                     "pass that folder with --model hf:");
   try {
-    resume_undamaged(setup, options, ranks);
+    setup.resume_from = resume_undamaged(
+        setup.resume_from, options, ranks, program().name, [&](const std::filesystem::path& from) {
+          setup.resumed = octavo::resume(
+              from, *setup.session, *setup.data, *setup.totals, setup.checkpoints.get(),
+              options.convert ? octavo::OtherRecipes::converted : octavo::OtherRecipes::refused);
+        });
   } catch (const octavo::StateMismatchError& error) {
     throw_with_flags(error, setup.session->facts().lora, setup.resume_from, configuration);
   }
@@ -415,14 +399,13 @@ int run(CLI::App& app, Options& options) {
       export_weights(options, program().name);
       return success;
     }
-    drop_flags_of_saves(app, options);
     take_flags_of_saves(app, options);
+    require_effects(app, options);
     require_readable_flags(app);
     configuration = app.config_to_str(true, false);
     chosen = app.config_to_str(false, false);
     choose_length(app, options);
     require_consistent(app, options);
-    require_checkpoints_to_keep(app, options);
     program().require_data(options);
     find_preset_of_folder(app, options);
     instance = &find_instance(app, options);

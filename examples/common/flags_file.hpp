@@ -1,6 +1,7 @@
 // A configuration file: TOML whose keys are the names of flags.
 #pragma once
 
+#include <common/flag_places.hpp>
 #include <common/flags.hpp>
 #include <octavo/data/file_kind.hpp>
 #include <octavo/data/open_file.hpp>
@@ -23,7 +24,7 @@ namespace programs {
 
 /// Reads and writes the values of an app's flags as TOML. Validates each value with the flag's
 /// validators, so that an error can name the file and the line.
-class FlagsFile : public CLI::Config {
+class FlagsFile : public CLI::Config, public FlagPlaces {
  public:
   explicit FlagsFile(CLI::App& app) : app_(app) {}
 
@@ -66,8 +67,8 @@ class FlagsFile : public CLI::Config {
     return place_of(key, value).empty() ? "" : path();
   }
 
-  /// Returns "c.toml:3: " if the configuration file sets `key` to this value there, otherwise "".
-  [[nodiscard]] std::string place_of(const std::string& key, const std::string& value) const {
+  [[nodiscard]] std::string place_of(const std::string& key,
+                                     const std::string& value) const override {
     const auto found = read_.find({key, value});
     return found == read_.end() ? "" : found->second;
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <common/flags.hpp>
+#include <common/needs.hpp>
 #include <octavo/octavo.hpp>
 #include <train_llama/chats.hpp>
 #include <train_llama/checkpoints.hpp>
@@ -77,13 +78,19 @@ inline void declare(CLI::App& app, Options& options) {
 
 /// @throws ConfigError  if flags contradict each other, or --json cannot be written
 /// @throws IoError      if a file of a flag does not exist
-inline void require_consistent(const Options& options) {
+inline void require_consistent(CLI::App& app, const Options& options) {
   octavo::require<octavo::ConfigError>(
       !options.data.empty() || !options.hellaswag.empty() || !options.chats.files.empty(),
       "nothing to evaluate; pass --data, --chats or --hellaswag");
-  octavo::require<octavo::ConfigError>(
-      !options.chats.files.empty() || options.chats.chat_template.empty(),
-      "--chat-template is the template of --chats, which is not set; pass --chats FILE");
+  const bool has_data = !options.data.empty();
+  const bool has_chats = !options.chats.files.empty();
+  programs::require_effects(
+      app, {{{"--chat-template", "--long-chats", "--last-turn-only", "--most-chats"},
+             has_chats,
+             "--chats",
+             "FILE"},
+            {{"--document-end", "--most-documents"}, has_data, "--data", "FILE"},
+            {{"--batches"}, has_data || has_chats, "--data", "FILE"}});
   if (!options.chats.files.empty()) trainer::require_chat_files(options.chats);
   octavo::require<octavo::ConfigError>(
       (options.document_end >= 0) == (options.most_documents > 0), "--document-end and ",

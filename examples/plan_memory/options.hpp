@@ -3,6 +3,7 @@
 
 #include <common/flags.hpp>
 #include <common/gpu_cards.hpp>
+#include <common/needs.hpp>
 #include <common/paths.hpp>
 #include <common/presets.hpp>
 #include <octavo/io/hugging_face_config.hpp>
@@ -202,16 +203,13 @@ inline void take_card(const CLI::App& app, Options& options) {
 /// Throws if flags that are valid alone contradict each other. Sets --world to --tensor-parallel if
 /// it was not set.
 /// @throws ConfigError  with advice
-inline void make_consistent(const CLI::App& app, Options& options) {
+inline void make_consistent(CLI::App& app, Options& options) {
   if (app.count("--world") == 0) options.world = options.tensor_parallel;
   octavo::require<octavo::ConfigError>(options.world <= most_ranks, "--world must be at most ",
                                        most_ranks, ", but is ", options.world);
   octavo::require<octavo::ConfigError>(options.world % options.tensor_parallel == 0,
                                        "--world must be a multiple of --tensor-parallel ",
                                        options.tensor_parallel, ", but is ", options.world);
-  octavo::require<octavo::ConfigError>(
-      options.lora != 0 || app.count("--lora-targets") == 0,
-      "--lora-targets needs --lora; also pass the adapter rank, such as --lora 16");
   programs::require_adapters_can_be(options);
   octavo::require<octavo::ConfigError>(!options.cudnn || !options.own_attention,
                                        "--with-cudnn and --own-attention exclude each other; pass "
@@ -221,6 +219,18 @@ inline void make_consistent(const CLI::App& app, Options& options) {
       app, options.device, octavo::Cuda::name,
       {"--with-cudnn", "--own-attention", "--deterministic", "--card-memory", "--card"});
   if (!options.card.empty()) take_card(app, options);
+  const bool is_any = options.all && app.count("--precision") == 0;
+  const std::string& precision = options.precision;
+  programs::require_effects(app,
+                            {{{"--lora-targets"}, options.lora != 0, "--lora", "RANK"},
+                             {{"--master-weights"},
+                              is_any || precision != "fp32" || options.master_weights != "bf16",
+                              "--precision",
+                              "bf16 or fp8-…"},
+                             {{"--weight-copies"},
+                              is_any || (precision != "fp32" && precision != "bf16"),
+                              "--precision",
+                              "fp8-…"}});
 }
 
 /// Throws if --lora or --tensor-parallel does not support the model.

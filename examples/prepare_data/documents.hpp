@@ -29,6 +29,14 @@ struct Document {
 /// Lines, and other files as text.
 enum class InputFormat { by_name, text, json_lines };
 
+inline bool is_standard_input(const std::filesystem::path& path) { return path == "-"; }
+
+/// Whether a file is read as JSON Lines.
+inline bool is_json_lines(const std::filesystem::path& path, InputFormat format) {
+  if (format != InputFormat::by_name) return format == InputFormat::json_lines;
+  return is_standard_input(path) || octavo::detail::is_json_lines_name(path);
+}
+
 /// Reads documents one after another. A text file is one document; each line of a JSON Lines file
 /// is an object with the text of a document. The name "-" is standard input.
 class Documents {
@@ -83,13 +91,6 @@ class Documents {
  private:
   static constexpr std::size_t probe_bytes = 4096;
 
-  static bool is_standard_input(const std::filesystem::path& path) { return path == "-"; }
-
-  [[nodiscard]] bool is_json_lines(const std::filesystem::path& path) const {
-    if (format_ != InputFormat::by_name) return format_ == InputFormat::json_lines;
-    return is_standard_input(path) || octavo::detail::is_json_lines_name(path);
-  }
-
   /// @throws ConfigError  if the first bytes of a file are not text
   static void require_text(octavo::detail::TextStream& file) {
     std::string begin(probe_bytes, '\0');
@@ -117,7 +118,7 @@ class Documents {
       if (next_file_ == files_.size()) return std::nullopt;
       const std::filesystem::path& path = files_[next_file_++];
       const bool is_input = is_standard_input(path);
-      if (!is_json_lines(path)) {
+      if (!is_json_lines(path, format_)) {
         if (!is_input) return whole_file(octavo::detail::TextStream(path), true);
         return whole_file(octavo::detail::TextStream(octavo::detail::StandardInput{}), false);
       }

@@ -284,14 +284,6 @@ inline void require_consistent(const CLI::App& app, const Options& options) {
       octavo::RunTotals::most_recent, ", but is ", options.spikes.window);
   octavo::require<octavo::ConfigError>(options.out.empty() || !options.no_out,
                                        "--out and --no-out exclude each other; pass only one");
-  for (const char* flag :
-       {"--lora-alpha", "--lora-targets", "--load-adapters", "--save-adapters"}) {
-    octavo::require<octavo::ConfigError>(
-        options.lora != 0 || app.count(flag) == 0, detail::place_of(app, flag), flag,
-        " needs --lora; also pass the adapter rank, such as --lora 16");
-  }
-  require_optimizer(app, options.formats,
-                    [&](const char* flag) { return detail::place_of(app, flag); });
   programs::require_adapters_can_be(options);
   // A resumed run reads them from its checkpoint.
   if (!options.load_adapters.empty() && options.resume.empty()) {
@@ -304,8 +296,6 @@ inline void require_consistent(const CLI::App& app, const Options& options) {
   octavo::require<octavo::ConfigError>(
       options.replay_step == 0 || !options.out.empty() || !options.resume.empty(),
       "--replay-step needs the run's folder; pass --out");
-  octavo::require<octavo::ConfigError>(options.replay_step != 0 || app.count("--replays") == 0,
-                                       "--replays needs --replay-step; pass it as well");
   require_device_flags(app, options);
   programs::require_device(app, options.device, octavo::Cuda::name, {"--gemm-plans", "--exchange"},
                            [&](const char* flag) { return detail::place_of(app, flag); });

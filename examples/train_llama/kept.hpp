@@ -82,23 +82,6 @@ inline void take_from(const std::filesystem::path& config, CLI::Option& option,
 
 }  // namespace detail
 
-/// Lets --checkpoint-every 0 on the command line override the flags of a configuration file that
-/// keep checkpoints.
-inline void drop_flags_of_saves(CLI::App& app, Options& options) {
-  const bool is_in_command =
-      app.count("--checkpoint-every") != 0 && detail::place_of(app, "--checkpoint-every").empty();
-  if (options.checkpoint_every != 0 || !is_in_command) return;
-  const auto drop = [&](const char* flag, auto& value, auto none) {
-    if (detail::place_of(app, flag).empty()) return;
-    app.get_option(flag)->clear();
-    value = none;
-  };
-  const octavo::CheckpointsToKeep none;
-  drop("--keep-last", options.keep.last, none.last);
-  drop("--keep-every", options.keep.every, none.every);
-  drop("--keep-best", options.keep.best, none.best);
-}
-
 /// Sets the save flags of a run that resumes in its folder: those that were not set get their
 /// values from its config.toml. Lists these in `saved_as_before`, such as " --checkpoint-every 50
 /// --keep-best", and in `saves_in_doubt` those that neither sets, if there are checkpoints.
@@ -133,20 +116,6 @@ inline void take_flags_of_saves(CLI::App& app, Options& options) {
     }
     if (options.checkpoint_every == 0) break;  // then there are no checkpoints to keep
   }
-}
-
-/// Throws if flags keep checkpoints of a run that saves none.
-/// @throws ConfigError  naming the flag
-inline void require_checkpoints_to_keep(const CLI::App& app, const Options& options) {
-  if (options.checkpoint_every != 0) return;
-  const octavo::CheckpointsToKeep none;
-  const char* flag = options.keep.best                  ? "--keep-best"
-                     : options.keep.every != none.every ? "--keep-every"
-                     : options.keep.last != none.last   ? "--keep-last"
-                                                        : nullptr;
-  octavo::require<octavo::ConfigError>(
-      flag == nullptr, flag == nullptr ? "" : detail::place_of(app, flag) + flag,
-      " keeps checkpoints, but the run saves none; also pass --checkpoint-every");
 }
 
 /// Returns a warning if a run does not keep the weights that it trains, otherwise "".

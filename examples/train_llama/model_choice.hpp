@@ -112,10 +112,7 @@ inline const programs::FlagsFile* flags_file(const CLI::App& app) {
 
 /// Returns where a flag was set: "c.toml:3: ", or "" for the command line.
 inline std::string place_of(const CLI::App& app, const std::string& flag) {
-  const CLI::Option* option = app.get_option(flag);
-  const programs::FlagsFile* file = flags_file(app);
-  if (option->count() == 0 || file == nullptr) return "";
-  return file->place_of(option->get_single_name(), option->results().back());
+  return programs::place_of(app, *app.get_option(flag));
 }
 
 /// A flag that chooses among compiled instances, with all values that it can have, compiled or not.

@@ -83,17 +83,4 @@ inline octavo::OptimizerSettings optimizer_settings(const OptimizerOptions& opti
   return muon;
 }
 
-/// Throws if flags of the optimizer contradict each other.
-/// @param place_of  returns where a flag was set, for messages
-/// @throws ConfigError  with advice
-inline void require_optimizer(const CLI::App& app, const StateFormats& formats,
-                              const auto& place_of) {
-  const bool is_muon = formats.optimizer == "muon";
-  for (const char* flag : {"--muon-momentum", "--muon-nesterov", "--muon-iterations", "--muon-rate",
-                           "--muon-adamw-rate"}) {
-    octavo::require<octavo::ConfigError>(is_muon || app.count(flag) == 0, place_of(flag), flag,
-                                         " needs Muon; also pass --optimizer muon");
-  }
-}
-
 }  // namespace trainer

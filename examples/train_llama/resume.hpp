@@ -3,9 +3,12 @@
 
 #include <common/text.hpp>
 #include <octavo/checkpoint/checkpoint_folder.hpp>
+#include <octavo/checkpoint/checkpoint_load.hpp>
+#include <octavo/comm/all_gather_texts.hpp>
 #include <octavo/octavo.hpp>
 #include <train_llama/checkpoints.hpp>
 #include <train_llama/options.hpp>
+#include <train_llama/ranks.hpp>
 
 #include <algorithm>
 #include <filesystem>
@@ -23,9 +26,6 @@ inline void complete_resume(Options& options) {
   octavo::require<octavo::ConfigError>(
       !options.no_out || options.checkpoint_every == 0,
       "--checkpoint-every needs the run's folder, but --no-out disables it; pass only one");
-  octavo::require<octavo::ConfigError>(
-      !options.convert || !options.resume.empty(),
-      "--convert needs the checkpoint of a resumed run; also pass --resume");
   if (options.resume.empty()) return;
   const bool is_named = options.resume != "latest" && options.resume != "auto";
   octavo::require<octavo::ConfigError>(
@@ -126,6 +126,30 @@ inline std::filesystem::path checkpoint_before(const std::filesystem::path& dama
   }
   if (step.has_value()) tell_skipped(program, skipped, step);
   return before;
+}
+
+/// Resumes from a checkpoint or, if it is damaged and --resume does not name it, from the newest
+/// one before it that is not damaged. All ranks must call it.
+/// @param resume  resumes from a path
+/// @return  the path from which the run resumed
+/// @throws ConfigError  if there is none
+template <class Resume>
+std::filesystem::path resume_undamaged(std::filesystem::path from, const Options& options,
+                                       Ranks& ranks, const char* program, const Resume& resume) {
+  while (true) {
+    try {
+      resume(from);
+      return from;
+    } catch (const octavo::DamagedCheckpointError& error) {  // on all ranks
+      if (from == options.resume) throw;
+      std::string before;
+      if (ranks.is_first()) before = checkpoint_before(from, error.what(), program).string();
+      from = octavo::all_gather_texts(ranks, '+' + before, "older checkpoint").front().substr(1);
+      octavo::require<octavo::ConfigError>(
+          !from.empty(), error.what(),
+          ", but there is no other complete checkpoint; restore its files, or start a new run");
+    }
+  }
 }
 
 /// Returns the checkpoint to start --replay-step from: the newest complete one before the step in

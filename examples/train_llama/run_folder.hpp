@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <cstdint>
 #include <cstring>
 #include <ctime>
 #include <filesystem>
@@ -226,36 +227,88 @@ inline bool goes_on_in_its_folder(const std::filesystem::path& resume_from,
          fs::weakly_canonical(fs::path(options.out) / detail::checkpoints_name);
 }
 
+namespace detail {
+
+/// Whether a path is a folder, or is in it. Neither needs to exist.
+inline bool is_in(const std::filesystem::path& path, const std::filesystem::path& folder) {
+  const auto inner = std::filesystem::weakly_canonical(whole_path(path));
+  const auto outer = std::filesystem::weakly_canonical(whole_path(folder));
+  return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
+}
+
+/// Throws if the folder of a flag is where the run writes other files.
+/// @throws ConfigError  naming both
+inline void require_apart(const char* flag, const std::filesystem::path& folder,
+                          const Options& options) {
+  const std::filesystem::path run = options.out;
+  for (const char* name :
+       {checkpoints_name, "config.toml", "metrics.jsonl", "manifest.txt", ".lock"}) {
+    octavo::require<octavo::ConfigError>(run.empty() || !is_in(folder, run / name), flag, ' ',
+                                         folder.string(), ": the run writes ",
+                                         (run / name).string(), "; pass another folder");
+  }
+  const std::pair<const char*, std::string> others[]{{"--out", options.out},
+                                                     {"--timeline", options.timeline},
+                                                     {"--save-adapters", options.save_adapters},
+                                                     {"--save-hf", options.save_hf}};
+  for (const auto& [other, path] : others) {
+    octavo::require<octavo::ConfigError>(
+        path.empty() || flag == std::string(other) || !is_in(path, folder), other, ' ', path,
+        " is in the folder of ", flag, ", ", folder.string(),
+        ", which is written as a whole; pass another folder");
+  }
+}
+
+}  // namespace detail
+
 /// @param place_of  returns a flag's place in a configuration file, or ""
-/// @throws ConfigError, IoError  if a folder that must be new exists, or two flags name the same
-///                      one
+/// @throws ConfigError, IoError  if a folder that must be new exists, cannot be created, or is
+/// where
+///                      the run writes other files
 template <class PlaceOf>
 void require_free_folders(const Options& options, const PlaceOf& place_of) {
-  const std::vector<std::pair<const char*, std::string>> folders{
-      {"--out", options.out},
-      {"--save-adapters", options.save_adapters},
-      {"--save-hf", options.save_hf}};
-  for (auto one = folders.begin(); one != folders.end(); ++one) {
-    if (one->second.empty()) continue;
-    for (auto other = folders.begin(); other != one; ++other) {
-      octavo::require<octavo::ConfigError>(
-          other->second.empty() || std::filesystem::weakly_canonical(other->second) !=
-                                       std::filesystem::weakly_canonical(one->second),
-          other->first, " and ", one->first, " name the same folder, ", one->second,
-          "; pass different ones");
-    }
-    if (one == folders.begin()) continue;
+  const std::pair<const char*, std::string> folders[]{{"--save-adapters", options.save_adapters},
+                                                      {"--save-hf", options.save_hf}};
+  for (const auto& [flag, folder] : folders) {
+    if (folder.empty()) continue;
+    detail::require_apart(flag, folder, options);
     try {
-      octavo::HuggingFaceWriter::require_free(one->second);
+      octavo::HuggingFaceWriter::require_free(folder);
     } catch (const octavo::IoError& error) {
-      const std::string place = place_of(one->first);
+      const std::string place = place_of(flag);
       throw octavo::IoError(octavo::message(
-          place, one->first, ": ", error.what(),
-          place.empty()
-              ? ""
-              : octavo::message("; ", one->first, " \"\" on the command line disables it")));
+          place, flag, ": ", error.what(),
+          place.empty() ? ""
+                        : octavo::message("; ", flag, " \"\" on the command line disables it")));
     }
   }
+}
+
+/// Throws if the disk of --save-hf or --save-adapters has less room than the weights take.
+/// @throws IoError  with both sizes
+inline void require_room_for_weights(octavo::TrainingSession& session, const Options& options) {
+  const auto require = [&](const char* flag, const std::string& folder, bool is_of_adapters) {
+    if (folder.empty()) return;
+    std::uint64_t bytes = 0;
+    for (const octavo::WeightInfo& weight : session.weights().list()) {
+      if (weight.is_adapter != is_of_adapters) continue;
+      const std::uint64_t of_element = weight.format == "bf16" ? 2 : 4;
+      bytes += of_element * static_cast<std::uint64_t>(weight.rows * weight.columns);
+    }
+    std::filesystem::path above = detail::whole_path(folder);
+    std::error_code error;
+    while (!std::filesystem::exists(above, error) && above != above.parent_path()) {
+      above = above.parent_path();
+    }
+    const std::uint64_t room = octavo::free_disk_bytes(above);
+    const auto [takes, is_free] = octavo::size_texts(bytes, room);
+    octavo::require<octavo::IoError>(room > bytes, flag, ' ', folder, ": the weights take ", takes,
+                                     ", but ", is_free,
+                                     " are free on the disk; free disk space, or pass another "
+                                     "folder");
+  };
+  require("--save-adapters", options.save_adapters, true);
+  require("--save-hf", options.save_hf, false);
 }
 
 }  // namespace trainer

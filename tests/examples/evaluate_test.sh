@@ -244,7 +244,8 @@ refused() {
 }
 refused "nothing to do" "pass --data, --chats or --hellaswag"
 refused "chats without a template" "--chat-template is required" --chats chats.jsonl
-refused "a template without chats" "pass --chats FILE" --data held_out.txt --chat-template own.json
+refused "a template without chats" "--chat-template needs --chats FILE" --data held_out.txt --chat-template own.json
+refused "documents without data" "--document-end needs --data FILE" --hellaswag held_out.txt --document-end 3
 refused "chats that are not there" "--chats absent.jsonl: there is no such file" --chats absent.jsonl --chat-template own.json
 refused "two models" "--checkpoint determines the model" --model llama_tiny --checkpoint run-fp32 --data held_out.txt
 refused "no checkpoint" "--checkpoint absent: there is no such folder in $PWD" --checkpoint absent --data held_out.txt
@@ -293,7 +294,7 @@ for key in ("questions", "accuracy", "accuracy_by_tokens", "accuracy_by_characte
       # What ranks that train with these flags take is planned, and held to it, elsewhere.
       state=(--moments 8bit --recompute block)
       for precision in fp32 fp8-delayed; do
-        [ "$precision" = fp32 ] || state+=(--master-weights bf16)
+        [ "$precision" = fp32 ] || state+=(--master-weights bf16 --weight-copies remade)
         run "one rank in $precision" 0 --checkpoint "run-$precision" --data held_out.txt "${shape[@]}" \
           --json alone.json
         for ranks in 2 3; do
@@ -303,7 +304,7 @@ for key in ("questions", "accuracy", "accuracy_by_tokens", "accuracy_by_characte
           grep -qE "^memory \| [0-9.]+ MiB on each of $ranks ranks, which share the weights$" out ||
             fail "the memory is not said"
           timeout 60 "$mpirun" -n $ranks "$trainer" --data train.txt --precision "$precision" --zero 3 \
-            --weight-copies remade "${state[@]}" --batch 2 --seq-len 64 --steps 1 --warmup 1 --sample 0 --threads 1 \
+            "${state[@]}" --batch 2 --seq-len 64 --steps 1 --warmup 1 --sample 0 --threads 1 \
             --checkpoint-every 0 --out "shares-$precision-$ranks" >out 2>err || fail "train_llama could not train"
           check "
 import math

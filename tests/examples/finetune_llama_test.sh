@@ -43,9 +43,9 @@ base=("${model[@]}" --chat-template own.json)
 data=(--chats chats.jsonl --validation-chats held_out.jsonl)
 
 # --- a run -----------------------------------------------------------------------------------
-whole=("${base[@]}" "${data[@]}" --epochs 2 --learning-rate 3e-3 --warmup 2 --temperature 0
+whole=("${base[@]}" "${data[@]}" --epochs 2 --learning-rate 3e-3 --warmup 2
   --evaluate-every 5 --checkpoint-every 7 --keep-last 9)
-run "a run" 0 "${whole[@]}" --sample 12 --out whole
+run "a run" 0 "${whole[@]}" --sample 12 --temperature 0 --out whole
 [ -s err ] && fail "there was something on stderr"
 grep -qF "chats | 60 of chats.jsonl" out || fail "the file is not named"
 grep -qE '^chats \| 60 to train on: [0-9]+ tokens, [0-9]+ of them by the assistant$' out ||
@@ -230,7 +230,7 @@ refused "adapters of another rank, to go on with" "; it fits with --lora 4" "${a
 err_is_one_line_with "the adapters are of rank 4, alpha 8, q_proj, v_proj, down_proj in the checkpoint, but rank 8"
 refused "a layer that there is not" "'qkv' is not a linear layer" "${base[@]}" "${data[@]}" --lora 4 \
   --lora-targets qkv
-refused "an alpha without adapters" "also pass the adapter rank" "${base[@]}" "${data[@]}" --lora-alpha 8
+refused "an alpha without adapters" "--lora-alpha needs --lora RANK" "${base[@]}" "${data[@]}" --lora-alpha 8
 refused "a folder that is there" "adapters: already exists" "${adapted[@]}" --lora 4 --save-adapters adapters
 refused "adapters that go on without" "has adapters, which this run lacks; pass --lora" --model hf:model \
   --precision fp32 "${shape[@]}" "${data[@]}" --chat-template own.json --steps 12 \
@@ -240,7 +240,7 @@ refused "adapters that go on from a model" "has a whole model, while this run tr
   --lora 4 --resume "$before" --convert
 refused "adapters as a model" "contains PEFT adapters but no model" --model hf:adapters --precision fp32 \
   "${shape[@]}" "${data[@]}" --chat-template own.json
-refused "one folder for two things" "--save-adapters and --save-hf name the same folder, both" "${adapted[@]}" \
+refused "one folder for two things" "--save-hf both is in the folder of --save-adapters, both" "${adapted[@]}" \
   --lora 4 --save-adapters both --save-hf both
 refused "adapters that go on beside another model" "model.base" --model hf:merged --precision fp32 \
   "${shape[@]}" "${data[@]}" --chat-template own.json --lora 4 --lora-alpha 8 \

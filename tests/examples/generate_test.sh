@@ -190,7 +190,9 @@ if ldd "$program" | grep -q pcre2; then
   err_is_one_line_with "--tokenizer absent.json: there is no such file; pass bytes, a tokenizer.json"
 fi
 run "a system without a chat" 2 "${greedy[@]}" --system be --prompt abc
-err_is_one_line_with "--system needs a chat template"
+err_is_one_line_with "--system needs --chat TEMPLATE"
+run "the begin of a chat" 2 "${greedy[@]}" --chat llama3 --begin "<s>" --prompt abc
+err_is_one_line_with "--begin has no effect with --chat; leave one of them out"
 for seed in -1 abc 1.5; do
   run "a seed of $seed" 2 "${greedy[@]}" --seed "$seed" --prompt abc
   err_is_one_line_with "--seed: '$seed' is not a whole number from 0 to 2147483647"

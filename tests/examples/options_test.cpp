@@ -5,6 +5,7 @@
 #include <train_llama/data.hpp>
 #include <train_llama/declare.hpp>
 #include <train_llama/gemm_plans.hpp>
+#include <train_llama/needs.hpp>
 #include <train_llama/options.hpp>
 
 #include <gtest/gtest.h>
@@ -39,6 +40,7 @@ trainer::SessionRequest request(const std::vector<std::string>& flags,
   std::vector<std::string> words(flags.rbegin(), flags.rend());  // CLI11 begins at the back
   words.insert(words.end(), {"--device=" + device, "--data=text.txt"});
   app.parse(words);
+  trainer::require_effects(app, options);
   trainer::require_consistent(app, options);
   return trainer::session_request(options);
 }
@@ -364,6 +366,7 @@ TEST(Experiments, AreWhatTheTrainerTakes) {
     trainer::declare(app, options, trainer::declare_text);
     std::vector<std::string> words{"--data=text.bin", "--config=" + path};
     app.parse(words);
+    trainer::require_effects(app, options);
     trainer::require_consistent(app, options);
     EXPECT_EQ(options.device, "cuda");
     EXPECT_EQ(options.model, experiment.model);

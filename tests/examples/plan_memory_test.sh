@@ -493,8 +493,7 @@ while read -r precision bytes_a_weight flags; do
   is "milliseconds, $casts more than by hand" "casts <= 2 && casts >= -2"
 done <<<'fp8-delayed 6
 fp8-tensorwise 10
-fp8-tensorwise 10 --world 8 --zero 3
-bf16 0'
+fp8-tensorwise 10 --world 8 --zero 3'
 run "passes where gathered copies are kept" 0 --model llama3_8b --micro-batches 4 --world 8 --zero 3 --gather fp8
 kept=$(of_passes)
 run "passes where gathered copies are made again" 0 --model llama3_8b --micro-batches 4 --world 8 --zero 3 --gather fp8 \
@@ -601,7 +600,7 @@ done
 run "adapters on a GPU" 0 --model llama_tiny --precision fp32 --lora 4
 grep -q PREDICTION out && fail "a prediction of what was not measured"
 refused "adapters of a GPT-2" "--lora does not support gpt2" --model gpt2_1558m --seq-len 1024 --lora 8
-refused "layers of no adapters" "also pass the adapter rank" --lora-targets q_proj
+refused "layers of no adapters" "--lora-targets needs --lora RANK" --lora-targets q_proj
 refused "a layer that there is not" "'qkv' is not a linear layer" "${frozen[@]}" --lora 4 --lora-targets qkv
 refused "adapters of layers that ranks share" "leave one of them out" --lora 8 --tensor-parallel 2
 
@@ -671,7 +670,9 @@ refused "a value for a flag without one" "--all accepts no value" --all=maybe
 refused "letters that are exchanged" "did you mean 'batch'?" --bathc 3
 refused "one dash" "'-batch' has one dash; use --batch" -batch 3
 refused "a GPU beyond FP32" "'1e39' is outside the range of FP32, which ends at 3.4e38" --card-memory 1e39
-run "FP32 weights" 0 --model llama_tiny --precision fp32 --master-weights bf16 --moments fp32
+refused "masters of FP32 weights" "--master-weights needs --precision bf16 or fp8-" --precision fp32 --master-weights bf16
+refused "copies of BF16 weights" "--weight-copies needs --precision fp8-" --precision bf16 --weight-copies remade
+run "FP32 weights" 0 --model llama_tiny --precision fp32 --moments fp32
 grep -qF "AdamW with fp32 weights and fp32 moments" out || fail "masters that there are not"
 run "FP32 weights in a table" 0 --model llama_tiny --precision fp32 --all
 grep -qE "^fp32 .*\| none +\| fp32 " out || fail "masters that there are not"

@@ -84,6 +84,11 @@ run "another key" 0 title.jsonl --key title --out title.bin --end none
 [ "$(tokens title.bin 2)" = "97 98" ] || fail "the tokens are $(tokens title.bin 2)"
 no_rest
 
+run "a key of texts" 2 a.txt --key title --out x.bin
+err_is_one_line_with "--key needs --input-format jsonl, but --input-format is auto; pass --input-format jsonl"
+run "special tokens of bytes" 2 a.txt --special --out x.bin
+err_is_one_line_with "--special needs --tokenizer FILE, but --tokenizer is bytes"
+
 run "a text with the name of JSON Lines" 0 lines.jsonl --input-format text --out x.bin --end none
 cmp -s <(tail -c +1025 x.bin | od -An -v -t u2 -w2 | tr -d ' ') <(od -An -v -t u1 -w1 lines.jsonl | tr -d ' ') ||
   fail "the tokens are not the bytes"

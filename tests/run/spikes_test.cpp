@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <fstream>
 #include <limits>
 #include <map>
 #include <stdexcept>
@@ -282,7 +283,9 @@ class SpikesWithoutEnd : public support::TemporaryFolder {
   RunSummary run(OnSpike action, Index every, Told& told, Index last = 100) {
     LimitedStub session;
     Checkpoints checkpoints({.folder = folder_, .every = every}, session,
-                            [](const CheckpointRecord&) {});
+                            [&](const CheckpointRecord& record) {
+                              if (damages_) flip_a_bit(record.path / "rank-00000.safetensors");
+                            });
     RunTotals totals(4);
     RunOptions options;
     options.schedule = {.learning_rate = 1e-3, .steps = last};
@@ -293,7 +296,14 @@ class SpikesWithoutEnd : public support::TemporaryFolder {
     EXPECT_EQ(session.limits, (std::array{infinity, infinity})) << "the run is over";
     return summary;
   }
+  static void flip_a_bit(const std::filesystem::path& path) {
+    std::string bytes = content(path);
+    bytes.back() = static_cast<char>(bytes.back() ^ 1);
+    std::ofstream(path, std::ios::binary) << bytes;
+  }
+
   Scripted batches_;
+  bool damages_ = false;  ///< each checkpoint once it is saved
 };
 
 TEST_F(SpikesWithoutEnd, AreGoneBackFromSoManyTimes) {
@@ -333,6 +343,17 @@ TEST_F(SpikesWithoutEnd, StopARunThatHasNothingToGoBackTo) {
   EXPECT_EQ(summary.steps, 5);
   ASSERT_EQ(told.spikes.size(), 1u);
   EXPECT_NE(told.spikes[0].reason.find("no checkpoint"), std::string::npos);
+}
+
+TEST_F(SpikesWithoutEnd, StopARunWhoseCheckpointIsDamaged) {
+  Told told;
+  damages_ = true;
+  const RunSummary summary = run(OnSpike::rollback, 4, told);
+  EXPECT_EQ(summary.end(), "spike");
+  EXPECT_EQ(summary.steps, 5);
+  EXPECT_TRUE(summary.is_saved);
+  ASSERT_EQ(told.spikes.size(), 1u);
+  EXPECT_NE(told.spikes[0].reason.find("step-00000004/rank-00000.safetensors"), std::string::npos);
 }
 
 TEST_F(SpikesWithoutEnd, AreSkippedSoManyTimesInARow) {

@@ -58,7 +58,8 @@ class OtherBatches(TrainerTest):
         self.assertEqual(self.train(flags + own + "--steps 2 --resume latest").err, "")
         self.fails("--validation-data", flags + "--steps 3 --resume latest")
         # Nothing is a fraction of the training data.
-        self.train(flags + own + "--steps 2 --validation-fraction 0.3 --resume latest")
+        self.fails("--validation-fraction has no effect with --validation-data",
+                   flags + own + "--steps 2 --validation-fraction 0.3 --resume latest")
         other = "--validation-data shard_2.bin --resume latest "
         self.fails("judged/checkpoints/step-00000002", flags + other + "--steps 3", code=0)
         later = os.path.getmtime("shard_1.bin") + 86400

@@ -3,6 +3,7 @@
 import os
 import re
 import resource
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -89,6 +90,23 @@ class Files(TrainerTest):
         self.assertEqual(done.err.count("The run ends"), 1)
         self.assertLess(len(done.steps), 400)
         self.assertEqual(checkpoints("disk/run"), step_names(len(done.steps)))
+
+    def test_a_folder_that_is_removed(self):
+        command = [self.program, *shlex.split(BASE + "--batch 1 --sample 0 --steps 4000 --out removed")]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+            for line in run.stdout:
+                if line.startswith("step 4 "):
+                    shutil.rmtree("removed")
+            err = run.stderr.read()
+            self.assertEqual(run.wait(60), 1, err)
+        self.assertRegex(err.splitlines()[-1], r"removed/(metrics\.jsonl|events\.out.*): was removed while")
+
+    def test_weights_without_room(self):
+        Disk(self, "1m")
+        done = self.train(SHORT + "--steps 1 --out with_weights --save-hf disk/weights", code=2)
+        self.tells(done, "--save-hf disk/weights: the weights take 1.6 MiB, but ")
+        self.assertRegex(done.err, r"but [0-9.]+ [KM]iB are free")
+        self.assertFalse(os.path.exists("with_weights"))
 
     def test_a_summary_that_cannot_be_written(self):
         flags = BASE + "--batch 2 --precision bf16 --steps 20 --warmup 1 --sample 400 "

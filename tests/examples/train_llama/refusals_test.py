@@ -4,7 +4,7 @@ import os
 import shutil
 from pathlib import Path
 
-from trainer import PROJECT, SMALL, TrainerTest, main, metrics, of
+from trainer import PROJECT, SMALL, TINY, TrainerTest, main, metrics, of
 
 
 class Refusals(TrainerTest):
@@ -75,6 +75,39 @@ class Refusals(TrainerTest):
         self.refused("--gemm-plans", "--data text.txt --gemm-plans plans")
         self.refused("--threads", "--data text.txt --device cuda --threads 1")
 
+    def test_flags_without_effect(self):
+        for flags, need in (("--hellaswag-questions 5", "--hellaswag FILE"), ("--timeline-steps 2", "--timeline FILE"),
+                            ("--decay-fraction 0.3", "--schedule wsd"),
+                            ("--final-fraction 0 --schedule constant", "--schedule cosine, linear or wsd"),
+                            ("--spike-window 9", "--on-spike"), ("--spike-threshold 9", "--on-spike"),
+                            ("--max-rollbacks 2 --on-spike skip", "--on-spike rollback"),
+                            ("--sample-each --sample 0", "--sample N"), ("--temperature 0 --sample 0", "--sample N"),
+                            ("--keep-last 2", "--checkpoint-every N"), ("--convert", "--resume"),
+                            ("--replays 2", "--replay-step N"), ("--muon-rate original", "--optimizer muon"),
+                            ("--lora-alpha 8", "--lora RANK"), ("--weight-copies remade --precision bf16", "--precision"),
+                            ("--master-weights bf16 --precision fp32", "--precision bf16")):
+            flag = flags.split()[0]
+            self.refused([f"train_llama: {flag} needs {need}", f", but {need.split()[0]} is ", f"leave {flag} out"],
+                         "--data text.txt " + flags)
+        for flags, other in (("--validation-fraction 0.3 --validation-data text.txt", "--validation-data"),
+                             ("--hash-every 2 --no-out", "--no-out")):
+            done = self.train("--data text.txt " + flags, code=2)
+            self.tells(done, f"{flags.split()[0]} has no effect with {other}; leave one of them out")
+
+    def test_flags_of_files_without_effect(self):
+        Path("effect.toml").write_text('data = ["text.txt"]\nspike-window = 9\n')
+        self.fails("effect.toml:2: --spike-window needs --on-spike stop, skip or rollback, but --on-spike is off",
+                   "--config effect.toml --no-out")
+        # Defaults have none either, but a run's config.toml sets them all.
+        Path("effect.toml").write_text('data = ["text.txt"]\nspike-window = 50\nsample-each = false\n')
+        self.train("--config effect.toml --no-out " + TINY.replace("--data text.txt", ""))
+        # The command line overrides the file.
+        Path("effect.toml").write_text('data = ["text.txt"]\nspike-window = 9\non-spike = "skip"\n')
+        flags = "--config effect.toml --on-spike off " + TINY.replace("--data text.txt", "")
+        self.train(flags + "--out overridden")
+        self.assertIn("\nspike-window = 50\n", Path("overridden/config.toml").read_text())
+        self.fails("train_llama: --spike-window needs", flags + "--no-out --spike-window 8")
+
     def test_models(self):
         os.makedirs("shape")
         os.makedirs("full")
@@ -98,6 +131,13 @@ class Refusals(TrainerTest):
         Path("taken.toml").write_text('save-hf = "taken"\n')
         self.refused("taken.toml:1", SMALL + "--config taken.toml")
         self.train(SMALL + "--config taken.toml --save-hf '' --no-out")
+        for name in ("checkpoints", "checkpoints/tuned", "config.toml", "metrics.jsonl", "./checkpoints/../checkpoints/"):
+            self.refused("--save-hf refused/", SMALL + f"--save-hf refused/{name}")
+        for flags in ("--save-hf outer --out outer/run", "--save-hf outer --out outer/",
+                      "--save-hf . --no-out --timeline trace.json"):
+            done = self.train(SMALL + flags, code=2)
+            self.tells(done, "is in the folder of --save-hf, ")
+            self.assertFalse(os.path.exists("outer"))
         self.refused("/proc/trace.json", SMALL + "--timeline /proc/trace.json")
         text = Path("text.txt").read_text()
         self.refused("not written by this program", SMALL + "--timeline text.txt")
