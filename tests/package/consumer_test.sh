@@ -29,11 +29,11 @@ fail() {
 }
 
 version=$(sed -n 's/.*version_string = "\(.*\)".*/\1/p' "$source/include/octavo/core/version.hpp")
-# The README's program, as it is or for the other device. The ways `fetch` and `subfolder` differ from
-# the others only in how CMake finds Octavo, so they build only the program that prints facts.
+# The README's program, as it is or for the other device. Ways in which CMake finds Octavo differ only in
+# flags and libraries, so with C++ they build only the program that prints facts.
 cp "$source/examples/learn/first_training.cpp" "$source/tests/package/facts.cpp" .
 device=octavo program=first_training.cpp components=
-[[ $way == fetch || $way == subfolder ]] && program=facts.cpp
+[[ $way != headers ]] && program=facts.cpp
 if [[ $compiler == *nvcc ]]; then
   device=cuda program=first_training.cu components="COMPONENTS;cuda"
   sed 's/\bCpu\b/Cuda/; s|octavo/octavo.hpp|octavo/cuda.cuh|' first_training.cpp >$program
@@ -68,6 +68,7 @@ install_octavo() {
     cmake --install package >>$log 2>&1 || fail "the installation: $(cat $log)"
   mv first moved && rm -rf package
   grep -rlF -e "$source" -e "$work" moved && fail "the installation knows where it was made"
+  diff -r "$source/include" moved/include/octavo-0.1 || fail "not all headers are installed"
   [[ -s moved/share/doc/octavo/LICENSE ]] || fail "the licence is not installed"
 }
 
@@ -92,14 +93,12 @@ refused() {
 # A component whose program is only linked, as it would want what is not here, such as other ranks:
 # links COMPONENT LINE...
 links() {
-  local own=$device
-  cp "$program" kept
-  device=$1
+  local own_device=$device own_program=$program
+  device=$1 program=linked.${program##*.}
   printf '%s\n' "${@:2}" >"$program"
   configure "COMPONENTS;$1" || fail "the configuration with $1: $(cat configure.log)"
   cmake --build consumer --target program >build.log 2>&1 || fail "with $1: $(cat build.log)"
-  device=$own
-  mv kept "$program"
+  device=$own_device program=$own_program
 }
 
 if [[ $way == headers ]]; then
