@@ -79,8 +79,15 @@ const std::string weights = "the all-gather 'weights of run 3'";
 
 class MpiRanks : public ::testing::TestWithParam<int> {};
 
+// Misuse of memory shows in fewer exchanges than an operation that rarely goes wrong.
+#ifdef OCTAVO_TEST_FEW_TYPES
+constexpr const char* repeats = "200";
+#else
+constexpr const char* repeats = "3000";
+#endif
+
 TEST_P(MpiRanks, EveryOperationGivesEveryRankWhatItMust) {
-  const ChildResult result = mpirun(GetParam(), never, {"operations", "3000"});
+  const ChildResult result = mpirun(GetParam(), never, {"operations", repeats});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   for (int rank = 0; rank < GetParam(); ++rank) {
     EXPECT_NE(result.out.find("rank " + std::to_string(rank) + " is done"), std::string::npos);

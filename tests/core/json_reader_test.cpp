@@ -138,7 +138,7 @@ TEST(JsonReader, AgreesWithTheOracleOnDamagedTexts) {
   const std::string whole = R"({"k\u0041":[1,-2.5e3,true,null,"x\"y"],"m":{"n":[[],{}]},"z":"ü"})";
   std::mt19937 random(1);
   int refused = 0;
-  for (int i = 0; i < 20000; ++i) {
+  for (int i = 0; i < 5000; ++i) {
     std::string text = whole;
     text[random() % text.size()] = "{}[]\",:\\0e.- \x80u"[random() % 15];
     if (i % 3 == 0) text.resize(random() % text.size());
@@ -146,7 +146,7 @@ TEST(JsonReader, AgreesWithTheOracleOnDamagedTexts) {
     refused += expected ? 0 : 1;
     ASSERT_EQ(accepts(text), expected) << text;
   }
-  EXPECT_GT(refused, 5000);
+  EXPECT_GT(refused, 1250);
 }
 
 constexpr const char* damaged = "; it is damaged, or not JSON: use another copy";

@@ -139,9 +139,8 @@ TEST(BytePairTokenizer, LongTextsAreCutWithoutATrace) {
   std::vector<Tokens> expected;
   expected.reserve(texts.size());
   for (const std::string& text : texts) expected.push_back(tokenizer.encode(text, both));
-  for (const int threads : {1, 3}) {
-    EXPECT_EQ(tokenizer.encode_all(views, Context<Cpu>(threads), both), expected) << threads;
-  }
+  EXPECT_EQ(tokenizer.encode_all(views, Context<Cpu>(3), both), expected);
+  EXPECT_EQ(tokenizer.encode_all({views.data(), 1}, Context<Cpu>(1), both).at(0), expected[0]);
 }
 
 /// Merges the pair of the lowest rank until there is none, as the paper has it.
