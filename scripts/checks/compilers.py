@@ -253,7 +253,7 @@ def reading_fault(entry):
     return fault_of(entry["file"], words, folder=entry["directory"])
 
 
-@check
+@one_processor
 def sass():
     """Kernels use few bytes of local memory in the machine code of GPUs that no test runs on."""
     return sass_faults("89", "100f", "120f")
@@ -269,7 +269,7 @@ def sass_faults(*architectures):
     if not shutil.which("nvcc"):
         say("sass: nvcc is not installed: nothing compiled")
         return []
-    return [fault for faults in each(local_memory_faults, architectures) for fault in faults]
+    return [fault for architecture in architectures for fault in local_memory_faults(architecture)]
 
 
 def local_memory_faults(architecture):

@@ -3,7 +3,7 @@
 import shutil
 from xml.etree import ElementTree
 
-from checks.common import JOBS, ROOT, WORK, build, check, fault_of, nightly, run, say
+from checks.common import JOBS, ROOT, WORK, build, check, fault_of, nightly, one_processor, run, say
 
 # Rooms whose tests take minutes under sanitizers, because they multiply large matrices or run whole
 # models.
@@ -59,20 +59,20 @@ def test_faults(preset, programs):
     return [*failed, output[max(output.find("The following tests "), 0):]]
 
 
-@check
+@one_processor
 def fuzz():
     """No file parser crashes during 3 s of fuzzing each."""
-    return fuzzed(3)
+    return fuzzed(3, jobs=1)
 
 
 @nightly
 def fuzz_long():
     """No file parser crashes during a minute of fuzzing each; scripts/fuzz runs longer."""
-    return fuzzed(60)
+    return fuzzed(60, JOBS)
 
 
-def fuzzed(seconds):
-    status, output = run([ROOT / "scripts" / "fuzz", "--seconds", seconds])
+def fuzzed(seconds, jobs):
+    status, output = run([ROOT / "scripts" / "fuzz", "--seconds", seconds, "--jobs", jobs])
     if status == 0:
         say(output.rstrip())
     return [output] if status else []
