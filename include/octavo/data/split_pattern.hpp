@@ -148,8 +148,8 @@ class PatternSyntax {
     }
   }
 
-  /// Accepts only general categories, which are equal in all syntaxes. PCRE2 includes the
-  /// extensions of a script.
+  /// Accepts only general categories, which are equal in all syntaxes. Scripts are not: PCRE2
+  /// includes script extensions.
   void property() const {
     constexpr std::string_view categories =
         " L Lu Ll Lt Lm Lo M Mn Mc Me N Nd Nl No P Pc Pd Ps Pe Pi Pf Po S Sm Sc Sk So Z Zs Zl Zp "

@@ -27,7 +27,7 @@ struct RankParts {
 
   TensorView<const Part, 2, D> received;
   const Part* own = nullptr;
-  Index own_rank = -1;  ///< empty: its part is among the received ones
+  Index own_rank = -1;  ///< -1: this rank's part is among the received ones
 };
 
 /// Computes sum[i] = Σ over ranks of element i of their parts, plus sum[i] if `accumulate`, in
