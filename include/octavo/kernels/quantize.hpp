@@ -25,9 +25,9 @@ constexpr std::size_t row_amaxes_workspace(Index rows, Index columns) {
 /// @throws ShapeError  if the copies' shapes differ from that of the values, if the number of rows
 ///                     that are rotated is not a multiple of 16, or if the matrix is too large for
 ///                     the device: see `kernels/cuda/limits.hpp`
-/// @note enqueues; does not synchronise. For rowwise scaling on `Cuda`, this function and all
-///   others that write operands use `row_amaxes_workspace` bytes of the context's workspace, after
-///   their other uses of it.
+/// @note enqueues; does not synchronise. For rowwise scaling on `Cuda`, all functions that write
+/// operands use `row_amaxes_workspace` bytes of the context's workspace, in addition to the bytes
+/// that they document.
 /// Source: Transformer Engine's delayed and current scaling; DeepSeek-V3; OCP MX.
 template <LinearPrecision P, OperandKind Kind, Device D>
 void quantize(const Operand<P, Kind, D>& operand, const Context<D>& context) {

@@ -54,8 +54,8 @@ __device__ inline std::uint32_t pack_e4m3(float a, float b, float c, float d) {
   return packed;
 }
 
-/// Returns the token of a group of 16 at a position of a tile of values. This order matches the
-/// layout of the first product's results, so that they can be the first operand of the second
+/// Returns which token of a group of 16 is at a position of a tile of values. This order matches
+/// the layout of the first product's results, so that they can be the first operand of the second
 /// product without an exchange between threads.
 __host__ __device__ constexpr int fp8_token_at(int position) {
   const int quad = position / 4;
