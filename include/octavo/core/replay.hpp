@@ -8,17 +8,22 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// How often a body was called directly, how often it was called while being recorded, and how
-/// often its recording was launched.
+/// How often work was enqueued directly, how often it was enqueued to be recorded, and how often
+/// its recording was launched.
 struct ReplayCounts {
   std::uint64_t runs = 0;
   std::uint64_t recordings = 0;
   std::uint64_t launches = 0;
 };
 
-/// Runs a body of launches. On a device that can record them, the first call runs the body, the
-/// second records it, and later calls launch the recording without further work on the host. A call
-/// that throws does not count: the next call starts at the same point. Specialised for each device.
+/// Runs the same work in several turns. On a device that can record work, the first turn runs it
+/// directly, the second records it, and later turns launch the recording without further work
+/// on the host. A turn that throws does not count: the next turn starts at the same point.
+/// Specialised for each device.
+///
+///     typename Replay<D>::Turn turn(replay, context);
+///     if (turn.enqueues()) enqueue_the_work(context);
+///     turn.finish();
 template <Device D>
 class Replay : DeviceNotIncluded<D> {};
 
@@ -26,16 +31,31 @@ class Replay : DeviceNotIncluded<D> {};
 template <>
 class Replay<Cpu> {
  public:
+  /// One turn, which ends with `finish`.
+  class Turn {
+   public:
+    /// @param records  false: the work is run directly, for example because it contains additional
+    ///                 work; the next turn continues as before
+    Turn(Replay& replay, const Context<Cpu>&, bool records = true) : replay_(replay) {
+      (void)records;
+    }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+
+    /// Returns whether the caller must enqueue the work.
+    [[nodiscard]] bool enqueues() const { return true; }
+    void finish() { ++replay_.counts_.runs; }
+
+   private:
+    Replay& replay_;
+  };
+
+  /// Runs a turn of the work that `body()` enqueues.
   template <class Body>
-  void run(const Context<Cpu>&, const Body& body) {
-    run_once(body);
-  }
-  /// Runs a body directly, for example one with additional work; the next call of `run`
-  /// continues as before.
-  template <class Body>
-  void run_once(const Body& body) {
-    body();
-    ++counts_.runs;
+  void run(const Context<Cpu>& context, const Body& body) {
+    Turn turn(*this, context);
+    if (turn.enqueues()) body();
+    turn.finish();
   }
 
   [[nodiscard]] const ReplayCounts& counts() const { return counts_; }

@@ -53,11 +53,10 @@ StepResult SessionCore<D>::step(const Batch& batch, double learning_rate) {
     cast_frozen_if_due();
     if (must_calibrate_ != 0) fill_histories(options_.micro_batches);
     scaling().snapshot(context_);
-    if (compares || timeline_.is_on() || was_read) {
-      replay_->run_once([&] { enqueue_step(compares, was_read); });
-    } else {
-      replay_->run(context_, [this] { enqueue_step(false, false); });
-    }
+    const bool is_as_usual = !compares && !timeline_.is_on() && !was_read;
+    typename Replay<D>::Turn turn(*replay_, context_, is_as_usual);
+    if (turn.enqueues()) enqueue_step(compares, was_read);
+    turn.finish();
   } catch (...) {
     undo_step();
     throw;
