@@ -67,11 +67,12 @@ Order order_of(std::size_t chunks, bool fetches) {
   Order order;
   const Main main{order};
   detail::OffloadLanes<LateLane> lanes(main);
-  detail::pass_through_device(
-      lanes, chunks, fetches,
-      [&](std::size_t i) { order.run(lanes.to_device.number(), {"fetch", i}); },
-      [&](std::size_t i) { order.run(0, {"work", i}); },
-      [&](std::size_t i) { order.run(lanes.to_host.number(), {"store", i}); });
+  detail::DevicePass pass(lanes, chunks, fetches);
+  for (std::size_t i = 0; i < chunks; ++i) {
+    pass.begin(i, [&](std::size_t of) { order.run(lanes.to_device.number(), {"fetch", of}); });
+    order.run(0, {"work", i});
+    pass.end(i, [&](std::size_t of) { order.run(lanes.to_host.number(), {"store", of}); });
+  }
   order.run(0, {"end", 0});
   return order;
 }
@@ -79,7 +80,7 @@ Order order_of(std::size_t chunks, bool fetches) {
 constexpr std::size_t chunks = 8;
 constexpr std::size_t buffers = detail::offload_buffers;
 
-TEST(PassThroughDevice, NothingReadsOrOverwritesABufferTooEarly) {
+TEST(DevicePass, NothingReadsOrOverwritesABufferTooEarly) {
   const Order order = order_of(chunks, true);
   for (std::size_t i = 0; i < chunks; ++i) {
     EXPECT_TRUE(order.precedes({"fetch", i}, {"work", i})) << i;
@@ -91,7 +92,7 @@ TEST(PassThroughDevice, NothingReadsOrOverwritesABufferTooEarly) {
   }
 }
 
-TEST(PassThroughDevice, WhatIsOnlyWrittenWaitsForItsBufferToo) {
+TEST(DevicePass, WhatIsOnlyWrittenWaitsForItsBufferToo) {
   const Order order = order_of(chunks, false);
   for (std::size_t i = 0; i < chunks; ++i) {
     EXPECT_TRUE(order.precedes({"work", i}, {"store", i})) << i;
@@ -102,7 +103,7 @@ TEST(PassThroughDevice, WhatIsOnlyWrittenWaitsForItsBufferToo) {
   }
 }
 
-TEST(PassThroughDevice, NeighboursOfAChunkMoveWhileItIsWorkedOn) {
+TEST(DevicePass, NeighboursOfAChunkMoveWhileItIsWorkedOn) {
   const Order order = order_of(chunks, true);
   for (std::size_t i = 1; i + 1 < chunks; ++i) {
     EXPECT_FALSE(order.precedes({"work", i}, {"fetch", i + 1})) << i;
@@ -111,7 +112,7 @@ TEST(PassThroughDevice, NeighboursOfAChunkMoveWhileItIsWorkedOn) {
   }
 }
 
-TEST(PassThroughDevice, OfNothingIsNothing) {
+TEST(DevicePass, OfNothingIsNothing) {
   Order order = order_of(0, true);
   EXPECT_EQ(order.before(0).size(), 1U);
 }

@@ -93,9 +93,13 @@ class OptimizerOfRule : public RuleMemory<Rule, W, G, Moment, D>, public Optimiz
   }
   void step(TensorView<const StepStatus, 1, D> status, [[maybe_unused]] ShardExchange<D>& ranks,
             Timeline<D>& timeline, const Context<D>& context) const override {
-    state_.update(timeline, [&](const auto& elements) {
-      Rule::update(elements, settings_, TensorView<const Step, 1, D>(step_), status, context);
-    });
+    const TensorView<const Step, 1, D> numbers = step_;
+    auto pass = state_.update(timeline);
+    while (const auto* chunk = pass.next()) {
+      for (const auto& elements : chunk->elements) {
+        Rule::update(elements, settings_, numbers, status, context);
+      }
+    }
   }
   void advance() override { state_.advance(); }
   void set_master(const std::string& name, Index begin, std::span<const float> values,

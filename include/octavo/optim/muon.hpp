@@ -61,9 +61,12 @@ class MuonOptimizer : public MuonMemory<W, G, Moment, D>, public Optimizer<D> {
 
   void step(TensorView<const StepStatus, 1, D> status, ShardExchange<D>& ranks,
             Timeline<D>& timeline, const Context<D>& context) const override {
-    others_.update(timeline, [&](const auto& elements) {
-      AdamWRule::update(elements, settings_.adamw, step_values(0), status, context);
-    });
+    auto pass = others_.update(timeline);
+    while (const auto* chunk = pass.next()) {
+      for (const auto& elements : chunk->elements) {
+        AdamWRule::update(elements, settings_.adamw, step_values(0), status, context);
+      }
+    }
     for (std::size_t first = 0; first < flats_.size(); first += in_turn(first)) {
       update_flats(std::span(flats_).subspan(first, in_turn(first)), status, ranks, timeline,
                    context);
@@ -106,9 +109,12 @@ class MuonOptimizer : public MuonMemory<W, G, Moment, D>, public Optimizer<D> {
       for (std::size_t i = 0; i < flats.size(); ++i) {
         const TensorView<Bf16, 1, D> directions = own_.rows(static_cast<Index>(i) * size, size);
         for (const std::size_t shard : flats[i].shards) {
-          matrices_.update_shard(shard, timeline, [&](const auto& elements) {
-            update(elements.parameter, of_muon(elements, flats[i].begin, directions));
-          });
+          auto pass = matrices_.update_shard(shard, timeline);
+          while (const auto* chunk = pass.next()) {
+            for (const auto& elements : chunk->elements) {
+              update(elements.parameter, of_muon(elements, flats[i].begin, directions));
+            }
+          }
         }
       }
     };

@@ -28,38 +28,52 @@ struct Offload {
 
 namespace detail {
 
-/// Calls `work(i)` for every chunk, in order, on the main context, while chunk i is in buffer i mod
-/// 3: after `fetch(i)` on the lane to the device, and before `store(i)` on the lane to the host.
-/// Chunk i + 1 may be fetched, and chunk i − 1 stored, during the work on chunk i. Work enqueued on
-/// the main context afterwards comes after all of it.
-/// @param fetches  false: nothing is fetched, because `work` does not read the chunk's state
-/// @note enqueues; does not synchronise
-template <class L, class Fetch, class Work, class Store>
-void pass_through_device(OffloadLanes<L>& lanes, std::size_t chunks, bool fetches,
-                         const Fetch& fetch, const Work& work, const Store& store) {
-  constexpr std::size_t buffers = offload_buffers;
-  const auto prepare = [&](std::size_t i) {
-    if (i >= chunks) return;
-    // The main context waits for the buffer's previous chunk, and the fetch waits for the main
-    // context.
-    if (i >= buffers) lanes.to_host.wait(lanes.stored[i % buffers]);
-    if (!fetches) return;
-    lanes.to_device.fork();
-    fetch(i);
-    lanes.to_device.mark(lanes.fetched[i % buffers]);
-  };
-  if (chunks == 0) return;
-  prepare(0);
-  for (std::size_t i = 0; i < chunks; ++i) {
-    prepare(i + 1);
-    if (fetches) lanes.to_device.wait(lanes.fetched[i % buffers]);
-    work(i);
-    lanes.to_host.fork();
-    store(i);
-    lanes.to_host.mark(lanes.stored[i % buffers]);
+/// Orders the copies of chunks that pass through device memory, and the work on them. The caller
+/// enqueues the work on chunk i on the main context, between `begin(i)` and `end(i)`, for every
+/// chunk in order. During that work, chunk i is in buffer i mod 3, chunk i + 1 may be fetched, and
+/// chunk i − 1 may be stored. Work enqueued on the main context after the last `end` comes after
+/// all of it. Enqueues; does not synchronise.
+template <class L>
+class DevicePass {
+ public:
+  /// @param fetches  false: nothing is fetched, because the work does not read the chunks' state
+  DevicePass(OffloadLanes<L>& lanes, std::size_t chunks, bool fetches)
+      : lanes_(lanes), chunks_(chunks), fetches_(fetches) {}
+
+  /// @param fetch  `fetch(i)` enqueues the copy of chunk i on the lane to the device
+  template <class Fetch>
+  void begin(std::size_t i, const Fetch& fetch) {
+    if (i == 0) prepare(0, fetch);
+    if (i + 1 < chunks_) prepare(i + 1, fetch);
+    if (fetches_) lanes_.to_device.wait(lanes_.fetched[i % offload_buffers]);
   }
-  lanes.to_host.join();
-}
+
+  /// @param store  `store(i)` enqueues the copy of chunk i on the lane to the host
+  template <class Store>
+  void end(std::size_t i, const Store& store) {
+    lanes_.to_host.fork();
+    store(i);
+    lanes_.to_host.mark(lanes_.stored[i % offload_buffers]);
+    if (i + 1 == chunks_) lanes_.to_host.join();
+  }
+
+ private:
+  /// The main context waits for the buffer's previous chunk, and the fetch waits for the main
+  /// context.
+  template <class Fetch>
+  void prepare(std::size_t i, const Fetch& fetch) {
+    const std::size_t buffer = i % offload_buffers;
+    if (i >= offload_buffers) lanes_.to_host.wait(lanes_.stored[buffer]);
+    if (!fetches_) return;
+    lanes_.to_device.fork();
+    fetch(i);
+    lanes_.to_device.mark(lanes_.fetched[buffer]);
+  }
+
+  OffloadLanes<L>& lanes_;
+  std::size_t chunks_;
+  bool fetches_;
+};
 
 }  // namespace detail
 }  // namespace octavo

@@ -15,6 +15,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -114,13 +115,14 @@ class OptimizerState {
   void initialize(const Context<D>& context) {
     if (is_on_host_ && lanes_ == nullptr) lanes_ = std::make_shared<Lanes>(context);
     Timeline<D> untimed;
-    for_each_chunk(0, chunks_.size(), false, untimed, [&](const Chunk& chunk) {
-      chunk.on_device.each(
+    Pass pass(*this, chunks_, false, untimed);
+    while (const Chunk* chunk = pass.next()) {
+      chunk->on_device.each(
           [&](const auto& array) { fill_zero(array.data(), array.bytes(), context); });
-      for (const Elements& elements : chunk.elements) {
+      for (const Elements& elements : chunk->elements) {
         if (has_master_) widen(elements.weight, elements.state.master, context);
       }
-    });
+    }
     steps_ = 0;
   }
 
@@ -131,19 +133,75 @@ class OptimizerState {
     }
   }
 
-  /// Calls `body(elements)` for the elements of every parameter, in order, while their state is on
-  /// the device. State in host memory passes through device memory, even if `body` does not use it.
+  /// A contiguous range of elements that is updated at once: a whole shard, or the elements whose
+  /// state is on the device at a time.
+  struct Chunk {
+    StateArrays<Moment, Count, D> on_device;  ///< their state, or a buffer that chunks use in turn
+    StateArrays<Moment, Count, Cpu> on_host;  ///< empty if the state is kept on the device
+    std::vector<Elements> elements{};         ///< of each parameter
+  };
+
+  /// A pass over chunks, in order. State in host memory passes through device memory.
+  class Pass {
+   public:
+    /// Returns the next chunk, with its state on the device until the next call. Returns null after
+    /// the last chunk; `next` must not be called again then.
+    /// @note enqueues; does not synchronise
+    [[nodiscard]] const Chunk* next() {
+      if (state_.is_on_host_) {
+        if (count_ > 0) transfers_->end(count_ - 1, [&](std::size_t i) { store(chunks_[i]); });
+        if (count_ < chunks_.size()) {
+          transfers_->begin(count_, [&](std::size_t i) { fetch(chunks_[i]); });
+        }
+      }
+      return count_ == chunks_.size() ? nullptr : &chunks_[count_++];
+    }
+
+   private:
+    friend class OptimizerState;
+    Pass(const OptimizerState& state, std::span<const Chunk> chunks, bool fetches,
+         Timeline<D>& timeline)
+        : state_(state), chunks_(chunks), timeline_(timeline) {
+      if (state.is_on_host_) transfers_.emplace(*state.lanes_, chunks.size(), fetches);
+    }
+
+    void fetch(const Chunk& chunk) {
+      const Context<D>& lane = state_.lanes_->to_device.context();
+      const auto span = timeline_.copy("to device", "fetch", lane);
+      chunk.on_device.each(
+          [&](const auto& array, const auto& of_host) {
+            copy_to_device(array.data(), of_host.data(), array.bytes(), lane);
+          },
+          chunk.on_host);
+    }
+    void store(const Chunk& chunk) {
+      const Context<D>& lane = state_.lanes_->to_host.context();
+      const auto span = timeline_.copy("to host", "store", lane);
+      chunk.on_device.each(
+          [&](const auto& array, const auto& of_host) {
+            copy_to_host(of_host.data(), array.data(), array.bytes(), lane);
+          },
+          chunk.on_host);
+    }
+
+    const OptimizerState& state_;
+    std::span<const Chunk> chunks_;
+    Timeline<D>& timeline_;
+    std::size_t count_ = 0;                                 ///< of the chunks that were returned
+    std::optional<detail::DevicePass<Lane<D>>> transfers_;  ///< if the state is in host memory
+  };
+
+  /// Begins an update of all shards. The caller must update every chunk, or at least ask for it.
   /// @param timeline  receives the times of copies
-  /// @note enqueues; does not synchronise
-  template <class Body>
-  void update(Timeline<D>& timeline, const Body& body) const {
-    update_chunks(0, chunks_.size(), timeline, body);
+  [[nodiscard]] Pass update(Timeline<D>& timeline) const {
+    return Pass(*this, chunks_, true, timeline);
   }
-  /// Calls `body` in the same way for one of the shards.
+  /// Begins an update of one shard.
   /// @param shard  its number in the constructor's list
-  template <class Body>
-  void update_shard(std::size_t shard, Timeline<D>& timeline, const Body& body) const {
-    update_chunks(first_chunks_[shard], first_chunks_[shard + 1], timeline, body);
+  [[nodiscard]] Pass update_shard(std::size_t shard, Timeline<D>& timeline) const {
+    const std::size_t first = first_chunks_[shard];
+    return Pass(*this, std::span(chunks_).subspan(first, first_chunks_[shard + 1] - first), true,
+                timeline);
   }
 
   /// Visits all of it: master weights, moments and their scales, the number of steps, and the
@@ -209,14 +267,6 @@ class OptimizerState {
     OnHost on_host;
   };
 
-  /// A contiguous range of elements that is updated at once: a whole shard, or the elements whose
-  /// state is on the device at a time.
-  struct Chunk {
-    OnDevice on_device;  ///< their state, or a buffer that chunks use in turn
-    OnHost on_host;      ///< empty if the state is kept on the device
-    std::vector<Elements> elements{};
-  };
-
   static Shard part_of_shard(const Shard& shard, Index begin, Index count) {
     return {shard.weights.rows(begin, count), shard.gradients.rows(begin, count),
             shard.begin + begin, shard.parameters};
@@ -248,46 +298,6 @@ class OptimizerState {
           {chunk.weights.rows(place, end - begin), chunk.gradients.rows(place, end - begin),
            on_device.part(place, end - begin), parameter, stream, begin});
     }
-  }
-
-  template <class Body>
-  void update_chunks(std::size_t first, std::size_t end, Timeline<D>& timeline,
-                     const Body& body) const {
-    for_each_chunk(first, end, true, timeline, [&](const Chunk& chunk) {
-      for (const Elements& elements : chunk.elements) body(elements);
-    });
-  }
-
-  /// Calls `body(chunk)` for chunks `first` to `end` − 1, with their state on the device.
-  /// @param reads  whether the previous state is read; if not, it is not fetched
-  template <class Body>
-  void for_each_chunk(std::size_t first, std::size_t end, bool reads, Timeline<D>& timeline,
-                      const Body& body) const {
-    const std::span<const Chunk> chunks = std::span(chunks_).subspan(first, end - first);
-    if (!is_on_host_) {
-      for (const Chunk& chunk : chunks) body(chunk);
-      return;
-    }
-    const auto fetch = [&](std::size_t i) {
-      const Context<D>& lane = lanes_->to_device.context();
-      const auto span = timeline.copy("to device", "fetch", lane);
-      chunks[i].on_device.each(
-          [&](const auto& array, const auto& of_host) {
-            copy_to_device(array.data(), of_host.data(), array.bytes(), lane);
-          },
-          chunks[i].on_host);
-    };
-    const auto store = [&](std::size_t i) {
-      const Context<D>& lane = lanes_->to_host.context();
-      const auto span = timeline.copy("to host", "store", lane);
-      chunks[i].on_device.each(
-          [&](const auto& array, const auto& of_host) {
-            copy_to_host(of_host.data(), array.data(), array.bytes(), lane);
-          },
-          chunks[i].on_host);
-    };
-    detail::pass_through_device(
-        *lanes_, chunks.size(), reads, fetch, [&](std::size_t i) { body(chunks[i]); }, store);
   }
 
   template <Device Where>
