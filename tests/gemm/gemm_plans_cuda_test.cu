@@ -54,8 +54,10 @@ struct Place {
     const auto* scale = reinterpret_cast<const float*>(memory);
     std::byte* result = memory + 8 * mebibyte;
     context.state<detail::GemmPlans>().run(
-        key, {scale, scale},
-        {memory + mebibyte, memory + 4 * mebibyte, result, result, workspace.data()}, context);
+        {key,
+         {scale, scale},
+         {memory + mebibyte, memory + 4 * mebibyte, result, result, workspace.data()}},
+        context);
   }
 
   /// Plans all products, and rehearses those that are to be.

@@ -176,7 +176,8 @@ class GroupedQueryAttention {
     if constexpr (std::is_same_v<M, Mode::generate>) {
       attend_to_cache(x, attended, batch, positions, saved, context);
     } else {
-      attend(x, attended, batch, positions, saved, context);
+      qkv_.forward(x, {}, qkv(saved, batch.rows()), context);
+      attend(attended, batch, positions, saved, context);
     }
     output_.forward(attended, residual, terms_of(y), context);
   }
@@ -197,20 +198,21 @@ class GroupedQueryAttention {
     const auto attended = output_.template input<Mode::recompute>(
         saved.attended, tokens, {.row_major = false, .transposed = true});
     if (recomputation_.in_backward(Recompute::block)) {
-      attend(x, attended, batch, positions, saved, context);
+      qkv_.forward(x, {}, qkv(saved, tokens), context);
+      attend(attended, batch, positions, saved, context);
     }
     const TensorView<T, 2, D> attended_gradient{scratch.attended_gradient,
                                                 {tokens, Shape.attention_columns()}};
     output_.backward(dy, attended, attended_gradient, accumulate, context);
 
     const TensorView<const T, 2, D> rotated{saved.rotated, {tokens, Shape.qkv_columns()}};
-    const TensorView<const T, 2, D> qkv{saved.qkv, {tokens, Shape.qkv_columns()}};
+    const TensorView<const T, 2, D> unrotated = qkv(saved, tokens);
     const auto qkv_gradient = qkv_.output_gradient(scratch.qkv_gradient, tokens);
     count(AttentionPass::backward, batch,
           attention_backward(shape_of(batch), rotated, batch.documents, attended.values,
                              attended_gradient, log_sum_exp(saved, tokens), qkv_gradient.values,
                              context));
-    rotate_.backward(qkv, batch, positions, qkv_gradient, qkv_.bias_gradient(), context);
+    rotate_.backward(unrotated, batch, positions, qkv_gradient, qkv_.bias_gradient(), context);
     qkv_.backward(qkv_gradient, x, terms_of(x_gradient), accumulate, context);
   }
 
@@ -229,41 +231,44 @@ class GroupedQueryAttention {
   }
 
  private:
-  /// Computes attended = attention(rotation(qkv(x))), and saves the data for the backward.
-  /// @param x         [tokens, hidden]
+  /// Returns the memory of the queries, keys and values before the rotation.
+  static TensorView<T, 2, D> qkv(const Saved& saved, Index tokens) {
+    return {saved.qkv, {tokens, Shape.qkv_columns()}};
+  }
+
+  /// Computes attended = attention(rotation(qkv)), and saves the data for the backward.
   /// @param attended  [tokens, attention_columns]
-  void attend(const Input& x, const typename OutputProjection::Input& attended,
-              const BatchView<D>& batch, const Positions& positions, const Saved& saved,
-              const Context<D>& context) {
+  void attend(const typename OutputProjection::Input& attended, const BatchView<D>& batch,
+              const Positions& positions, const Saved& saved, const Context<D>& context) {
     const Index tokens = batch.rows();
-    const TensorView<T, 2, D> qkv{saved.qkv, {tokens, Shape.qkv_columns()}};
     const TensorView<T, 2, D> rotated{saved.rotated, {tokens, Shape.qkv_columns()}};
-    qkv_.forward(x, {}, qkv, context);
-    rotate_.forward(qkv, batch, positions, rotated, context);
+    rotate_.forward(qkv(saved, tokens), batch, positions, rotated, context);
     count(AttentionPass::forward, batch,
           attention_forward(shape_of(batch), rotated, batch.documents, attended.values,
                             log_sum_exp(saved, tokens), context));
     quantize(attended, context);
   }
 
-  /// Does the same as `attend` for tokens that continue a text with a KV cache.
+  /// Computes attended = attention(rotation(qkv(x))) for tokens that continue a text with a KV
+  /// cache.
   template <class X>
   void attend_to_cache(const X& x, const typename OutputProjection::Input& attended,
                        const BatchView<D>& batch, const Positions& positions, const Saved& saved,
                        const Context<D>& context) {
-    const TensorView<T, 2, D> qkv{saved.qkv, {batch.rows(), Shape.qkv_columns()}};
+    const TensorView<T, 2, D> unrotated = qkv(saved, batch.rows());
     constexpr bool tells = requires { rotate_.cache_rows(batch, positions, cache_); };
-    constexpr bool appends = requires { rotate_.append(qkv, batch, positions, cache_, context); };
+    constexpr bool appends =
+        requires { rotate_.append(unrotated, batch, positions, cache_, context); };
     static_assert(tells != appends,
                   "GroupedQueryAttention: text generation requires that a rotation has exactly one "
                   "of cache_rows and append");
     if constexpr (tells) {
-      qkv_.forward_cached(x, qkv, rotate_.cache_rows(batch, positions, cache_), context);
+      qkv_.forward_cached(x, unrotated, rotate_.cache_rows(batch, positions, cache_), context);
     } else if constexpr (appends) {
-      qkv_.forward(x, {}, qkv, context);
-      rotate_.append(qkv, batch, positions, cache_, context);
+      qkv_.forward(x, {}, unrotated, context);
+      rotate_.append(unrotated, batch, positions, cache_, context);
     }
-    const TensorView<const T, 2, D> rotated = qkv;
+    const TensorView<const T, 2, D> rotated = unrotated;
     cached_attention(rotated, Shape.head_layout(), Shape.attention_options(),
                      batch.documents.positions, cache_, attended.values, context);
   }

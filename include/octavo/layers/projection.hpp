@@ -70,11 +70,9 @@ class Projection {
   template <class X>
   void forward(const X& x, TensorView<const T, 2, D> addend, TensorView<T, 2, D> y,
                const Context<D>& context) {
-    if constexpr (Bias) {
-      layer_.forward(x, addend, bias_.vector(), y, context);
-    } else {
-      layer_.forward(x, addend, y, context);
-    }
+    TensorView<const T, 1, D> bias;
+    if constexpr (Bias) bias = bias_.vector();
+    layer_.forward(x, addend, bias, y, context);
     if constexpr (frozen) adapter_.forward(x.values, y, context);
   }
 

@@ -236,6 +236,14 @@ class SessionCore : public TrainingSession {
   [[nodiscard]] Arena<D>& arena() { return arena_; }
   [[nodiscard]] Timeline<D>& timeline() { return timeline_; }
   [[nodiscard]] const SessionBuffers<D>& buffers() const { return buffers_; }
+  [[nodiscard]] DeviceBatch<D> micro_batch(Index number) const {
+    return inputs_->micro_batch(number);
+  }
+  /// Returns the share of one micro-batch in the step's losses.
+  [[nodiscard]] float share_of_micro_batch() const {
+    const Index ranks = communicator_.size() / options_.sharding.tensor_ranks;
+    return 1.0f / static_cast<float>(options_.micro_batches * ranks);
+  }
 
  private:
   /// The members that the parts of a session implement. All enqueue except those whose names end in
@@ -243,7 +251,8 @@ class SessionCore : public TrainingSession {
   virtual void bind() = 0;
   virtual void prepare_weights(Evaluates evaluates) = 0;
   virtual void cast_frozen_weights() {}
-  virtual void train_micro_batch(const DeviceBatch<D>& batch, Accumulation accumulation) = 0;
+  /// Runs the forward and the backward of a micro-batch of the inputs.
+  virtual void train(Index micro_batch, Accumulation accumulation) = 0;
   virtual void evaluate_losses(const DeviceBatch<D>& batch) = 0;
   /// Copies the logits of one row of a batch to the host.
   virtual void read_logits_sync(TensorView<const std::int32_t, 1, D> tokens, BatchShape shape,
@@ -299,14 +308,6 @@ class SessionCore : public TrainingSession {
   void update_scaling() {
     if (scaling().has_histories()) collectives().maximum(scaling().amaxes(), context_);
     scaling().update(context_);
-  }
-
-  void train(Index number, Accumulation accumulation) {
-    timeline_.begin_phase("forward", context_);
-    const Index ranks = communicator_.size() / options_.sharding.tensor_ranks;
-    accumulation.share = 1.0f / static_cast<float>(options_.micro_batches * ranks);
-    train_micro_batch(inputs_->micro_batch(number), accumulation);
-    timeline_.end_phase(context_);
   }
 
   /// Enqueues everything between the step's inputs and its status, without synchronisation or

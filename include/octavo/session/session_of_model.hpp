@@ -121,9 +121,13 @@ class SessionOfModel : public SessionCore<typename Model::DeviceType> {
       model_.cast_frozen_weights(ranks_, this->context());
     }
   }
-  void train_micro_batch(const DeviceBatch<D>& batch, Accumulation accumulation) override {
-    model_.train_micro_batch(batch, this->buffers().losses, this->buffers().gradient_scale,
-                             accumulation, stages_, this->context());
+  void train(Index micro_batch, Accumulation accumulation) override {
+    const Context<D>& context = this->context();
+    accumulation.share = this->share_of_micro_batch();
+    this->timeline().begin_phase("forward", context);
+    model_.train_micro_batch(this->micro_batch(micro_batch), this->buffers().losses,
+                             this->buffers().gradient_scale, accumulation, stages_, context);
+    this->timeline().end_phase(context);
   }
   void evaluate_losses(const DeviceBatch<D>& batch) override {
     model_.evaluate(batch, this->buffers().losses, ranks_, this->context());

@@ -20,11 +20,12 @@ std::uint32_t common_alignment(const Elements*... addresses) {
   return std::uint32_t{1} << std::countr_zero(bits);
 }
 
-/// Enqueues the product described by `key`.
+/// Describes a product for `GemmPlans::run`.
+/// @param key  with the properties that do not follow from the other arguments
 template <class A, class B, class Y>
-void enqueue_product(GemmKey key, const A* a, const B* b, const GemmVectors& scales,
-                     const GemmOutput<Y, Cuda>& y, const Context<Cuda>& context,
-                     const GemmFactors& factors = {}, const GemmFactors* device_factors = nullptr) {
+GemmCall gemm_call(GemmKey key, const A* a, const B* b, const GemmVectors& scales,
+                   const GemmOutput<Y, Cuda>& y, const Context<Cuda>& context,
+                   const GemmFactors& factors = {}, const GemmFactors* device_factors = nullptr) {
   auto* workspace = workspace_of<std::byte>(context, cublas_workspace_bytes, "a matrix product");
   const Y* addend = y.addend.empty() ? y.result.data() : y.addend.data();
   key.m = y.result.extent(0);
@@ -35,9 +36,9 @@ void enqueue_product(GemmKey key, const A* a, const B* b, const GemmVectors& sca
   key.adds = !y.addend.empty();
   key.bias = !y.bias.empty();
   key.alignment = common_alignment(a, b, addend, y.result.data());
-  context.state<GemmPlans>().run(
-      key, {scales.scales_a, scales.scales_b, y.bias.data()},
-      {a, b, addend, y.result.data(), workspace, factors, device_factors}, context);
+  return {key,
+          {scales.scales_a, scales.scales_b, y.bias.data()},
+          {a, b, addend, y.result.data(), workspace, factors, device_factors}};
 }
 
 /// Computes result = op(a) · op(b) + addend + bias for dense operands.
@@ -52,7 +53,7 @@ GemmRun matmul_dense_body(TensorView<const T, 2, Cuda> a, bool transpose_a,
   key.k = a.extent(transpose_a ? 0 : 1);
   key.transpose_a = transpose_a;
   key.transpose_b = transpose_b;
-  enqueue_product(key, a.data(), b.data(), {}, y, context);
+  context.state<GemmPlans>().run(gemm_call(key, a.data(), b.data(), {}, y, context), context);
   return {FormatTraits<T>::name, FormatTraits<T>::name, cublas_implementation};
 }
 
@@ -65,7 +66,8 @@ inline void matmul_bf16_body(TensorView<const Bf16, 2, Cuda> a, bool transpose_a
   key.k = a.extent(transpose_a ? 0 : 1);
   key.transpose_a = transpose_a;
   key.transpose_b = transpose_b;
-  enqueue_product(key, a.data(), b.data(), {}, y, context, factors);
+  context.state<GemmPlans>().run(gemm_call(key, a.data(), b.data(), {}, y, context, factors),
+                                 context);
 }
 
 /// Checks the reduced dimension of NVFP4 products, whose rows must be multiples of 16 bytes.
@@ -105,7 +107,8 @@ GemmRun matmul_quantized_body(GemmAccumulation accumulation, QuantizedView<A, Ga
       set_product_factors(a, b, !y.addend.empty(), factors, context);
     }
   }
-  enqueue_product(key, a.data(), b.data(), scales, y, context, {}, factors);
+  context.state<GemmPlans>().run(
+      gemm_call(key, a.data(), b.data(), scales, y, context, {}, factors), context);
   return {FormatTraits<A>::name, FormatTraits<B>::name, cublas_implementation};
 }
 
@@ -130,7 +133,7 @@ GemmRun matmul_emulated_body(QuantizedView<A, Ga, La, Cuda> a, QuantizedView<B, 
   GemmKey key;
   key.k = k;
   key.transpose_b = true;
-  enqueue_product(key, of_a, of_b, {}, y, context, {}, factors);
+  context.state<GemmPlans>().run(gemm_call(key, of_a, of_b, {}, y, context, {}, factors), context);
   return {FormatTraits<A>::name, FormatTraits<B>::name, emulated_implementation};
 }
 

@@ -107,17 +107,20 @@ class GemmPlans {
     to_rehearse_.clear();
   }
 
-  /// Enqueues the product described by `key`.
-  void run(const GemmKey& key, const GemmVectors& vectors, const GemmAddresses& addresses,
-           const Context<Cuda>& context) {
-    GemmPlan& plan = plan_of(key, vectors);
-    plan.product.set_vectors(vectors);
-    const auto launch = [&](const GemmAlgorithm& algorithm) {
-      return plan.product.start(handle_, algorithm, addresses, context.stream());
-    };
-    check_cublas(plan.trial == nullptr ? launch(plan.chosen.algorithm)
-                                       : plan.trial->run(launch, context.stream()),
-                 "cublasLtMatmul", key);
+  /// Enqueues a product.
+  void run(const GemmCall& call, const Context<Cuda>& context) {
+    GemmPlan& plan = plan_of(call.key, call.vectors);
+    plan.product.set_vectors(call.vectors);
+    const cudaStream_t stream = context.stream();
+    const cublasStatus_t status =
+        plan.trial == nullptr
+            ? plan.product.start(handle_, plan.chosen.algorithm, call.addresses, stream)
+            : plan.trial->run(
+                  [&](const GemmAlgorithm& algorithm) {
+                    return plan.product.start(handle_, algorithm, call.addresses, stream);
+                  },
+                  stream);
+    check_cublas(status, "cublasLtMatmul", call.key);
   }
 
   [[nodiscard]] GemmPlanSummary summary() const {

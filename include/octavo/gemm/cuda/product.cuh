@@ -102,6 +102,13 @@ struct GemmAddresses {
   const GemmFactors* device_factors = nullptr;  ///< in device memory, used instead if not null
 };
 
+/// A product of given matrices.
+struct GemmCall {
+  GemmKey key;
+  GemmVectors vectors;
+  GemmAddresses addresses;
+};
+
 /// An algorithm. A named type, because nvcc 13 requires one for a vector's elements, and cuBLASLt's
 /// type is unnamed.
 struct GemmAlgorithm {
