@@ -101,6 +101,7 @@ class Decoder {
   /// @param hooks  its `held_weights` selects the weights to initialise; see `StageHooks`
   void initialize_sync(std::uint64_t seed, Hooks& hooks, Context<D>& context) {
     bind(context);
+    list_stages();
     offload_.start(context);
     std::uint64_t stream = 0;
     std::uint64_t of_adapters = std::uint64_t{1} << 32;  // keeps other seeds unchanged
@@ -166,7 +167,7 @@ class Decoder {
   void cast_frozen_weights(Hooks& hooks, const Context<D>& context)
     requires(is_frozen)
   {
-    driver_.template cast<Mode::train>(hooks, context);
+    driver_.cast(ForwardFor::training, hooks, context);
   }
 
   /// Runs the forward, the loss and the backward of one micro-batch. The first micro-batch of a
@@ -192,18 +193,20 @@ class Decoder {
                                     gradient_scale,
                                     accumulation,
                                     batch.padding};
-    forward(stage_batch, {}, hooks, context);
-    backward(stage_batch, {}, hooks, context);
+    place(stage_batch, context);
+    driver_.forward(ForwardFor::training, stage_batch, {}, hooks, context);
+    driver_.backward(stage_batch, {}, hooks, context);
   }
 
   /// Returns the number of stages: the embedding, the blocks and the head.
-  [[nodiscard]] std::size_t stages() const { return driver_.stages.size(); }
+  [[nodiscard]] static constexpr std::size_t stages() { return config.layers + std::size_t{2}; }
 
   /// Runs the forward of consecutive stages in training. The head's is part of its backward.
   /// @param batch  its losses are written by the backward
   void forward(const MicroBatch<D>& batch, StageRange range, Hooks& hooks,
                const Context<D>& context) {
-    forward<Mode::train>(batch, range, hooks, context);
+    place(batch, context);
+    driver_.forward(ForwardFor::training, batch, range, hooks, context);
   }
 
   /// Runs the backward of consecutive stages after their forward, from the last to the first.
@@ -221,7 +224,8 @@ class Decoder {
   void evaluate(const DeviceBatch<D>& batch, TensorView<float, 1, D> losses, Hooks& hooks,
                 const Context<D>& context) {
     const MicroBatch<D> stage_batch{{batch_, batch.documents}, batch.tokens, batch.targets, losses};
-    forward<Mode::evaluate>(stage_batch, {}, hooks, context);
+    place(stage_batch, context);
+    driver_.forward(ForwardFor::evaluation, stage_batch, {}, hooks, context);
   }
 
   /// Computes the logits of `count` rows starting at `begin`. Sequences may have any length up to
@@ -244,16 +248,19 @@ class Decoder {
     require<ShapeError>(shape.rows() % tensor_parallel == 0, "logits: ", shape.rows(),
                         " tokens do not divide evenly among ", tensor_parallel,
                         " ranks; pass a multiple of that number");
-    forward<Mode::evaluate>({shape, tokens}, {0, stages() - 1}, hooks, context);
-    const TensorView<const T, 2, D> last = driver_.stream.before(stages() - 1, shape.rows());
+    const MicroBatch<D> stage_batch{{shape, {}}, tokens};
+    constexpr std::size_t head = stages() - 1;
+    place(stage_batch, context);
+    driver_.forward(ForwardFor::evaluation, stage_batch, {0, head}, hooks, context);
+    const TensorView<const T, 2, D> last = driver_.stream.before(head, shape.rows());
     TensorView<T, 2, D> logits;
-    driver_.template read<Mode::evaluate>(head_stage(), stages() - 1, hooks, context, [&] {
-      if constexpr (tensor_parallel > 1) {
-        logits = head_.template logits<Mode::evaluate>(last, begin, count, context);
-      } else {
-        logits = head_.template logits<Mode::evaluate>(last.rows(begin, count), context);
-      }
-    });
+    driver_.begin_reading(ForwardFor::evaluation, head, hooks, context);
+    if constexpr (tensor_parallel > 1) {
+      logits = head_.template logits<Mode::evaluate>(last, begin, count, context);
+    } else {
+      logits = head_.template logits<Mode::evaluate>(last.rows(begin, count), context);
+    }
+    driver_.end_reading(head, hooks, context);
     return logits;
   }
 
@@ -289,17 +296,6 @@ class Decoder {
 
   using EmbeddingLayer = typename Family::template Embedding<T, G, D>;
   using Positions = typename Family::template Positions<D>;
-  template <class Segments>
-  struct StagesOf;
-  template <class... Segments>
-  struct StagesOf<std::tuple<Segments...>> {
-    using type = StageList<
-        std::array<EmbeddingStage<EmbeddingLayer, is_frozen, T, G, D>, 1>,
-        std::array<BlockStage<typename Segments::Block, Positions, T, G, D>, Segments::count>...,
-        std::array<HeadStage<HeadLayer, T, G, D>, 1>>;
-  };
-  using Stages = typename StagesOf<SegmentTuple>::type;
-  static constexpr std::size_t head_group = std::tuple_size_v<SegmentTuple> + 1;
 
   /// Calls `body(block, shared)` for every block in order.
   template <class Body>
@@ -330,15 +326,9 @@ class Decoder {
   void take_parameters(Arena<D>& arena, const DeviceLimits<D>& limits);
 
   void list_runs();
+  /// Lists the stages for the driver. Not part of the layout, because plans have no code for the
+  /// device that the stages call.
   void list_stages();
-
-  /// Calls `body(segment, stages)` for every segment of blocks and its group of stages.
-  template <class Body, std::size_t... I>
-  void for_each_segment(const Body& body, std::index_sequence<I...>) {
-    (body(std::get<I>(segments_), driver_.stages.template group<I + 1>()), ...);
-  }
-
-  [[nodiscard]] auto& head_stage() { return driver_.stages.template group<head_group>().front(); }
 
   /// Returns the weight of the head's projection.
   [[nodiscard]] const Parameter<T, G, D>& head_weight() const {
@@ -413,12 +403,10 @@ class Decoder {
     }
   }
 
-  template <class M>
-  void forward(const MicroBatch<D>& batch, StageRange range, Hooks& hooks,
-               const Context<D>& context) {
+  /// Checks a batch, and prepares the positions of its tokens.
+  void place(const MicroBatch<D>& batch, const Context<D>& context) {
     check_shape("Decoder", "tokens", batch.tokens, {batch.rows.rows()});
     positions_.place(batch.rows, context);
-    driver_.template forward<M>(batch, range, hooks, context);
   }
 
   struct NoGroup {};
@@ -442,7 +430,7 @@ class Decoder {
   std::array<bool, static_cast<std::size_t>(config.layers)> block_quantises_{};
   bool head_quantises_ = false;
   ActivationOffload<D> offload_;
-  StageDriver<Stages, T, G, D> driver_;
+  StageDriver<T, G, D> driver_;
   TensorView<std::byte, 1, D> workspace_;
 };
 

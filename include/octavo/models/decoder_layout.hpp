@@ -8,6 +8,7 @@
 #include <array>
 #include <cmath>
 #include <functional>
+#include <memory>
 #include <numeric>
 #include <string>
 #include <type_traits>
@@ -87,7 +88,6 @@ void Decoder<Family, Precision, D, Gradient>::take_parameters(Arena<D>& arena,
   embedding_run_.take_weights(arena, each_of_embedding(), layout, borrows ? &head_run_ : nullptr);
   head_.take_weight_copies(arena, head_weight());
   list_runs();
-  list_stages();
   if constexpr (tensor_parallel > 1) {
     visit([&](Parameter<T, G, D>& parameter) {
       parameter.is_counted = !parameter.part.is_whole() || options_.tensor_place == 0;
@@ -114,27 +114,24 @@ void Decoder<Family, Precision, D, Gradient>::list_stages() {
   const ModelRun<T, G, D>* parameters = runs_.data();
   driver_.keeps_copies = options_.weight_copies == WeightCopies::kept;
   if constexpr (is_frozen) driver_.adapters = parameters++;
-  const ModelRun<T, G, D>* table = config.tied_embeddings ? parameters : nullptr;
-  driver_.stages.template group<0>().front() = {{parameters++}, &embedding_};
-  std::size_t layer = 0;
-  const auto add_segment = [&](auto& segment, auto& stages) {
-    auto* stage = stages.data();
-    for (auto& block : segment.blocks) {
-      stage->parameters = parameters++;
-      stage->number = layer;
-      stage->quantises = block_quantises_[layer++];
-      stage->block = &block;
-      stage->shared = &segment.shared;
-      stage->positions = &positions_;
-      stage->offload = &offload_;
-      ++stage;
-    }
+  const ModelRun<T, G, D>* embedding = parameters;
+  driver_.stages.clear();
+  const auto add = [&](auto stage, bool quantises) {
+    stage->parameters = parameters++;
+    stage->quantises = quantises;
+    driver_.stages.push_back(std::move(stage));
   };
-  for_each_segment(add_segment, std::make_index_sequence<head_group - 1>{});
-  driver_.stages.template group<head_group>().front() = {
-      {parameters, table, head_quantises_}, &head_, &head_weight()};
-  driver_.stages.for_each(
-      {}, [&](const auto& stage, std::size_t) { driver_.order.push_back(&stage.run()); });
+  add(std::make_unique<EmbeddingStage<EmbeddingLayer, T, G, D>>(embedding_), false);
+  driver_.stages.front()->has_backward = !is_frozen;
+  std::size_t layer = 0;
+  for_each_block([&](auto& block, auto& shared) {
+    using OfBlock = BlockStage<std::remove_reference_t<decltype(block)>, Positions, T, G, D>;
+    add(std::make_unique<OfBlock>(block, shared, positions_, offload_, layer),
+        block_quantises_[layer]);
+    ++layer;
+  });
+  add(std::make_unique<HeadStage<HeadLayer, T, G, D>>(head_, head_weight()), head_quantises_);
+  if (config.tied_embeddings) driver_.stages.back()->table = embedding;
 }
 
 template <class Family, class Precision, Device D, class Gradient>

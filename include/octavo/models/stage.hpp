@@ -8,12 +8,9 @@
 #include <octavo/models/stage_hooks.hpp>
 #include <octavo/tensor/batch.hpp>
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <tuple>
-#include <utility>
 
 namespace octavo OCTAVO_ABI {
 
@@ -39,18 +36,35 @@ struct StageRange {
   }
 };
 
-/// The members that all stages have. A stage also has
-/// - `cast<Mode>(context)`: casts the weights of its linear layers;
-/// - `forward<Mode>(batch, x, y, context)`: reads the residual stream x and writes y;
-/// - `backward(batch, x, gradient, context)`: replaces the gradient of y with that of x, and
-///   computes the gradients of its parameters;
-/// - `has_backward`: whether any gradient is needed from it;
-/// - `is_fused`: whether `backward` includes the forward of training, as that of the head does,
-///   whose logits exist only chunk by chunk.
+/// What a forward is for: `Mode::train` or `Mode::evaluate` as a value.
+enum class ForwardFor { training, evaluation };
+
+/// A stage of a model. Its virtual members enqueue and do not synchronise.
 /// @tparam T  format of weights and activations
 /// @tparam G  format of the weights' gradients
 template <class T, class G, Device D>
-struct Stage {
+class Stage {
+ public:
+  Stage() = default;
+  Stage(const Stage&) = delete;
+  Stage& operator=(const Stage&) = delete;
+  virtual ~Stage() = default;
+
+  /// Casts the weights of its linear layers.
+  virtual void cast(ForwardFor purpose, const Context<D>& context) = 0;
+  /// Reads the residual stream x and writes y.
+  virtual void forward(ForwardFor purpose, const MicroBatch<D>& batch, TensorView<const T, 2, D> x,
+                       TensorView<T, 2, D> y, const Context<D>& context) = 0;
+  /// Replaces the gradient of y with that of x, and computes the gradients of its parameters.
+  virtual void backward(const MicroBatch<D>& batch, TensorView<const T, 2, D> x,
+                        TensorView<T, 2, D> gradient, const Context<D>& context) = 0;
+
+  [[nodiscard]] const FlatParameters<T, G, D>& run() const { return *parameters->run; }
+  /// Returns the flat parameters whose weights `cast` reads.
+  [[nodiscard]] const FlatParameters<T, G, D>& cast_run() const {
+    return table != nullptr ? *table->run : run();
+  }
+
   /// Its flat parameters.
   const ModelRun<T, G, D>* parameters = nullptr;
   /// Flat parameters of an earlier stage that this stage also reads, and whose gradients it writes
@@ -59,136 +73,107 @@ struct Stage {
   const ModelRun<T, G, D>* table = nullptr;
   bool quantises = false;         ///< whether some linear layer casts its weights
   bool copies_are_stale = false;  ///< weights have changed since the last cast
-
-  [[nodiscard]] const FlatParameters<T, G, D>& run() const { return *parameters->run; }
-  /// Returns the flat parameters whose weights `cast` reads.
-  [[nodiscard]] const FlatParameters<T, G, D>& cast_run() const {
-    return table != nullptr ? *table->run : run();
-  }
+  bool has_backward = true;       ///< whether any gradient is needed from it
+  /// Whether `backward` includes the forward of training, as that of the head does, whose logits
+  /// exist only chunk by chunk.
+  bool is_fused = false;
 };
 
 /// The embedding of tokens, the first stage.
-/// @tparam Frozen  whether its parameters are not trained
-template <class Layer, bool Frozen, class T, class G, Device D>
-struct EmbeddingStage : Stage<T, G, D> {
-  static constexpr bool has_backward = !Frozen;
-  static constexpr bool is_fused = false;
-  const Layer* layer = nullptr;
+template <class Layer, class T, class G, Device D>
+class EmbeddingStage final : public Stage<T, G, D> {
+ public:
+  explicit EmbeddingStage(const Layer& layer) : layer_(layer) {}
 
-  template <class M>
-  void cast(const Context<D>&) {}
-  template <class M>
-  void forward(const MicroBatch<D>& batch, TensorView<const T, 2, D>, TensorView<T, 2, D> y,
-               const Context<D>& context) {
-    layer->forward(batch.tokens, batch.rows, y, context);
+  void cast(ForwardFor, const Context<D>&) override {}
+  void forward(ForwardFor, const MicroBatch<D>& batch, TensorView<const T, 2, D>,
+               TensorView<T, 2, D> y, const Context<D>& context) override {
+    layer_.forward(batch.tokens, batch.rows, y, context);
   }
   void backward(const MicroBatch<D>& batch, TensorView<const T, 2, D>, TensorView<T, 2, D> gradient,
-                const Context<D>& context) {
-    layer->backward(batch.tokens, batch.rows, gradient, context);
+                const Context<D>& context) override {
+    layer_.backward(batch.tokens, batch.rows, gradient, context);
   }
+
+ private:
+  const Layer& layer_;
 };
 
 /// A block.
 template <class Block, class Positions, class T, class G, Device D>
-struct BlockStage : Stage<T, G, D> {
-  static constexpr bool has_backward = true;
-  static constexpr bool is_fused = false;
-  Block* block = nullptr;
-  const typename Block::Shared* shared = nullptr;
-  const Positions* positions = nullptr;
-  ActivationOffload<D>* offload = nullptr;
-  std::size_t number = 0;  ///< of the block
+class BlockStage final : public Stage<T, G, D> {
+ public:
+  using Shared = typename Block::Shared;
 
-  template <class M>
-  void cast(const Context<D>& context) {
-    block->template quantize_weights<M>(context);
+  /// @param number  of the block
+  BlockStage(Block& block, const Shared& shared, const Positions& positions,
+             ActivationOffload<D>& offload, std::size_t number)
+      : block_(block), shared_(shared), positions_(positions), offload_(offload), number_(number) {}
+
+  void cast(ForwardFor purpose, const Context<D>& context) override {
+    if (purpose == ForwardFor::training) {
+      block_.template quantize_weights<Mode::train>(context);
+    } else {
+      block_.template quantize_weights<Mode::evaluate>(context);
+    }
   }
-  template <class M>
-  void forward(const MicroBatch<D>& batch, TensorView<const T, 2, D> x, TensorView<T, 2, D> y,
-               const Context<D>& context) {
-    if constexpr (M::saves) offload->before_forward(number);
-    block->template forward<M>(x, y, batch.rows, *positions, context);
-    if constexpr (M::saves) offload->after_forward(number);
+  void forward(ForwardFor purpose, const MicroBatch<D>& batch, TensorView<const T, 2, D> x,
+               TensorView<T, 2, D> y, const Context<D>& context) override {
+    if (purpose == ForwardFor::evaluation) {
+      block_.template forward<Mode::evaluate>(x, y, batch.rows, positions_, context);
+      return;
+    }
+    offload_.before_forward(number_);
+    block_.template forward<Mode::train>(x, y, batch.rows, positions_, context);
+    offload_.after_forward(number_);
   }
   void backward(const MicroBatch<D>& batch, TensorView<const T, 2, D> x,
-                TensorView<T, 2, D> gradient, const Context<D>& context) {
-    offload->before_backward(number);
-    block->backward(x, gradient, batch.rows, *positions, *shared, !batch.accumulation.first,
+                TensorView<T, 2, D> gradient, const Context<D>& context) override {
+    offload_.before_backward(number_);
+    block_.backward(x, gradient, batch.rows, positions_, shared_, !batch.accumulation.first,
                     context);
-    offload->after_backward(number);
+    offload_.after_backward(number_);
   }
+
+ private:
+  Block& block_;
+  const Shared& shared_;
+  const Positions& positions_;
+  ActivationOffload<D>& offload_;
+  std::size_t number_;
 };
 
 /// The final norm, the projection to the vocabulary and the losses: the last stage.
 template <class Head, class T, class G, Device D>
-struct HeadStage : Stage<T, G, D> {
-  static constexpr bool has_backward = true;
-  static constexpr bool is_fused = true;
-  Head* head = nullptr;
-  const Parameter<T, G, D>* weight = nullptr;  ///< of the projection
-
-  template <class M>
-  void cast(const Context<D>& context) {
-    head->template quantize_weights<M>(context);
+class HeadStage final : public Stage<T, G, D> {
+ public:
+  /// @param weight  of the projection
+  HeadStage(Head& head, const Parameter<T, G, D>& weight) : head_(head), weight_(weight) {
+    this->is_fused = true;
   }
-  template <class M>
-  void forward(const MicroBatch<D>& batch, TensorView<const T, 2, D> x, TensorView<T, 2, D>,
-               const Context<D>& context) {
-    head->template loss<M>(x, batch.targets, batch.losses, {}, {}, {}, false, context);
+
+  void cast(ForwardFor purpose, const Context<D>& context) override {
+    if (purpose == ForwardFor::training) {
+      head_.template quantize_weights<Mode::train>(context);
+    } else {
+      head_.template quantize_weights<Mode::evaluate>(context);
+    }
+  }
+  /// Computes the losses of an evaluation.
+  void forward(ForwardFor, const MicroBatch<D>& batch, TensorView<const T, 2, D> x,
+               TensorView<T, 2, D>, const Context<D>& context) override {
+    head_.template loss<Mode::evaluate>(x, batch.targets, batch.losses, {}, {}, {}, false, context);
   }
   void backward(const MicroBatch<D>& batch, TensorView<const T, 2, D> x,
-                TensorView<T, 2, D> gradient, const Context<D>& context) {
+                TensorView<T, 2, D> gradient, const Context<D>& context) override {
     fill_zero(gradient.data(), gradient.bytes(), context);
-    head->template loss<Mode::train>(x, batch.targets, batch.losses, gradient, weight->gradient,
+    head_.template loss<Mode::train>(x, batch.targets, batch.losses, gradient, weight_.gradient,
                                      batch.gradient_scale, !batch.accumulation.first, context);
-  }
-};
-
-/// The stages of a model, in the order of the forward.
-/// @tparam Groups  `std::array<…>` of consecutive stages of one type
-template <class... Groups>
-class StageList {
-  static constexpr std::size_t groups = sizeof...(Groups);
-
- public:
-  /// Returns the group of stages with this number.
-  template <std::size_t Group>
-  [[nodiscard]] auto& group() {
-    return std::get<Group>(groups_);
-  }
-  [[nodiscard]] static constexpr std::size_t size() {
-    return (std::tuple_size_v<Groups> + ... + 0);
-  }
-
-  /// Calls `body(stage, number)` for every stage of the range, from the first to the last.
-  template <class Body>
-  void for_each(StageRange range, const Body& body) {
-    std::size_t number = 0;
-    const auto in_group = [&](auto& group) {
-      for (auto& stage : group) {
-        if (range.contains(number)) body(stage, number);
-        ++number;
-      }
-    };
-    std::apply([&](auto&... group) { (in_group(group), ...); }, groups_);
-  }
-
-  /// Does the same from the last to the first.
-  template <class Body>
-  void for_each_reversed(StageRange range, const Body& body) {
-    std::size_t number = size();
-    const auto in_group = [&](auto& group) {
-      for (std::size_t i = group.size(); i-- > 0;) {
-        if (range.contains(--number)) body(group[i], number);
-      }
-    };
-    [&]<std::size_t... I>(std::index_sequence<I...>) {
-      (in_group(std::get<groups - 1 - I>(groups_)), ...);
-    }(std::make_index_sequence<groups>{});
   }
 
  private:
-  std::tuple<Groups...> groups_;
+  Head& head_;
+  const Parameter<T, G, D>& weight_;
 };
 
 }  // namespace octavo

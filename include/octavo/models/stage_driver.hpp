@@ -6,7 +6,9 @@
 #include <octavo/layers/expert_loss.hpp>
 #include <octavo/models/stage.hpp>
 
+#include <algorithm>
 #include <cstddef>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -40,17 +42,13 @@ struct ResidualStream {
 
 /// Runs micro-batches through stages, calls the hooks between them (see `StageHooks`), casts
 /// weights whose copies are stale, and clears gradients before a step's first backward.
-/// @tparam Stages  a `StageList<…>`
-template <class Stages, class T, class G, Device D>
+template <class T, class G, Device D>
 class StageDriver {
  public:
   using Hooks = StageHooks<T, G, D>;
-  using Run = FlatParameters<T, G, D>;
 
-  Stages stages{};
+  std::vector<std::unique_ptr<Stage<T, G, D>>> stages{};  ///< in the order of the forward
   ResidualStream<T, D> stream{};
-  /// The flat parameters of the stages in their order.
-  std::vector<const Run*> order{};
   /// Flat parameters that all stages read, those of adapters; null: none.
   const ModelRun<T, G, D>* adapters = nullptr;
   /// A loss that stages add; see ExpertLoss.
@@ -62,39 +60,37 @@ class StageDriver {
   /// Marks the cast weights of all stages as stale: the next forward casts each stage's weights
   /// just before it multiplies with them.
   void invalidate_copies() {
-    stages.for_each({}, [](auto& stage, std::size_t) { stage.copies_are_stale = true; });
+    for (const auto& stage : stages) stage->copies_are_stale = true;
   }
 
   /// Casts the weights of all stages.
-  template <class M>
-  void cast(Hooks& hooks, const Context<D>& context) {
-    stages.for_each({}, [&](auto& stage, std::size_t number) {
-      if (!stage.quantises) return;
+  void cast(ForwardFor purpose, Hooks& hooks, const Context<D>& context) {
+    for (std::size_t number = 0; number < stages.size(); ++number) {
+      Stage<T, G, D>& stage = *stages[number];
+      if (!stage.quantises) continue;
       hooks.before_quantize(stage.cast_run(), context);
       announce(number + 1, hooks, context);
-      stage.template cast<M>(context);
+      stage.cast(purpose, context);
       hooks.weights_read(stage.cast_run(), context);
-    });
+    }
   }
 
   /// Runs the forward of stages. In training, `backward` runs the forward of a fused stage. The
   /// forward of the first stage begins a micro-batch.
-  template <class M>
-  void forward(const MicroBatch<D>& batch, StageRange range, Hooks& hooks,
+  void forward(ForwardFor purpose, const MicroBatch<D>& batch, StageRange range, Hooks& hooks,
                const Context<D>& context) {
-    if constexpr (M::records) {
-      if (range.begin == 0) expert_loss.begin_forward(batch.rows, batch.padding, context);
-    }
+    const bool trains = purpose == ForwardFor::training;
+    const Index rows = batch.rows.rows();
+    if (trains && range.begin == 0) expert_loss.begin_forward(batch.rows, batch.padding, context);
     if (adapters != nullptr) hooks.before_forward(*adapters->run, context);
-    stages.for_each(range, [&](auto& stage, std::size_t number) {
-      if constexpr (!M::saves || !std::remove_reference_t<decltype(stage)>::is_fused) {
-        const Index rows = batch.rows.rows();
-        read<M>(stage, number, hooks, context, [&] {
-          stage.template forward<M>(batch, stream.before(number, rows), stream.after(number, rows),
-                                    context);
-        });
-      }
-    });
+    for (std::size_t number = range.begin; number < end_of(range); ++number) {
+      Stage<T, G, D>& stage = *stages[number];
+      if (trains && stage.is_fused) continue;
+      begin_reading(purpose, number, hooks, context);
+      stage.forward(purpose, batch, stream.before(number, rows), stream.after(number, rows),
+                    context);
+      end_reading(number, hooks, context);
+    }
     if (adapters != nullptr) hooks.weights_read(*adapters->run, context);
   }
 
@@ -110,65 +106,66 @@ class StageDriver {
       hooks.before_backward(*adapters->run, context);
       clear_gradients(*adapters, accumulation.first && begins, context);
     }
-    stages.for_each_reversed(range, [&](auto& stage, std::size_t number) {
-      using StageType = std::remove_reference_t<decltype(stage)>;
-      if constexpr (StageType::has_backward) {
-        if constexpr (StageType::is_fused)
-          before_forward<Mode::train>(stage, number, hooks, context);
-        hooks.before_backward(*stage.parameters->run, context);
-        if (stage.table != nullptr) hooks.before_backward(*stage.table->run, context);
-        announce(number - 1, hooks, context);
-        clear_gradients(*stage.parameters, accumulation.first, context);
-        const Index rows = batch.rows.rows();
-        stage.backward(batch, stream.before(number, rows), stream.gradient(rows), context);
-        weights_read(stage, hooks, context);
-        end_backward(*stage.parameters, accumulation.last, hooks, context);
-      }
-    });
+    const Index rows = batch.rows.rows();
+    for (std::size_t number = end_of(range); number-- > range.begin;) {
+      Stage<T, G, D>& stage = *stages[number];
+      if (!stage.has_backward) continue;
+      if (stage.is_fused) before_forward(ForwardFor::training, number, hooks, context);
+      hooks.before_backward(stage.run(), context);
+      if (stage.table != nullptr) hooks.before_backward(*stage.table->run, context);
+      announce(number - 1, hooks, context);
+      clear_gradients(*stage.parameters, accumulation.first, context);
+      stage.backward(batch, stream.before(number, rows), stream.gradient(rows), context);
+      end_reading(number, hooks, context);
+      end_backward(*stage.parameters, accumulation.last, hooks, context);
+    }
     if (adapters == nullptr) return;
     hooks.weights_read(*adapters->run, context);
     end_backward(*adapters, accumulation.last && ends, hooks, context);
   }
 
-  /// Calls `body()`, which reads a stage's weights in a forward, between the hooks. Casts the
-  /// weights first if their copies are stale.
-  template <class M, class StageType, class Body>
-  void read(StageType& stage, std::size_t number, Hooks& hooks, const Context<D>& context,
-            const Body& body) {
-    before_forward<M>(stage, number, hooks, context);
+  /// Calls the hooks before a forward of a stage reads its weights. Casts the weights first if
+  /// their copies are stale.
+  void begin_reading(ForwardFor purpose, std::size_t number, Hooks& hooks,
+                     const Context<D>& context) {
+    before_forward(purpose, number, hooks, context);
     announce(number + 1, hooks, context);
-    body();
-    weights_read(stage, hooks, context);
+  }
+  /// Calls the hooks after a stage has read its weights.
+  void end_reading(std::size_t number, Hooks& hooks, const Context<D>& context) {
+    const Stage<T, G, D>& stage = *stages[number];
+    if (stage.table != nullptr) hooks.weights_read(*stage.table->run, context);
+    hooks.weights_read(stage.run(), context);
   }
 
  private:
-  template <class M, class StageType>
-  void before_forward(StageType& stage, std::size_t number, Hooks& hooks,
+  [[nodiscard]] std::size_t end_of(StageRange range) const {
+    return std::min(range.end, stages.size());
+  }
+
+  void before_forward(ForwardFor purpose, std::size_t number, Hooks& hooks,
                       const Context<D>& context) {
-    cast_if_due<M>(stage, number, hooks, context);
+    const Stage<T, G, D>& stage = *stages[number];
+    cast_if_due(purpose, number, hooks, context);
     if (stage.table != nullptr) hooks.before_forward(*stage.table->run, context);
     hooks.before_forward(stage.run(), context);
   }
 
   /// If copies are not kept, only notifies the layers.
-  template <class M, class StageType>
-  void cast_if_due(StageType& stage, std::size_t number, Hooks& hooks, const Context<D>& context) {
+  void cast_if_due(ForwardFor purpose, std::size_t number, Hooks& hooks,
+                   const Context<D>& context) {
+    Stage<T, G, D>& stage = *stages[number];
     if (!std::exchange(stage.copies_are_stale, false)) return;
     const bool reads = stage.quantises && keeps_copies;
     if (reads) hooks.before_quantize(stage.cast_run(), context);
     if (reads) announce(number + 1, hooks, context);
-    stage.template cast<M>(context);
+    stage.cast(purpose, context);
     if (reads) hooks.weights_read(stage.cast_run(), context);
   }
 
   /// Announces the stage with this number, if it exists.
   void announce(std::size_t number, Hooks& hooks, const Context<D>& context) const {
-    if (number < order.size()) hooks.announce(*order[number], context);
-  }
-
-  static void weights_read(const Stage<T, G, D>& stage, Hooks& hooks, const Context<D>& context) {
-    if (stage.table != nullptr) hooks.weights_read(*stage.table->run, context);
-    hooks.weights_read(stage.run(), context);
+    if (number < stages.size()) hooks.announce(stages[number]->run(), context);
   }
 
   /// @param clears  whether gradients are cleared, unless the parameters are frozen
