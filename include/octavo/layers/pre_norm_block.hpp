@@ -13,13 +13,22 @@
 
 namespace octavo OCTAVO_ABI {
 
+template <class Numbers, class T, int Hidden, class G, Device D, class... Branches>
+class PreNormBranches;
+
 /// Runs branches in sequence: x₁ = branch₀(x₀), x₂ = branch₁(x₁), …, each x + part(norm(x)). A
 /// Llama's are attention and MLP.
 /// @tparam T         format of weights and activations
 /// @tparam G         format of the weights' gradients
 /// @tparam Branches  `ResidualBranch<…>`, or types with the same members
 template <class T, int Hidden, class G, Device D, class... Branches>
-class PreNormBlock {
+using PreNormBlock =
+    PreNormBranches<std::index_sequence_for<Branches...>, T, Hidden, G, D, Branches...>;
+
+/// See PreNormBlock.
+/// @tparam I  the numbers of the branches, for expressions over all of them
+template <std::size_t... I, class T, int Hidden, class G, Device D, class... Branches>
+class PreNormBranches<std::index_sequence<I...>, T, Hidden, G, D, Branches...> {
   static constexpr std::size_t count = sizeof...(Branches);
   /// Number of ranks that share the residual stream's rows.
   static constexpr Index degree = std::max({tensor_degree<Branches>...});
@@ -54,12 +63,11 @@ class PreNormBlock {
             BlockInitial initial, Recompute recompute,
             const FlatParameters<T, G, D>* lender = nullptr) {
     recompute_ = recompute;
-    for_each_place([&](auto i) {
-      const Recomputation of_branch{recompute, i == count - 1};
-      std::get<i>(branches_).declare(name, registry, initial, of_branch);
-    });
+    (std::get<I>(branches_).declare(name, registry, initial,
+                                    Recomputation{recompute, I == count - 1}),
+     ...);
     run_.take_weights(arena, each_parameter(), registry.layout, lender);
-    for_each_branch([&](auto& branch) { branch.take_weight_copies(arena); });
+    (std::get<I>(branches_).take_weight_copies(arena), ...);
   }
 
   /// Allocates the gradients.
@@ -108,7 +116,7 @@ class PreNormBlock {
   /// @param longest  maximum length of the text in tokens
   void take_cache(Arena<D>& arena, const Shared& shared, Index longest) {
     saved_ = shared.saved;
-    for_each_branch([&](auto& branch) { branch.take_cache(arena, longest); });
+    (std::get<I>(branches_).take_cache(arena, longest), ...);
   }
 
   /// Allocates the memory that this block keeps for the backward.
@@ -129,7 +137,7 @@ class PreNormBlock {
 
   template <class M>
   void quantize_weights(const Context<D>& context) {
-    for_each_branch([&](auto& branch) { branch.template quantize_weights<M>(context); });
+    (std::get<I>(branches_).template quantize_weights<M>(context), ...);
   }
 
   /// Runs the forward.
@@ -138,10 +146,9 @@ class PreNormBlock {
   template <class M, class Positions>
   void forward(TensorView<const T, 2, D> x, TensorView<T, 2, D> y, const BatchView<D>& batch,
                const Positions& positions, const Context<D>& context) {
-    for_each_place([&](auto i) {
-      std::get<i>(branches_).template forward<M>(input_of(i, x), output_of(i, y), batch, positions,
-                                                 std::get<i>(saved_.branches), context);
-    });
+    (std::get<I>(branches_).template forward<M>(input_of(I, x), output_of(I, y), batch, positions,
+                                                std::get<I>(saved_.branches), context),
+     ...);
   }
 
   /// Replaces the gradient of y with that of x, in place, and computes the parameters' gradients.
@@ -153,18 +160,14 @@ class PreNormBlock {
   void backward(TensorView<const T, 2, D> x, TensorView<T, 2, D> gradient,
                 const BatchView<D>& batch, const Positions& positions, const Shared& shared,
                 bool accumulate, const Context<D>& context) {
-    for_each_place([&](auto i) {
-      if (recompute_ != Recompute::block || i == count - 1) return;
-      std::get<i>(branches_).template forward<Mode::recompute>(
-          input_of(i, x), output_of(i, gradient), batch, positions, std::get<i>(saved_.branches),
-          context);
-    });
-    for_each_place([&](auto from_the_end) {
-      constexpr std::size_t i = count - 1 - from_the_end;
-      std::get<i>(branches_).backward(input_of(i, x), gradient, batch, positions,
-                                      std::get<i>(saved_.branches), std::get<i>(shared.scratch),
-                                      accumulate, context);
-    });
+    if (recompute_ == Recompute::block) {
+      (forward_again<I>(x, batch, positions, context), ...);
+    }
+    (std::get<count - 1 - I>(branches_).backward(
+         input_of(count - 1 - I, x), gradient, batch, positions,
+         std::get<count - 1 - I>(saved_.branches), std::get<count - 1 - I>(shared.scratch),
+         accumulate, context),
+     ...);
   }
 
   /// Returns the block's flat parameters.
@@ -172,13 +175,13 @@ class PreNormBlock {
 
   template <class Visitor>
   void visit(Visitor&& visitor) {
-    for_each_branch([&](auto& branch) { branch.visit(visitor); });
+    (std::get<I>(branches_).visit(visitor), ...);
   }
   /// Calls `visitor(parameter)` for the adapters' parameters, which are not in the block's flat
   /// parameters.
   template <class Visitor>
   void visit_adapters(Visitor&& visitor) {
-    for_each_branch([&](auto& branch) { branch.visit_adapters(visitor); });
+    (std::get<I>(branches_).visit_adapters(visitor), ...);
   }
 
  private:
@@ -194,16 +197,15 @@ class PreNormBlock {
     }
   }
 
-  template <class Body>
-  void for_each_branch(const Body& body) {
-    std::apply([&](auto&... branch) { (body(branch), ...); }, branches_);
-  }
-  /// Calls `body(i)` with the number of every branch as a constant.
-  template <class Body>
-  static void for_each_place(const Body& body) {
-    [&]<std::size_t... I>(std::index_sequence<I...>) {
-      (body(std::integral_constant<std::size_t, I>{}), ...);
-    }(std::index_sequence_for<Branches...>{});
+  /// Runs the forward of branch `i` again, unless it is the last.
+  template <std::size_t i, class Positions>
+  void forward_again(TensorView<const T, 2, D> x, const BatchView<D>& batch,
+                     const Positions& positions, const Context<D>& context) {
+    if constexpr (i != count - 1) {
+      std::get<i>(branches_).template forward<Mode::recompute>(
+          input_of(i, x), TensorView<T, 2, D>{saved_.between[i], x.shape()}, batch, positions,
+          std::get<i>(saved_.branches), context);
+    }
   }
   [[nodiscard]] TensorView<const T, 2, D> input_of(std::size_t i,
                                                    TensorView<const T, 2, D> x) const {
