@@ -36,7 +36,7 @@ struct StageRange {
   }
 };
 
-/// What a forward is for: `Mode::train` or `Mode::evaluate` as a value.
+/// The purpose of a forward: `Mode::train` or `Mode::evaluate` as a value.
 enum class ForwardFor { training, evaluation };
 
 /// A stage of a model. Its virtual members enqueue and do not synchronise.
