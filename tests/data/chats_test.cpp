@@ -283,7 +283,7 @@ TEST_F(ChatFiles, WithOtherKeysThatChangeWhatIsLearntAreRefused) {
   };
   EXPECT_TRUE(has(refused("\"weight\": 0.5"), "weight must be 0 or 1, but is 0.5"));
   EXPECT_TRUE(has(refused("\"weight\": 0, \"train\": true"), "weight and train disagree"));
-  EXPECT_TRUE(has(refused("\"weight\": 1", "user"), "of the role 'user' cannot be learnt"));
+  EXPECT_TRUE(has(refused("\"weight\": 1", "user"), "of the role 'user' cannot be trained on"));
   for (const std::string key : {"loss", "mask", "train_on_turn", "train_detail", "tool_calls"}) {
     const std::string error = refused('"' + key + "\": [1]");
     EXPECT_TRUE(has(error, "bad.jsonl: line 1: ") && has(error, '\'' + key + "' may change"))
@@ -292,7 +292,7 @@ TEST_F(ChatFiles, WithOtherKeysThatChangeWhatIsLearntAreRefused) {
   EXPECT_TRUE(has(refused("\"id\": 0", "assistant", "\"weight\": 0.5, "), "'weight' may change"));
   EXPECT_TRUE(has(refusal<ConfigError>(R"({"messages": [{"role": "assistant", "content": "b", )"
                                        R"("weight": 0}]})"),
-                  "no message of the assistant is learnt in this chat"));
+                  "no message of the assistant is trained on in this chat"));
 }
 
 TEST_F(ChatFiles, ThatAreNoneNameTheirLine) {

@@ -116,7 +116,7 @@ class ChatRecordReader {
 
   [[noreturn]] void refuse(const std::string& key) {
     json_.fail("'" + key +
-               "' may change the text or which tokens are learnt, but only \"weight\" (0 or 1) and "
+               "' may change the text or the targets, but only \"weight\" (0 or 1) and "
                "\"train\" (true or false) of a message are supported");
   }
 
@@ -161,9 +161,10 @@ class ChatRecordReader {
     message.role = *role == "human" ? "user" : *role == "gpt" ? "assistant" : std::move(*role);
     message.content = std::move(*content);
     if (is_learnt.value_or(false) && message.role != "assistant") {
-      json_.fail(octavo::message("a message of the role '", message.role,
-                                 "' cannot be learnt: only the assistant's messages can; set its "
-                                 "weight to 0"));
+      json_.fail(
+          octavo::message("a message of the role '", message.role,
+                          "' cannot be trained on, only the assistant's messages can; set its "
+                          "weight to 0"));
     }
     return message;
   }

@@ -249,7 +249,7 @@ class ChatLoader {
                          [](std::int32_t target) { return target >= 0; });
     };
     require<ConfigError>(has_target(), place,
-                         ": no message of the assistant is learnt in this chat; remove the "
+                         ": no message of the assistant is trained on in this chat; remove the "
                          "chat");
     for (const std::int32_t token : chat.tokens) {
       require<ConfigError>(token < request_.vocabulary, place, ": token ", token,

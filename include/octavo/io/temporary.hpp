@@ -40,7 +40,7 @@ class Temporary {
     if (descriptor_ >= 0) ::close(descriptor_);
   }
 
-  /// Whether it was created; if not, errno says why.
+  /// Whether it was created; if not, errno contains the reason.
   explicit operator bool() const { return descriptor_ >= 0; }
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
   /// Of the file, open for writing; of the folder, open for reading.

@@ -299,8 +299,8 @@ class SessionCore : public TrainingSession {
   /// Fills the histories of delayed scales before the first step, which would otherwise cast with
   /// scales of 1; in E5M2 that rounds nearly all of a gradient to zero. The step overwrites
   /// everything else that this writes. An amax is measured correctly only once the casts before it
-  /// have their scales, and a gradient passes two casts in a block: hence two passes. They cover
-  /// all micro-batches of the step, as the step does, so that scales do not depend on how its
+  /// have their scales, and a gradient passes two casts in a block, so two passes are needed. They
+  /// cover all micro-batches of the step, as the step does, so that scales do not depend on how its
   /// tokens are split. Enqueues; does not synchronise.
   void fill_histories(Index micro_batches);
 

@@ -54,7 +54,8 @@ void check(cudaError_t status, const char* call, const Parts&... advice) {
 /// A stream of one GPU, and the workspace of the operations on it. All work launched with one
 /// context runs in launch order. Not copyable, and for one thread at a time: operations that share
 /// a context share its workspace. A thread may alternate between several contexts, of one GPU or of
-/// several: an operation makes its context's GPU the thread's current one, and leaves it current.
+/// several: an operation makes its context's GPU current in the calling thread, and does not
+/// restore the previous one.
 template <>
 class Context<Cuda> : detail::FindsBodies {
  public:
