@@ -351,11 +351,12 @@ TEST_F(Models, UnknownSettingsAreNamed) {
     EXPECT_NE(error.find(said), std::string::npos) << said << ": '" << error << "'";
   };
   ASSERT_EQ(error_of(model(pieces_, bpe_, plain_)), "");
-  refused(model(pieces_, "", plain_), "must be BPE, but is UNIGRAM");
   refused(model(pieces_, number_field(3, 4), plain_), "but is CHAR");
-  refused(model(pieces_, bpe_, ""), "remove_extra_whitespaces");
   refused(model(pieces_, bpe_, plain_ + number_field(5, 0)), "escape_whitespaces");
-  refused(model(pieces_, bpe_, plain_ + bytes_field(2, "x")), "precompiled_charsmap");
+  refused(model(pieces_, bpe_, plain_ + bytes_field(2, "x")), "ends before its size");
+  refused(model(pieces_, bpe_, plain_ + bytes_field(2, "\x04xxxxxxxx")), "has an array of");
+  refused(model(pieces_, bpe_, plain_ + bytes_field(2, std::string("\x04\0\0\0xxxxx", 9))),
+          "ends within a replacement");
   refused(model(pieces_, bpe_, plain_) + bytes_field(5, bytes_field(2, "x")), "denormalizer");
   refused(model(pieces_, bpe_ + number_field(24, 1), plain_), "treat_whitespace_as_suffix");
   const auto with = [&](const Piece& piece) {

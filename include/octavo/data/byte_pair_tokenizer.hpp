@@ -29,7 +29,8 @@ namespace octavo OCTAVO_ABI {
 /// with its characters. It first finds added tokens. It then changes the text between them as the
 /// tokenizer requires, such as to a normal form, splits it into words by the tokenizer's regular
 /// expressions, if any, and merges tokens within each word. Bytes that are not UTF-8 form separate
-/// words. `load_tokenizer` reads one from a file.
+/// words. A tokenizer of the type Unigram finds the most probable tokens of each word instead.
+/// `load_tokenizer` reads one from a file.
 class BytePairTokenizer final : public Tokenizer {
  public:
   explicit BytePairTokenizer(detail::BytePairModel model) : model_(std::move(model)) {

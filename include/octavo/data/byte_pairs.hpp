@@ -6,6 +6,8 @@
 #include <octavo/core/error.hpp>
 #include <octavo/core/utf8.hpp>
 #include <octavo/data/code_point.hpp>
+#include <octavo/data/pair_merges.hpp>
+#include <octavo/data/unigram.hpp>
 
 #include <algorithm>
 #include <array>
@@ -14,6 +16,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -23,60 +26,6 @@
 namespace octavo OCTAVO_ABI {
 
 namespace detail {
-
-/// The token that two adjacent tokens merge to, and its rank: lower ranks merge first.
-struct PairMerge {
-  std::int32_t rank = std::numeric_limits<std::int32_t>::max();
-  std::int32_t token = -1;
-
-  [[nodiscard]] bool exists() const { return token >= 0; }
-};
-
-/// A hash table from pairs of tokens to their merges.
-class PairMerges {
- public:
-  /// @param count  maximum number of pairs
-  explicit PairMerges(std::size_t count = 0)
-      : slots_(std::bit_ceil(2 * count + 2)), mask_(slots_.size() - 1) {}
-
-  /// Adds a pair.
-  /// @return false, without a change, if the table has the pair
-  bool add(std::int32_t left, std::int32_t right, PairMerge merge) {
-    const std::uint64_t key = key_of(left, right);
-    std::size_t at = place_of(key);
-    while (slots_[at].merge.exists()) {
-      if (slots_[at].key == key) return false;
-      at = (at + 1) & mask_;
-    }
-    slots_[at] = {key, merge};
-    return true;
-  }
-
-  [[nodiscard]] PairMerge find(std::int32_t left, std::int32_t right) const {
-    const std::uint64_t key = key_of(left, right);
-    std::size_t at = place_of(key);
-    while (slots_[at].merge.exists() && slots_[at].key != key) at = (at + 1) & mask_;
-    return slots_[at].merge;
-  }
-
- private:
-  struct Slot {
-    std::uint64_t key = 0;
-    PairMerge merge;
-  };
-
-  static std::uint64_t key_of(std::int32_t left, std::int32_t right) {
-    return (std::uint64_t{static_cast<std::uint32_t>(left)} << 32) |
-           static_cast<std::uint32_t>(right);
-  }
-  [[nodiscard]] std::size_t place_of(std::uint64_t key) const {
-    const std::uint64_t mixed = (key ^ (key >> 32)) * 0x9e3779b97f4a7c15u;
-    return static_cast<std::size_t>(mixed >> 32) & mask_;
-  }
-
-  std::vector<Slot> slots_;
-  std::size_t mask_;
-};
 
 /// Allows lookups in a map of strings without constructing a string.
 struct TextHash {
@@ -88,13 +37,15 @@ struct TextHash {
 using TokenMap = std::unordered_map<std::string, std::int32_t, TextHash, std::equal_to<>>;
 
 /// The tokens of a vocabulary and their merges. Words consist of bytes, or of characters if
-/// `characters` is not empty. A character without a token is encoded as its bytes.
+/// `characters` is not empty. A character without a token is encoded as its bytes. The tokens of a
+/// Unigram model have no merges.
 struct BytePairs {
   std::vector<std::string> bytes;               ///< bytes of each token
   std::array<std::int32_t, 256> byte_tokens{};  ///< the token of each byte, or −1
   std::vector<std::int32_t> characters;         ///< the token of each code point, or −1
   PairMerges merges;
-  PairMerges adjacent;   ///< pairs of code points between which some merge joins tokens
+  PairMerges adjacent;  ///< pairs of code points between which some merge joins tokens
+  std::optional<Unigram> unigram{};
   TokenMap whole_words;  ///< words that are encoded as a single token regardless of merges
 
   [[nodiscard]] bool has_characters() const { return !characters.empty(); }
@@ -124,9 +75,10 @@ struct BytePairs {
   return at;
 }
 
-/// Encodes words by merging adjacent tokens until no pair merges. Each step merges the pair with
-/// the lowest rank, and the leftmost of equal pairs. Caches the tokens of short words. Source:
-/// Sennrich, Haddow, Birch: Neural Machine Translation of Rare Words with Subword Units.
+/// Encodes words, except those of Unigram models, by merging adjacent tokens until no pair merges.
+/// Each step merges the pair with the lowest rank, and the leftmost of equal pairs. Caches the
+/// tokens of short words. Source: Sennrich, Haddow, Birch: Neural Machine Translation of Rare Words
+/// with Subword Units.
 class WordEncoder {
  public:
   /// @param pairs  outlives the encoder
@@ -196,6 +148,8 @@ class WordEncoder {
                          "a word must have at most "
                          "2^31 - 1 bytes, but has ",
                          word.size(), "; split the text");
+    if (pairs_.unigram.has_value())
+      return unigram_.encode(*pairs_.unigram, pairs_.byte_tokens, word, tokens);
     divide(word);
     if (parts_.size() <= short_word) {
       merge_short();
@@ -294,6 +248,7 @@ class WordEncoder {
 
   const BytePairs& pairs_;
   std::vector<SeenWord> seen_;
+  UnigramEncoder unigram_;
   std::vector<Part> parts_;
   std::vector<std::pair<std::int32_t, std::int32_t>> heap_;  ///< rank and place, lowest first
 };

@@ -4,8 +4,10 @@
 #pragma once
 
 #include <octavo/data/byte_pair_tokenizer.hpp>
+#include <octavo/data/character_map.hpp>
 #include <octavo/data/open_file.hpp>
 #include <octavo/data/protobuf_reader.hpp>
+#include <octavo/data/text_changes.hpp>
 #include <octavo/data/tiktoken_file.hpp>
 #include <octavo/data/token_decoder.hpp>
 #include <octavo/data/token_table.hpp>
@@ -15,6 +17,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <limits>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -26,8 +30,8 @@ namespace octavo OCTAVO_ABI {
 
 namespace detail {
 
-/// Reads a SentencePiece model of the type BPE. Unknown settings that change tokens are errors.
-/// Source: sentencepiece_model.proto of sentencepiece 0.2.
+/// Reads a SentencePiece model of the type BPE or Unigram. Unknown settings that change tokens are
+/// errors. Source: sentencepiece_model.proto of sentencepiece 0.2.
 class SentencePieceReader {
  public:
   SentencePieceReader(const std::filesystem::path& path, std::string_view bytes)
@@ -38,27 +42,32 @@ class SentencePieceReader {
       if (field.number == 1) piece(field.fields());
       if (field.number == 2) trainer(field.fields());
       if (field.number == 3) normalizer(field.fields(), "normalizer");
+      has_trainer_ = has_trainer_ || field.number == 2;
+      has_normalizer_ = has_normalizer_ || field.number == 3;
       if (field.number == 5) normalizer(field.fields(), "denormalizer");
     });
+    if (!has_trainer_ || !has_normalizer_)
+      refuse("the settings (trainer_spec and normalizer_spec) are missing from the file");
     if (is_suffix_ && escapes_) refuse("treat_whitespace_as_suffix is not supported");
-    if (type_ != bpe)
-      refuse(message("the type of a SentencePiece model must be BPE, but is ", name_of_type()));
-    if (removes_spaces_) refuse("remove_extra_whitespaces is not supported");
+    if (type_ != bpe && type_ != unigram)
+      refuse(message("the type of a SentencePiece model must be BPE or UNIGRAM, but is ",
+                     name_of_type()));
     if (!escapes_) refuse("a model without escape_whitespaces is not supported");
     add_pieces();
-    find_merges();
-    const auto decoder = TokenDecoder::of_sentencepiece(has_byte_fallback_, has_prefix_);
-    const std::string mark(space_mark);
-    if (has_prefix_) model_.changes.push_back({.kind = TextChange::Kind::prepend, .text = mark});
-    model_.changes.push_back({.kind = TextChange::Kind::replace, .from = " ", .text = mark});
+    if (type_ == bpe) find_merges();
+    add_changes();
+    const auto decoder = TokenDecoder::of_sentencepiece(has_byte_fallback_, leading_spaces());
     model_.leading_spaces = decoder.leading_spaces();
-    model_.pairs = table_.characters(model_.added, decoder, has_byte_fallback_);
+    model_.pairs = type_ == bpe
+                       ? table_.characters(model_.added, decoder, has_byte_fallback_)
+                       : table_.unigram(model_.added, decoder, has_byte_fallback_, -1, scores());
     return std::move(model_);
   }
 
  private:
   using Field = ProtobufReader::Field;
 
+  static constexpr std::uint64_t unigram = 1;
   static constexpr std::uint64_t bpe = 2;
   /// Limits the time of trying all splits of a piece, which is quadratic in its length.
   static constexpr std::size_t longest_piece = 1024;
@@ -75,7 +84,7 @@ class SentencePieceReader {
   }
 
   [[nodiscard]] std::string name_of_type() const {
-    return type_ == 1 ? "UNIGRAM" : type_ == 3 ? "WORD" : type_ == 4 ? "CHAR" : message(type_);
+    return type_ == 3 ? "WORD" : type_ == 4 ? "CHAR" : message(type_);
   }
 
   void piece(ProtobufReader fields) {
@@ -113,10 +122,7 @@ class SentencePieceReader {
 
   void normalizer(ProtobufReader fields, std::string_view name) {
     fields.each([&](const Field& field) {
-      if (field.number == 2 && !field.text().empty())
-        fields.fail(
-            message("the ", name,
-                    " has a map of characters (precompiled_charsmap), which is not supported"));
+      if (field.number == 2 && !field.text().empty()) map_characters(fields, name, field.text());
       if (name != "normalizer") return;
       if (field.number == 3) has_prefix_ = field.natural() != 0;
       if (field.number == 4) removes_spaces_ = field.natural() != 0;
@@ -124,11 +130,65 @@ class SentencePieceReader {
     });
   }
 
+  void map_characters(const ProtobufReader& fields, std::string_view name, std::string_view bytes) {
+    if (name != "normalizer")
+      fields.fail(message(
+          "the ", name, " has a map of characters (precompiled_charsmap), which is not supported"));
+    try {
+      map_ = CharacterMap(bytes);
+    } catch (const ConfigError& error) {
+      fields.fail(error.what());
+    }
+  }
+
+  /// Adds the changes that precede the search for user-defined pieces.
+  void add_changes() {
+    using Change = TextChange::Kind;
+    const std::string mark(space_mark);
+    if (removes_spaces_ || !map_.empty())
+      model_.changes.push_back(
+          {.kind = removes_spaces_ ? Change::map_and_join_spaces : Change::map_characters,
+           .map = std::make_shared<const CharacterMap>(map_)});
+    if (has_prefix_) model_.changes.push_back({.kind = Change::prepend, .text = mark});
+    model_.changes.push_back({.kind = Change::replace, .from = " ", .text = mark});
+    if (removes_spaces_) model_.changes.push_back({.kind = Change::remove_at_end, .text = mark});
+    for (const Piece& one : pieces_) {
+      if (one.kind == Kind::user_defined && map_.changed(one.text) != one.text)
+        refuse(message("the map of characters changes the user-defined piece '", one.text,
+                       "', which is not supported"));
+    }
+  }
+
+  /// Returns the number of spaces that decoding removes from the start of a text.
+  [[nodiscard]] std::size_t leading_spaces() const {
+    return removes_spaces_ ? longest_piece : has_prefix_ ? 1 : 0;
+  }
+
+  /// Returns the scores of a Unigram model, in which user-defined pieces are the most probable.
+  [[nodiscard]] Unigram scores() const {
+    constexpr float unknown_penalty = 10;
+    Unigram model{.is_single = true};
+    float least = std::numeric_limits<float>::max();
+    float most = std::numeric_limits<float>::min();
+    for (const Piece& one : pieces_) {
+      if (one.kind != Kind::normal) continue;
+      least = std::min(least, one.score);
+      most = std::max(most, one.score);
+    }
+    for (const Piece& one : pieces_) {
+      const float as_best = static_cast<float>(one.text.size()) * most;
+      model.scores.push_back(one.kind == Kind::user_defined ? as_best - 0.1 : one.score);
+    }
+    model.unknown_score = least - unknown_penalty;
+    return model;
+  }
+
   void add_pieces() {
     for (std::size_t i = 0; i < pieces_.size(); ++i) {
       const Piece& one = pieces_[i];
       const auto token = static_cast<std::int32_t>(i);
-      if (one.kind == Kind::normal || one.kind == Kind::byte) {
+      const bool is_scored = type_ == unigram && one.kind == Kind::user_defined;
+      if (one.kind == Kind::normal || one.kind == Kind::byte || is_scored) {
         table_.add(one.text, token);
       } else {
         const bool is_user_defined = one.kind == Kind::user_defined;
@@ -176,12 +236,15 @@ class SentencePieceReader {
   BytePairModel model_;
   std::vector<Piece> pieces_;
   std::unordered_set<std::string> normal_;  ///< texts of normal pieces
-  std::uint64_t type_ = 1;
+  CharacterMap map_;
+  std::uint64_t type_ = unigram;
   bool has_byte_fallback_ = false;
   bool has_prefix_ = true;
   bool removes_spaces_ = true;
   bool escapes_ = true;
   bool is_suffix_ = false;
+  bool has_trainer_ = false;
+  bool has_normalizer_ = false;
 };
 
 }  // namespace detail
@@ -196,7 +259,8 @@ class SentencePieceReader {
 }
 
 /// Reads a tokenizer from a SentencePiece model of the type BPE, such as the tokenizer.model of
-/// Llama 2, Mistral and Gemma. Control pieces are its special tokens.
+/// Llama 2, Mistral and Gemma, or Unigram, which sentencepiece trains by default. Control pieces
+/// are its special tokens.
 /// @throws IoError  naming the file and, if possible, the byte, if the file cannot be read, is not
 /// a
 ///                  valid model, is of another type, or has settings that are not supported

@@ -4,6 +4,7 @@
 
 #include <octavo/core/error.hpp>
 #include <octavo/core/utf8.hpp>
+#include <octavo/data/character_map.hpp>
 #include <octavo/data/normal_form.hpp>
 #include <octavo/data/tokenizer.hpp>
 
@@ -12,6 +13,7 @@
 #include <cstdint>
 #include <cstring>
 #include <deque>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -23,7 +25,14 @@ namespace detail {
 
 /// A change of a text.
 struct TextChange {
-  enum class Kind { normalize, replace, prepend };
+  enum class Kind {
+    normalize,
+    replace,
+    prepend,
+    map_characters,
+    map_and_join_spaces,  ///< the same, then keeps one of adjacent spaces, and none at the start
+    remove_at_end,        ///< removes `text` from the end as often as it is there
+  };
 
   Kind kind = Kind::normalize;
   NormalForm form = NormalForm::nfc;
@@ -31,6 +40,7 @@ struct TextChange {
   std::string text{};            ///< replaces `from`, or is prepended to a text that is not empty
   bool only_if_missing = false;  ///< does not prepend to a text that begins with `text`
   bool only_at_start = false;    ///< does not prepend after a special token
+  std::shared_ptr<const CharacterMap> map{};  ///< of the kinds that map characters
 };
 
 /// Returns the first byte in [from, until) that begins no UTF-8 character. If none exists, returns
@@ -117,6 +127,13 @@ using ChangedTexts = std::deque<std::string>;
       text = normal_form(text, change.form, normalize, texts);
     } else if (change.kind == TextChange::Kind::replace) {
       text = replaced(text, change.from, change.text, texts);
+    } else if (change.kind == TextChange::Kind::map_characters) {
+      text = texts.emplace_back(change.map->changed(text));
+    } else if (change.kind == TextChange::Kind::map_and_join_spaces) {
+      const bool is_start = position != TextPosition::after_text;
+      text = texts.emplace_back(change.map->changed_with_joined_spaces(text, is_start));
+    } else if (change.kind == TextChange::Kind::remove_at_end) {
+      while (text.ends_with(change.text)) text.remove_suffix(change.text.size());
     } else {
       const bool is_apart =
           position == TextPosition::start ||

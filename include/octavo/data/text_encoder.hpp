@@ -22,7 +22,7 @@ namespace octavo OCTAVO_ABI {
 
 namespace detail {
 
-/// The content of a BPE tokenizer's file.
+/// The content of a tokenizer's file.
 struct BytePairModel {
   BytePairs pairs;
   std::vector<SplitPattern> patterns;  ///< each pattern splits the pieces of the previous one
@@ -73,7 +73,7 @@ class TextEncoder {
                      std::vector<WordBegin>* begins = nullptr) {
     const auto [text, start, until, utf8_end] = part;
     std::size_t from = start;
-    if (!has_all_bytes_) require_tokens(text, from, until);
+    if (!has_all_bytes_ && !pairs_.unigram.has_value()) require_tokens(text, from, until);
     while (from < until) {
       std::size_t end = utf8_until(text, from, until);
       if (end > from) {

@@ -59,13 +59,13 @@ class TokenDecoder {
  public:
   TokenDecoder() = default;
   /// Returns the decoder of a SentencePiece model, which converts marks to spaces.
-  /// @param has_prefix  removes a space from the start of a text
-  [[nodiscard]] static TokenDecoder of_sentencepiece(bool has_byte_fallback, bool has_prefix) {
+  /// @param spaces  maximum number of spaces that are removed from the start of a text
+  [[nodiscard]] static TokenDecoder of_sentencepiece(bool has_byte_fallback, std::size_t spaces) {
     TokenDecoder decoder;
     decoder.steps_.push_back(
         {.type = "Replace", .pattern = std::string(space_mark), .content = " "});
     if (has_byte_fallback) decoder.steps_.push_back({.type = "ByteFallback"});
-    if (has_prefix) decoder.steps_.push_back({.type = "Strip", .content = " ", .start = 1});
+    if (spaces > 0) decoder.steps_.push_back({.type = "Strip", .content = " ", .start = spaces});
     return decoder;
   }
 

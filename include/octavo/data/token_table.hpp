@@ -78,10 +78,7 @@ class TokenTable {
   [[nodiscard]] BytePairs characters(const std::vector<AddedToken>& added,
                                      const TokenDecoder& decoder, bool has_byte_fallback) const {
     TokenMap known;
-    BytePairs pairs = with_texts(added, known);
-    for (const AddedToken& one : added)
-      pairs.bytes[static_cast<std::size_t>(one.token)] = one.searched();
-    for (std::string& text : pairs.bytes) text = decoder.bytes_of(text);
+    BytePairs pairs = with_decoded_texts(added, decoder, has_byte_fallback, known);
     pairs.characters.resize(1);
     pairs.characters[0] = -1;
     for (const auto& [text, token] : vocabulary_) {
@@ -90,12 +87,30 @@ class TokenTable {
         if (first.code >= pairs.characters.size()) pairs.characters.resize(first.code + 1, -1);
         pairs.characters[first.code] = token;
       }
-      const auto byte = byte_of_name(text);
-      if (has_byte_fallback && byte.has_value() && text == name_of_byte(*byte))
-        pairs.byte_tokens[*byte] = token;
     }
     add_merges(pairs, known);
     add_adjacent(pairs, has_byte_fallback);
+    return pairs;
+  }
+
+  /// Returns the tokens of a Unigram model, which texts consist of except added tokens, `unknown`,
+  /// and tokens of bytes.
+  /// @param model    its scores are by token; receives its texts
+  /// @param unknown  or −1
+  /// @throws IoError  if tokens are missing or contradictory
+  [[nodiscard]] BytePairs unigram(const std::vector<AddedToken>& added, const TokenDecoder& decoder,
+                                  bool has_byte_fallback, std::int32_t unknown,
+                                  Unigram model) const {
+    TokenMap known;
+    BytePairs pairs = with_decoded_texts(added, decoder, has_byte_fallback, known);
+    for (const AddedToken& one : added) known.erase(one.text);
+    std::vector<std::pair<std::string_view, std::int32_t>> texts;
+    for (const auto& [text, token] : known) {
+      if (token != unknown && !(has_byte_fallback && is_byte(text)))
+        texts.emplace_back(text, token);
+    }
+    model.texts = TextTrie(std::move(texts));
+    pairs.unigram = std::move(model);
     return pairs;
   }
 
@@ -107,6 +122,27 @@ class TokenTable {
 
   [[noreturn]] void refuse(std::string_view what) const {
     throw IoError(message(place_, ": ", what));
+  }
+
+  static bool is_byte(std::string_view text) {
+    const auto byte = byte_of_name(text);
+    return byte.has_value() && text == name_of_byte(*byte);
+  }
+
+  /// Returns pairs without merges whose bytes are the decoded texts of tokens.
+  /// @param has_byte_fallback  tokens such as <0x0A> stand for bytes
+  /// @param known              receives the token of each text
+  [[nodiscard]] BytePairs with_decoded_texts(const std::vector<AddedToken>& added,
+                                             const TokenDecoder& decoder, bool has_byte_fallback,
+                                             TokenMap& known) const {
+    BytePairs pairs = with_texts(added, known);
+    for (const AddedToken& one : added)
+      pairs.bytes[static_cast<std::size_t>(one.token)] = one.searched();
+    for (std::string& text : pairs.bytes) text = decoder.bytes_of(text);
+    for (const auto& [text, token] : vocabulary_) {
+      if (has_byte_fallback && is_byte(text)) pairs.byte_tokens[*byte_of_name(text)] = token;
+    }
+    return pairs;
   }
 
   /// Returns pairs whose bytes are the texts of tokens, without tokens of bytes.

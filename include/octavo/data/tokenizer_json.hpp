@@ -10,6 +10,7 @@
 #include <octavo/data/token_decoder.hpp>
 #include <octavo/data/token_table.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -68,9 +69,7 @@ class TokenizerJsonReader {
     if (!has_model) refuse("it has no member 'model'");
     require_consistent();
     normalize_added_tokens();
-    model_.pairs = has_byte_level_ ? table_.byte_level(model_.added, decoder_, has_byte_fallback_,
-                                                       ignores_merges_)
-                                   : table_.characters(model_.added, decoder_, has_byte_fallback_);
+    model_.pairs = pairs();
     if (!has_byte_level_) model_.leading_spaces = decoder_.leading_spaces();
     return std::move(model_);
   }
@@ -100,6 +99,16 @@ class TokenizerJsonReader {
   }
   std::int32_t token() {
     return static_cast<std::int32_t>(json_.natural(std::numeric_limits<std::int32_t>::max() / 2));
+  }
+
+  [[nodiscard]] BytePairs pairs() {
+    if (has_byte_level_)
+      return table_.byte_level(model_.added, decoder_, has_byte_fallback_, ignores_merges_);
+    if (type_ == "BPE") return table_.characters(model_.added, decoder_, has_byte_fallback_);
+    constexpr double unknown_penalty = 10;
+    scores_.unknown_score =
+        *std::min_element(scores_.scores.begin(), scores_.scores.end()) - unknown_penalty;
+    return table_.unigram(model_.added, decoder_, has_byte_fallback_, unknown_, std::move(scores_));
   }
 
   void added_token() {
@@ -301,7 +310,13 @@ class TokenizerJsonReader {
   void model() {
     json_.object([this](const std::string& key) {
       if (key == "type") {
-        require_text("the type of the model", "BPE");
+        type_ = json_.string();
+        if (type_ != "BPE" && type_ != "Unigram")
+          json_.fail("only BPE and Unigram are supported for the type of the model");
+      } else if (key == "vocab" && json_.peek() == JsonReader::Kind::array) {
+        json_.array([this] { scored_token(); });
+      } else if (key == "unk_id" && !json_.null()) {
+        unknown_ = token();
       } else if (key == "vocab") {
         json_.object([this](const std::string& text) { table_.add(text, token()); });
       } else if (key == "merges") {
@@ -322,6 +337,21 @@ class TokenizerJsonReader {
     });
   }
 
+  /// Reads a token of a Unigram model: ["a", -1.5].
+  void scored_token() {
+    std::size_t count = 0;
+    json_.array([&] {
+      if (count == 0)
+        table_.add(json_.string(), static_cast<std::int32_t>(scores_.scores.size()));
+      else if (count == 1)
+        scores_.scores.push_back(json_.number());
+      else
+        json_.fail("a token of a Unigram model has more than a text and a score");
+      ++count;
+    });
+    if (count < 2) json_.fail("a token of a Unigram model needs a text and a score");
+  }
+
   /// Reads a merge: "a b" or ["a", "b"].
   void merge() {
     std::array<std::string, 2> pair;
@@ -338,6 +368,7 @@ class TokenizerJsonReader {
         json_.fail(message("the merge '", text, "' must be two tokens separated by a space"));
       pair = {text.substr(0, space), text.substr(space + 1)};
     }
+    has_merges_ = true;
     if (pair[0].empty() || pair[1].empty()) json_.fail("a merge has fewer than two tokens");
     table_.add_merge(std::move(pair));
   }
@@ -346,6 +377,12 @@ class TokenizerJsonReader {
     const std::string reason = has_byte_level_ ? decoder_.reason_against_byte_level()
                                                : decoder_.reason_against_characters();
     if (!reason.empty()) refuse(reason);
+    if ((type_ == "Unigram") == scores_.scores.empty() || (type_ == "Unigram" && has_merges_))
+      refuse(
+          "a model of the type BPE needs a vocab with numbers, and one of the type Unigram a vocab "
+          "with scores and no merges");
+    if (type_ == "Unigram" && has_byte_level_)
+      refuse("Unigram is not supported with the pre_tokenizer ByteLevel");
     if (ignores_merges_ && !has_byte_level_)
       refuse("ignore_merges is supported only with the pre_tokenizer ByteLevel");
     if (!split_text_.empty() && (has_byte_level_ || !removes(split_text_)))
@@ -381,6 +418,10 @@ class TokenizerJsonReader {
   TokenTable table_;
   TokenDecoder decoder_;
   BytePairModel model_;
+  std::string type_ = "BPE";
+  Unigram scores_;             ///< of a Unigram model
+  std::int32_t unknown_ = -1;  ///< the token of unknown characters of a Unigram model
+  bool has_merges_ = false;
   std::string split_text_;  ///< splits the normalised text
   bool has_byte_level_ = false;
   bool has_byte_fallback_ = false;
@@ -390,8 +431,8 @@ class TokenizerJsonReader {
 
 }  // namespace detail
 
-/// Reads a tokenizer.json of byte-level BPE, as of GPT-2, Llama 3, Qwen and SmolLM2, or of BPE of
-/// characters, as of Llama 2, Mistral and Gemma.
+/// Reads a tokenizer.json of byte-level BPE, as of GPT-2, Llama 3, Qwen and SmolLM2, of BPE of
+/// characters, as of Llama 2, Mistral and Gemma, or of the type Unigram.
 /// @param normalize  function that brings text into the tokenizer's normal form, such as
 ///                   normalize_by_utf8proc. Null: encoding text that the form may change is an
 ///                   error
