@@ -44,7 +44,7 @@ sed -nE 's/^([a-z-]+): (OK|FAILED) .*/\1/p' "$scratch/log" | sort |
   fail "a landing waits for other checks"
 }
 
-# What nvcc reads: a build of six sources, by compilers that say what they are given.
+# What nvcc reads: a build of seven sources, by compilers that say what they are given.
 mkdir -p "$scratch/bin" "$scratch/build/cuda"
 printf '#!/usr/bin/env bash\nprintf "%%s\\n" "$@" | grep -E "\\.(cpp|cu)$" >>%q\n' "$scratch/read" \
   >"$scratch/bin/compiler"
@@ -70,7 +70,7 @@ reads() {
 }
 examples=examples/CMakeFiles
 both=("$examples/octavo_trainer.dir/trainer.cpp" "$examples/doctor.dir/doctor.cpp")
-others=("$examples/doctor.dir/checks.cu" tests/CMakeFiles/test_own_cuda.dir/own_test.cu
+others=("$examples/doctor.dir/checks.cu" "$examples/octavo_program_inferences.dir/model.cu" tests/CMakeFiles/test_own_cuda.dir/own_test.cu
   tests/CMakeFiles/test_own.dir/own_test.cpp benchmarks/CMakeFiles/own.dir/own_benchmark.cu)
 build "${both[@]}" "${others[@]}"
 reads "checks.cu doctor.cpp own_test.cu trainer.cpp"
