@@ -47,9 +47,9 @@ struct MuonRates {
   }
 };
 
-/// A matrix in the directions that ranks exchange: each rank sends a row, which contains its shard
-/// of a flat buffer. If ranks share layers, the flat buffer of each of them contains its part of
-/// the matrix.
+/// A matrix within the directions that ranks exchange. The exchanged data has a row for each rank,
+/// with that rank's shard of a flat buffer. If ranks share layers, the flat buffer of each of them
+/// contains its part of the matrix.
 struct ExchangedMatrix {
   Index offset = 0;              ///< of the first element in a rank's flat buffer
   Array<Index, 2> shape{};       ///< of the whole matrix

@@ -11,7 +11,7 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// Elements from one row of each tensor to the next.
+/// Distance between rows of each tensor, in elements.
 struct CudnnRowStrides {
   std::int64_t qkv, output, statistics;
 };

@@ -155,16 +155,15 @@ __device__ ExpertTile locate_tile(const ExpertProduct<A, B, Y>& product, Index n
   return tile;
 }
 
-/// A block's tile of a pair of tiles of 128 rows, which two blocks of a cluster multiply.
+/// One tile of a pair of tiles of 128 rows; each of the two blocks of a cluster multiplies one.
 struct PairedExpertTile {
   ExpertTile tile;
   bool is_used;    ///< the tile's rows have an expert; otherwise, its results are zeros
   bool is_shared;  ///< both tiles multiply the same part of `b`
 };
 
-/// Returns one of a pair of tiles by the pair's number. Both are used or neither, as far as
-/// `expert` is concerned, so that both blocks copy and multiply the same number of stages: unused
-/// rows next to used ones take the expert of those.
+/// Returns one tile of the pair with this number. If only one tile of a pair has an expert, the
+/// other gets the same one, so that both blocks copy and multiply the same number of stages.
 /// @param block  0 for the first 128 rows, 1 for the others
 template <ExpertPass pass, int width_of_tile, class A, class B, class Y>
 __device__ PairedExpertTile locate_paired_tile(const ExpertProduct<A, B, Y>& product, Index number,
