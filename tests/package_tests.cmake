@@ -12,6 +12,8 @@ foreach(consumer IN LISTS consumers)
   add_test(NAME package.${CMAKE_MATCH_1} COMMAND
     ${CMAKE_CURRENT_SOURCE_DIR}/package/consumer_test.sh ${CMAKE_MATCH_1} ${CMAKE_MATCH_2}
     ${PROJECT_BINARY_DIR}/package/${CMAKE_MATCH_1})
+  # Each compiles in one process for up to half a minute: begun late, it would be what all wait for.
+  set_tests_properties(package.${CMAKE_MATCH_1} PROPERTIES COST 200)
 endforeach()
 # Of those that take nvcc only what is quick.
 list(PREPEND CMAKE_MODULE_PATH ${PROJECT_SOURCE_DIR}/cmake)
@@ -20,6 +22,7 @@ find_package(Nccl MODULE QUIET)
 if(CUDAToolkit_FOUND AND Nccl_FOUND AND CMAKE_VERSION VERSION_GREATER_EQUAL 3.23)
   add_test(NAME package.nccl COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/package/consumer_test.sh nccl
     ${CUDAToolkit_NVCC_EXECUTABLE} ${PROJECT_BINARY_DIR}/package/nccl)
+  set_tests_properties(package.nccl PROPERTIES COST 200)
 endif()
 add_test(NAME package.architectures COMMAND ${CMAKE_COMMAND} -D source=${PROJECT_SOURCE_DIR}
   -P ${CMAKE_CURRENT_SOURCE_DIR}/package/architectures.cmake)
