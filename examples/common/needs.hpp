@@ -33,8 +33,7 @@ inline bool is_chosen(const CLI::App& app, const CLI::Option& option) {
 }  // namespace detail
 
 /// Throws if a flag was set that has no effect, because a setting that it needs was not chosen. The
-/// command line overrides a file: flags of the file that its settings deprive of their effect count
-/// as not set.
+/// command line overrides a file: flags of the file that it makes ineffective count as not set.
 /// @throws ConfigError  naming the flag, the setting, and what to do
 inline void require_effects(CLI::App& app, const std::vector<FlagNeed>& needs) {
   for (const FlagNeed& need : needs) {

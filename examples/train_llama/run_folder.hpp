@@ -262,9 +262,8 @@ inline void require_apart(const char* flag, const std::filesystem::path& folder,
 }  // namespace detail
 
 /// @param place_of  returns a flag's place in a configuration file, or ""
-/// @throws ConfigError, IoError  if a folder that must be new exists, cannot be created, or is
-/// where
-///                      the run writes other files
+/// @throws ConfigError, IoError  if a folder that must be new exists, cannot be created, or is in
+///                               the way of other files of the run
 template <class PlaceOf>
 void require_free_folders(const Options& options, const PlaceOf& place_of) {
   const std::pair<const char*, std::string> folders[]{{"--save-adapters", options.save_adapters},

@@ -28,8 +28,8 @@ struct ListedCheckpoint {
   std::string problem{};                         ///< why there is no manifest
   /// Whether a save committed it: it is complete, or was damaged later.
   bool is_committed = false;
-  /// Whether a save wrote this folder under this name, and its files were damaged later. Neither
-  /// this nor complete: something else that has the name of a checkpoint.
+  /// Whether a save wrote this folder under this name, and its files were damaged later. If it is
+  /// neither complete nor damaged, something else has the name of a checkpoint.
   bool is_damaged = false;
 };
 

@@ -31,7 +31,7 @@ class Replay : DeviceNotIncluded<D> {};
 template <>
 class Replay<Cpu> {
  public:
-  /// One turn, which ends with `finish`.
+  /// One turn; the caller ends it with `finish`.
   class Turn {
    public:
     /// @param records  false: the work is run directly, for example because it contains additional

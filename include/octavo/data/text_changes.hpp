@@ -31,7 +31,7 @@ struct TextChange {
     prepend,
     map_characters,
     map_and_join_spaces,  ///< the same, then keeps one of adjacent spaces, and none at the start
-    remove_at_end,        ///< removes `text` from the end as often as it is there
+    remove_at_end,        ///< removes all repetitions of `text` at the end
   };
 
   Kind kind = Kind::normalize;

@@ -128,7 +128,7 @@ class TokenDecoder {
     return "";
   }
 
-  /// Returns the reason why BPE of characters cannot have this decoder, or "".
+  /// Returns the reason why character-level BPE cannot have this decoder, or "".
   [[nodiscard]] std::string reason_against_characters() const {
     if (steps_.empty()) return "a decoder is required, such as of Replace and Fuse";
     bool is_fused = false;
@@ -151,7 +151,7 @@ class TokenDecoder {
     return is_fused ? "" : "without ByteLevel, the decoder must have Fuse";
   }
 
-  /// Returns the bytes of a token of BPE of characters.
+  /// Returns the bytes of a token of character-level BPE.
   [[nodiscard]] std::string bytes_of(std::string_view text) const {
     ChangedTexts texts;
     for (const Step& step : steps_) {

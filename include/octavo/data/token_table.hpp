@@ -72,7 +72,7 @@ class TokenTable {
     return pairs;
   }
 
-  /// Returns the tokens of BPE of characters.
+  /// Returns the tokens of character-level BPE.
   /// @param has_byte_fallback  characters without a token consist of tokens such as <0x0A>
   /// @throws IoError  if tokens are missing or contradictory
   [[nodiscard]] BytePairs characters(const std::vector<AddedToken>& added,
@@ -93,8 +93,8 @@ class TokenTable {
     return pairs;
   }
 
-  /// Returns the tokens of a Unigram model, which texts consist of except added tokens, `unknown`,
-  /// and tokens of bytes.
+  /// Returns the tokens of a Unigram model: those of texts, without added tokens, `unknown`, and
+  /// tokens of bytes.
   /// @param model    its scores are by token; receives its texts
   /// @param unknown  or −1
   /// @throws IoError  if tokens are missing or contradictory

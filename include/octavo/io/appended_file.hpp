@@ -48,9 +48,8 @@ class AppendedFile {
   ~AppendedFile() { ::close(descriptor_); }
 
   /// Appends a record.
-  /// @throws IoError  if it cannot be written completely; the file then contains none of it. Also
-  /// if
-  ///                  the file was removed after it was opened
+  /// @throws IoError  if it cannot be written completely, and the file then contains none of it;
+  ///                  or if the file was removed after it was opened
   void append(std::string_view record) {
     const WriteResult result = write_all(descriptor_, record);
     if (result.error == 0) {

@@ -191,7 +191,8 @@ class OptimizerState {
     std::optional<detail::DevicePass<Lane<D>>> transfers_;  ///< if the state is in host memory
   };
 
-  /// Begins an update of all shards. The caller must update every chunk, or at least ask for it.
+  /// Begins an update of all shards. The caller must request every chunk, even if it does not
+  /// update it.
   /// @param timeline  receives the times of copies
   [[nodiscard]] Pass update(Timeline<D>& timeline) const {
     return Pass(*this, chunks_, true, timeline);

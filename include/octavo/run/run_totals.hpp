@@ -54,7 +54,7 @@ class RunTotals {
   }
 
   [[nodiscard]] Index steps() const { return steps_; }
-  /// Returns the number of tokens of these steps, also if some had more than others; NaN if the run
+  /// Returns the number of tokens of these steps, which may have different sizes; NaN if the run
   /// resumed from a checkpoint of a version that did not count them.
   [[nodiscard]] double tokens() const { return tokens_; }
   [[nodiscard]] Index skipped() const { return skipped_; }

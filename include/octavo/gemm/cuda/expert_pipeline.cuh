@@ -58,7 +58,7 @@ CUtensorMap describe_operand(const char* name, const Operand& operand) {
                         operand.stride, by_columns ? expert_stage_depth : 128);
 }
 
-/// The stages of a block's shared memory: the next one, and the barriers of all.
+/// The position in the stages of a block's shared memory, and the barriers of all stages.
 struct ExpertStages {
   std::uint32_t base;
   int stage = 0;

@@ -268,8 +268,8 @@ __device__ inline void transpose_words(std::uint32_t (&words)[4]) {
   }
 }
 
-/// Writes 32 columns of the results of a thread's row, of which the quad's lanes hold two of each
-/// eight. All lanes of the warp call it.
+/// Writes 32 columns of a row of results. Each lane of a quad holds two of every eight columns. All
+/// lanes of the warp call it.
 /// @param target   the first of the columns in the row
 /// @param columns  number of columns that exist, a multiple of 8; 0: none is written
 template <class Y>

@@ -48,7 +48,7 @@ void allow_shared_bytes(const char* name, Kernel* kernel, std::size_t shared_byt
         "cudaFuncSetAttribute", " for ", shared_bytes, " bytes of shared memory in ", name);
 }
 
-/// Returns the number of multiprocessors of the current GPU, for kernels whose blocks stay.
+/// Returns the number of multiprocessors of the current GPU, for kernels with persistent blocks.
 inline Index multiprocessor_count() {
   int device = 0;
   int count = 0;

@@ -14,7 +14,7 @@ namespace octavo OCTAVO_ABI::detail {
 template <int columns>
 struct Fp8ForwardTiles {
   static constexpr int rows = fp8_tile_rows;
-  /// Threads that multiply, and then those of which one copies.
+  /// Threads that multiply, followed by a warpgroup of which one thread copies.
   static constexpr int consumers = attention_threads(rows);
   static constexpr int threads = consumers + warpgroup_threads;
   static constexpr int stages = 5;
@@ -90,7 +90,7 @@ struct Fp8Work {
   int steps;  ///< number of tiles of keys
   Index query_tile, key_tile, value_tile;
 
-  /// @param number  of the work: longest rows first
+  /// @param number  of the work item; those with the longest rows come first
   __device__ Fp8Work(const Fp8Operands<columns>& operands, const AttentionGeometry& geometry,
                      int number) {
     const int all = geometry.heads * geometry.sequences;
@@ -350,7 +350,7 @@ __device__ __forceinline__ void multiply_fp8_works(const Fp8Operands<columns>& o
   turns.end();
 }
 
-/// Computes the outputs of all queries with blocks that stay. On GPUs that have the tensor cores.
+/// Computes the outputs of all queries, with persistent blocks, on GPUs that have the tensor cores.
 template <int columns, bool bounded>
 OCTAVO_KERNEL __launch_bounds__(Fp8ForwardTiles<columns>::threads,
                                 1) void fp8_attention_forward_kernel(Fp8Operands<columns> operands,
