@@ -94,7 +94,7 @@ Part attention_part(Gpu& gpu, bool backward) {
   part.operations = (backward ? 5.0 : 2.0) * static_cast<double>(tokens * tokens * columns);
   const auto forward = [=, &gpu](int turn) {
     const std::size_t i = at(turn);
-    (void)attention_forward(attention_shape, input(qkv[i], tokens, heads.columns()), {},
+    (void)attention_forward(attention_shape, matrix(qkv[i], tokens, heads.columns()), {},
                             matrix(output[i], tokens, columns),
                             vector(sums[i], tokens * heads.heads), gpu.context());
   };

@@ -82,7 +82,7 @@ class Attention {
     const TensorView<const T, 2, D> output_gradient = output_gradient_;
     const TensorView<const float, 1, D> log_sum_exp = log_sum_exp_;
     const DeviceLimits<D> limits = attention_limits<T>(shape_, context());
-    EXPECT_STREQ(attention_forward(shape_, qkv, documents(), output_, log_sum_exp_, context()),
+    EXPECT_STREQ(attention_forward(shape_, qkv_, documents(), output_, log_sum_exp_, context()),
                  attention_implementation<T>(AttentionPass::forward, shape_, limits));
     EXPECT_STREQ(attention_backward(shape_, qkv, documents(), output, output_gradient, log_sum_exp,
                                     qkv_gradient_, context()),

@@ -93,7 +93,7 @@ struct Attention {
         gradient(qkv.rows, qkv.columns, T(77.0f)) {
     support::Workplace place(threads);
     place.bind(attention_workspace(shape, place.context));
-    (void)attention_forward(shape, qkv.input(), {}, output.view(), log_sum_exp.flat(),
+    (void)attention_forward(shape, qkv.view(), {}, output.view(), log_sum_exp.flat(),
                             place.context);
     (void)attention_backward<T, Cpu>(shape, qkv.input(), {}, output.view(), d_output.input(),
                                      log_sum_exp.flat(), gradient.view(), place.context);
@@ -228,7 +228,7 @@ TEST(AttentionErrors, ShapesMustAgree) {
     Matrix<float> log_sum_exp(1, sums);
     support::Workplace place;
     place.bind(attention_workspace(s, place.context));
-    (void)attention_forward(s, qkv.input(), {}, output.view(), log_sum_exp.flat(), place.context);
+    (void)attention_forward(s, qkv.view(), {}, output.view(), log_sum_exp.flat(), place.context);
   };
   EXPECT_NO_THROW(forward(shape, 64, 32, 16));
   EXPECT_THROW(forward(shape, 63, 32, 16), ShapeError);

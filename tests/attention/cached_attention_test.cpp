@@ -82,7 +82,7 @@ struct Whole {
                  place.context);
     Matrix<float> sums(1, tokens * layout.heads);
     place.bind(attention_workspace(shape, place.context));
-    (void)attention_forward(shape, rotated.input(), {}, output.view(), sums.flat(), place.context);
+    (void)attention_forward(shape, rotated.view(), {}, output.view(), sums.flat(), place.context);
   }
 
   HeadLayout layout;

@@ -37,7 +37,7 @@ Results<T> attend(const BatchShape& batch, const std::vector<Index>& begins, con
                      Matrix<float>(1, batch.rows() * heads.heads)};
   support::Workplace place(threads);
   place.bind(attention_workspace(shape, place.context));
-  (void)attention_forward(shape, qkv.input(), documents, results.output.view(),
+  (void)attention_forward(shape, qkv.view(), documents, results.output.view(),
                           results.log_sum_exp.flat(), place.context);
   (void)attention_backward<T, Cpu>(shape, qkv.input(), documents, results.output.view(),
                                    output_gradient.input(), results.log_sum_exp.flat(),
@@ -128,7 +128,7 @@ TEST(AttentionDocuments, TablesMustBeThoseOfTheShape) {
     const AttentionShape shape{1, 8, heads, most};
     support::Workplace place;
     place.bind(attention_workspace(shape, place.context));
-    (void)attention_forward(shape, qkv.input(), documents, output.view(), log_sum_exp.flat(),
+    (void)attention_forward(shape, qkv.view(), documents, output.view(), log_sum_exp.flat(),
                             place.context);
   };
   const auto documents = documents_over<Cpu>(tables.data(), batch);

@@ -76,6 +76,17 @@ TEST_F(Fp8AttentionOnCuda, FollowsTheMagnitudeOfItsInputs) {
   }
 }
 
+TEST_F(Fp8AttentionOnCuda, HasProbabilitiesInTheBackwardThatSumToOne) {
+  for (const AttentionShape& shape :
+       {in_fp8({2, 200, {4, 2, 64}}), in_fp8({1, 320, {8, 2, 128}}, 100)}) {
+    auto inputs = random_inputs<Bf16>(shape, 3);
+    for (Bf16& value : inputs.qkv) value = Bf16(4.0f * static_cast<float>(value));
+    Attention<Bf16, Cuda> attention(shape, inputs);
+    attention.run();
+    expect_probabilities_sum_to_one(shape, inputs, attention.results().qkv_gradient);
+  }
+}
+
 TEST_F(Fp8AttentionOnCuda, RunsAgainWithTheSameBits) {
   const AttentionShape shape = in_fp8({2, 960, {8, 2, 128}});
   const auto inputs = random_inputs<Bf16>(shape, 2);

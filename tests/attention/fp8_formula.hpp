@@ -170,4 +170,34 @@ References fp8_formula(const AttentionShape& shape, const Inputs<T>& inputs,
 /// the norm.
 constexpr Tolerance fp8_tolerance{0x1.04p-8, 0x1p-3, 0x1.4p-8};
 
+/// Expects that the gradients of each column of values sum to those of the outputs, which they do
+/// only if the probabilities of each row that the backward computed sum to 1.
+inline void expect_probabilities_sum_to_one(const AttentionShape& shape, const Inputs<Bf16>& inputs,
+                                            const std::vector<Bf16>& qkv_gradient) {
+  const HeadLayout& heads = shape.heads;
+  const auto sum = [&](const std::vector<Bf16>& rows, Index columns, Index column, bool absolute) {
+    double total = 0;
+    for (Index row = 0; row < shape.rows(); ++row) {
+      const auto value = static_cast<double>(static_cast<float>(rows[at(row * columns + column)]));
+      total += absolute ? std::abs(value) : value;
+    }
+    return total;
+  };
+  const Index group = heads.heads / heads.kv_heads;
+  for (Index kv = 0; kv < heads.kv_heads; ++kv) {
+    for (Index c = 0; c < heads.head_dim; ++c) {
+      double expected = 0;
+      double magnitude = 0;
+      for (Index head = kv * group; head < (kv + 1) * group; ++head) {
+        const Index column = head * heads.head_dim + c;
+        expected += sum(inputs.output_gradient, heads.heads * heads.head_dim, column, false);
+        magnitude += sum(inputs.output_gradient, heads.heads * heads.head_dim, column, true);
+      }
+      const Index column = (heads.heads + heads.kv_heads + kv) * heads.head_dim + c;
+      EXPECT_NEAR(sum(qkv_gradient, heads.columns(), column, false), expected, 0x1p-7 * magnitude)
+          << "column " << c << " of KV head " << kv;
+    }
+  }
+}
+
 }  // namespace octavo::attention_formula

@@ -53,7 +53,7 @@ class LongSequence {
   [[nodiscard]] Results run(Library through) const {
     Place<Cuda> place(attention_workspace(shape_, DeviceLimits<Cuda>()));
     set_limits(place.context(), limits_of(through));
-    const auto qkv = constant(place.matrix(qkv_, columns()));
+    const auto qkv = place.matrix(qkv_, columns());
     const auto output_gradient = constant(place.matrix(output_gradient_, out_columns()));
     const auto matrix = [&](Index width) {
       return TensorView<Bf16, 2, Cuda>{place.make_poisoned<Bf16>(shape_.tokens * width),
@@ -66,7 +66,7 @@ class LongSequence {
                                                  {statistics}};
     const char* library = through == Library::cudnn ? "cudnn" : "octavo";
     EXPECT_STREQ(attention_forward(shape_, qkv, {}, output, log_sum_exp, place.context()), library);
-    EXPECT_STREQ(attention_backward(shape_, qkv, {}, constant(output), output_gradient,
+    EXPECT_STREQ(attention_backward(shape_, constant(qkv), {}, constant(output), output_gradient,
                                     constant(log_sum_exp), gradient, place.context()),
                  library);
     return {place.read(output), place.read(gradient), place.read(log_sum_exp)};
@@ -297,7 +297,7 @@ void expect_workspace_suffices(const AttentionShape& shape, std::size_t bytes, L
   const auto gradient = matrix(columns);
   const Index statistics = shape.rows() * shape.heads.heads;
   const TensorView<float, 1, Cuda> log_sum_exp{place.make<float>(statistics), {statistics}};
-  (void)attention_forward(shape, constant(qkv), {}, output, log_sum_exp, context);
+  (void)attention_forward(shape, qkv, {}, output, log_sum_exp, context);
   (void)attention_backward(shape, constant(qkv), {}, constant(output), constant(output_gradient),
                            constant(log_sum_exp), gradient, context);
   EXPECT_TRUE(place.read(memory + bytes, guard) == std::vector<std::byte>(guard, std::byte{0xff}));

@@ -37,7 +37,8 @@ Results<T> attend(const AttentionShape& shape, const Inputs<T>& inputs,
                      std::vector<float>(at(statistics))};
   support::Workplace place(2);
   place.bind(attention_workspace(shape, place.context));
-  const TensorView<const T, 2, Cpu> qkv{inputs.qkv.data(), {rows, columns}};
+  std::vector<T> values = inputs.qkv;
+  const TensorView<T, 2, Cpu> qkv{values.data(), {rows, columns}};
   const TensorView<const T, 2, Cpu> d_output{inputs.output_gradient.data(), {rows, out_columns}};
   const TensorView<T, 2, Cpu> output{results.output.data(), {rows, out_columns}};
   const TensorView<float, 1, Cpu> log_sum_exp{results.log_sum_exp.data(), {statistics}};

@@ -120,7 +120,8 @@ template <class T, Device D>
 /// Computes output = softmax(scale · Q · Kᵀ) · V for each head. A token attends to itself and to
 /// earlier tokens of its document that are in its window; `heads / kv_heads` adjacent query heads
 /// share a KV head.
-/// @param qkv          [rows, heads.columns()], after RoPE
+/// @param qkv          [rows, heads.columns()], after RoPE. An FP8 forward rounds it in place, so
+///                     that the backward multiplies the values that the log-sum-exps are of.
 /// @param documents    empty if each sequence is one document
 /// @param output       [rows, heads · head_dim]
 /// @param log_sum_exp  [sequences, heads, tokens], saved for the backward; with documents [rows,
@@ -130,8 +131,7 @@ template <class T, Device D>
 ///   workspace. Source: Ainslie et al. 2023, arXiv 2305.13245; Dao 2023, arXiv 2307.08691;
 ///   windows: Beltagy et al. 2020, arXiv 2004.05150.
 template <class T, Device D>
-[[nodiscard]] const char* attention_forward(const AttentionShape& shape,
-                                            TensorView<const T, 2, D> qkv,
+[[nodiscard]] const char* attention_forward(const AttentionShape& shape, TensorView<T, 2, D> qkv,
                                             const std::type_identity_t<Documents<D>>& documents,
                                             TensorView<T, 2, D> output,
                                             TensorView<float, 1, D> log_sum_exp,

@@ -6,14 +6,15 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// The format of the operands of the forward's products. The backward always multiplies values in
-/// the storage format.
+/// The format of the operands of the forward's products. The backward always multiplies in the
+/// storage format.
 enum class AttentionForward {
   storage,  ///< the format of queries, keys and values
   fp8       ///< E4M3: see `Fp8Forward`
 };
 
-/// Attention whose forward multiplies in E4M3; its backward multiplies the unrounded values.
+/// Attention whose forward multiplies in E4M3; its backward multiplies the same rounded queries,
+/// keys and values in the storage format.
 ///
 /// Queries, keys and values have a scale for each head and each 128 tokens of a sequence: 448 /
 /// amax rounded down to a power of two. Probabilities, relative to the power of two at or above the

@@ -190,9 +190,7 @@ inline std::size_t attention_scratch(const AttentionShape& shape, const DeviceLi
 /// Returns the bytes of workspace that attention of this shape and format needs.
 template <class T = Bf16>
 std::size_t attention_workspace(const AttentionShape& shape, const DeviceLimits<Cpu>& limits) {
-  const bool rounds = detail::runs_in_fp8(AttentionPass::forward, shape);
-  const Index rounded = rounds ? shape.rows() * shape.heads.columns() : 0;
-  return detail::attention_scratch(shape, limits) + static_cast<std::size_t>(rounded) * sizeof(T);
+  return detail::attention_scratch(shape, limits);
 }
 
 namespace detail {
@@ -239,7 +237,7 @@ inline Index statistic_of(const AttentionShape& shape, Index row) {
 
 /// See attention_forward.
 template <class T>
-const char* attention_forward_body(const AttentionShape& shape, TensorView<const T, 2, Cpu> qkv,
+const char* attention_forward_body(const AttentionShape& shape, TensorView<T, 2, Cpu> qkv,
                                    const Documents<Cpu>& documents, TensorView<T, 2, Cpu> output,
                                    TensorView<float, 1, Cpu> log_sum_exp,
                                    const Context<Cpu>& context) {
@@ -249,11 +247,7 @@ const char* attention_forward_body(const AttentionShape& shape, TensorView<const
   const Index stride = shape.heads.columns();
   const Index group = heads / kv_heads;
   if (runs_in_fp8(AttentionPass::forward, shape)) {
-    auto* memory = workspace_of<std::byte>(context, attention_workspace<T>(shape, context),
-                                           "attention's FP8 forward");
-    auto* rounded = reinterpret_cast<T*>(memory + attention_scratch(shape, context));
-    round_to_fp8(shape, qkv, rounded, context);
-    qkv = {rounded, qkv.shape()};
+    round_to_fp8(shape, qkv, context);
   }
   const auto one = [&](DocumentRows document, Index kv, AttentionScratch& w) {
     const Index tokens = document.tokens;

@@ -19,10 +19,10 @@ constexpr bool runs_in_fp8(AttentionPass pass, const AttentionShape& shape) {
   return pass == AttentionPass::forward && shape.options.forward == AttentionForward::fp8;
 }
 
-/// Writes queries, keys and values rounded to E4M3, divided by their scales again. All results are
-/// values of `T`.
+/// Rounds queries, keys and values to E4M3 in place, divided by their scales again. All results are
+/// values of `T`; rounding them again does not change them.
 template <class T>
-void round_to_fp8(const AttentionShape& shape, TensorView<const T, 2, Cpu> qkv, T* rounded,
+void round_to_fp8(const AttentionShape& shape, TensorView<T, 2, Cpu> qkv,
                   const Context<Cpu>& context) {
   const Index dim = shape.heads.head_dim;
   const Index columns = shape.heads.columns();
@@ -32,12 +32,11 @@ void round_to_fp8(const AttentionShape& shape, TensorView<const T, 2, Cpu> qkv, 
     const Index first = i / tiles * shape.tokens + token;
     const Index rows = std::min(fp8_attention_rows, shape.tokens - token);
     for (Index head = 0; head < columns / dim; ++head) {
-      const T* source = qkv.row(first) + head * dim;
-      T* target = rounded + first * columns + head * dim;
+      T* const values = qkv.row(first) + head * dim;
       std::uint32_t amax_bits = 0;
       for (Index r = 0; r < rows; ++r) {
         for (Index c = 0; c < dim; ++c) {
-          const auto value = static_cast<float>(source[r * columns + c]);
+          const auto value = static_cast<float>(values[r * columns + c]);
           amax_bits = std::max(amax_bits, float_bits(value) & 0x7fffffffu);
         }
       }
@@ -45,8 +44,8 @@ void round_to_fp8(const AttentionShape& shape, TensorView<const T, 2, Cpu> qkv, 
       const float inverse = power_of_two_inverse(scale);
       for (Index r = 0; r < rows; ++r) {
         for (Index c = 0; c < dim; ++c) {
-          const auto value = static_cast<float>(source[r * columns + c]);
-          target[r * columns + c] = T(static_cast<float>(E4M3(value * scale)) * inverse);
+          const auto value = static_cast<float>(values[r * columns + c]);
+          values[r * columns + c] = T(static_cast<float>(E4M3(value * scale)) * inverse);
         }
       }
     }

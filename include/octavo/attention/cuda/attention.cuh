@@ -39,7 +39,7 @@ inline void add_attention_limits(const AttentionShape& shape, bool is_bf16,
 
 /// See attention_forward.
 template <class T>
-const char* attention_forward_body(const AttentionShape& shape, TensorView<const T, 2, Cuda> qkv,
+const char* attention_forward_body(const AttentionShape& shape, TensorView<T, 2, Cuda> qkv,
                                    const Documents<Cuda>& documents, TensorView<T, 2, Cuda> output,
                                    TensorView<float, 1, Cuda> log_sum_exp,
                                    const Context<Cuda>& context) {

@@ -75,8 +75,8 @@ inline void own_attention_forward(const AttentionShape& shape, TensorView<const 
   with_attention_variant(context.limits().gpu, geometry, launch);
 }
 
-/// Runs the FP8 forward: casts, and then multiplies. See attention_forward.
-inline void fp8_attention_forward(const AttentionShape& shape, TensorView<const Bf16, 2, Cuda> qkv,
+/// Runs the FP8 forward: casts, rounds `qkv` in place, and then multiplies. See attention_forward.
+inline void fp8_attention_forward(const AttentionShape& shape, TensorView<Bf16, 2, Cuda> qkv,
                                   const Documents<Cuda>& documents,
                                   TensorView<Bf16, 2, Cuda> output,
                                   TensorView<float, 1, Cuda> log_sum_exp,
