@@ -56,8 +56,11 @@ TEST(ChatTokens, AreThoseOfTransformers) {
   std::vector<Chat> chats;
   for (const json& messages : expected["chats"]) {
     chats.emplace_back();
-    for (const json& message : messages)
+    for (const json& message : messages) {
       chats.back().push_back({message["role"], message["content"]});
+      if (message.contains("reasoning_content"))
+        chats.back().back().reasoning = message["reasoning_content"];
+    }
   }
   ASSERT_EQ(expected["templates"].size(), chat_template_names.size());
   const auto encodes = [](const ChatEncoder& encoder, const Chat& chat) {
@@ -100,6 +103,19 @@ TEST(ChatTokens, AreThoseOfTransformers) {
                                                   {"gemma", "<end_of_turn>"}};
     EXPECT_EQ(encoder.end_of_turn(), tokenizer.special_token(ends.at(of_template["tokenizer"])));
   }
+}
+
+TEST(ChatTokens, ReasoningThatATemplateHasNoPlaceForIsAnError) {
+  const BytePairTokenizer tokenizer = tokenizer_named("chatml");
+  Chat chat{{"user", "Where?"}, {"assistant", "Here."}};
+  chat[1].reasoning = "Rain";
+  EXPECT_TRUE(has(error_of<ConfigError>(
+                      [&] { (void)ChatEncoder(chat_template("smollm2"), tokenizer).encode(chat); }),
+                  "chat template smollm2 has none for it"));
+  chat[0].reasoning = "Rain";
+  EXPECT_TRUE(has(error_of<ConfigError>(
+                      [&] { (void)ChatEncoder(chat_template("qwen3"), tokenizer).encode(chat); }),
+                  "role 'user' has reasoning"));
 }
 
 TEST(ChatTokens, OfGeneratedAnswersLoseTheirReasoningAfterTheNextQuestion) {

@@ -131,7 +131,7 @@ TEST_F(ChatFiles, AreReadInEveryFormThatIsPublished) {
            "system": "s", "tools": ""})",
        "s!a:[b][;]"},
       {R"({"conversations": [{"role": "user", "content": "a"}, {"role": "assistant",
-           "content": "b", "tool_calls": []}], "tools": []})",
+           "content": "b", "tool_calls": [], "reasoning_content": ""}], "tools": []})",
        "a:[b][;]"},
       {R"({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"text": "c"}]},
            {"role": "assistant", "content": [{"type": "text", "text": "b", "cache": {}}]}]})",
@@ -293,6 +293,9 @@ TEST_F(ChatFiles, WithOtherKeysThatChangeWhatIsLearntAreRefused) {
   EXPECT_TRUE(has(refusal<ConfigError>(R"({"messages": [{"role": "assistant", "content": "b", )"
                                        R"("weight": 0}]})"),
                   "no message of the assistant is trained on in this chat"));
+  EXPECT_TRUE(has(refusal<ConfigError>(R"({"messages": [{"role": "assistant", "content": "b", )"
+                                       R"("reasoning_content": "r"}]})"),
+                  "has reasoning (reasoning_content)"));
 }
 
 TEST_F(ChatFiles, ThatAreNoneNameTheirLine) {

@@ -40,7 +40,9 @@ message.content.endswith('</tool_response>')) %}
     {%- elif message.role == "assistant" %}
         {%- set content = message.content %}
         {%- set reasoning_content = '' %}
-        {%- if '</think>' in message.content %}
+        {%- if message.reasoning_content is defined and message.reasoning_content is not none %}
+            {%- set reasoning_content = message.reasoning_content %}
+        {%- elif '</think>' in message.content %}
             {%- set content = message.content.split('</think>')[-1].lstrip('\\n') %}
             {%- set reasoning_content = message.content.split('</think>')[0].rstrip('\\n').split('<think>')[-1].lstrip('\\n') %}
         {%- endif %}
@@ -180,7 +182,8 @@ BEGIN = {"llama3": "<|begin_of_text|>", "mistral": "<s>", "mistral3": "<s>", "ge
 
 
 def chat(*messages):
-    return [{"role": role, "content": content} for role, content in messages]
+    """Messages (role, content) or (role, content, reasoning)."""
+    return [dict(zip(("role", "content", "reasoning_content"), message)) for message in messages]
 
 
 CHATS = [
@@ -200,6 +203,9 @@ CHATS = [
     chat(("user", "x"), ("assistant", "no <think>u</think> y <think>z</think>w"),
          ("user", "<tool_response>r</tool_response>"), ("assistant", "<think>\n</think>\nv"), ("user", "<tool_response>"),
          ("assistant", "</think>"), ("user", "<tool_response></tool_response>")),
+    chat(("user", "Where?"), ("assistant", "In Spain.\n", "\nThe\n rain.\n\n"), ("user", "Really?"),
+         ("assistant", "\n<think>k</think>\nYes.\n", "\n\n In the plain \n"), ("assistant", "x", ""),
+         ("assistant", "\n<think>u</think>\ny", "")),
 ]
 
 
@@ -215,6 +221,9 @@ def make(name):
     path.write_text(json.dumps(json.loads(tokenizer.backend_tokenizer.to_str()), separators=(",", ":")) + "\n")
     result = []
     for messages in CHATS:
+        if name != "qwen3" and any(message.get("reasoning_content") for message in messages):
+            result.append(None)  # Octavo refuses reasoning that the template would drop
+            continue
         def apply(template, **kind):
             return tokenizer.apply_chat_template(messages, chat_template=template, **kind)
         try:

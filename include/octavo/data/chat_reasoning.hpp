@@ -24,6 +24,11 @@ inline std::string_view without_leading_lines(std::string_view text) {
   return text;
 }
 
+inline std::string_view without_lines_around(std::string_view text) {
+  text = without_leading_lines(text);
+  return text.substr(0, text.find_last_not_of('\n') + 1);
+}
+
 /// Divides an answer that may begin with reasoning between `<think>` and `</think>`.
 inline ReasonedAnswer reasoned_answer(std::string_view content) {
   constexpr std::string_view begin = "<think>";
@@ -33,9 +38,8 @@ inline ReasonedAnswer reasoned_answer(std::string_view content) {
   std::string_view reasoning = content.substr(0, first);
   if (const std::size_t place = reasoning.rfind(begin); place != std::string_view::npos)
     reasoning.remove_prefix(place + begin.size());
-  reasoning = without_leading_lines(reasoning);
-  reasoning = reasoning.substr(0, reasoning.find_last_not_of('\n') + 1);
-  return {reasoning, without_leading_lines(content.substr(content.rfind(end) + end.size()))};
+  return {without_lines_around(reasoning),
+          without_leading_lines(content.substr(content.rfind(end) + end.size()))};
 }
 
 /// Returns the position after the last question of a chat; the size of the chat if it has none. A
@@ -55,11 +59,13 @@ inline std::size_t behind_last_question(std::span<const ChatMessage> chat) {
 /// Source: the chat_template in tokenizer_config.json of Qwen3-8B.
 /// @param is_current  no question follows
 /// @param is_last     no message follows
-inline std::string with_reasoning(std::string_view content, bool is_current, bool is_last) {
-  const ReasonedAnswer parts = reasoned_answer(content);
+inline std::string with_reasoning(const ChatMessage& message, bool is_current, bool is_last) {
+  const bool is_apart = message.reasoning.has_value();
+  const ReasonedAnswer parts = is_apart ? ReasonedAnswer{*message.reasoning, message.content}
+                                        : reasoned_answer(message.content);
   if (!is_current || (!is_last && parts.reasoning.empty())) return std::string(parts.answer);
   std::string text = "<think>\n";
-  text += parts.reasoning;
+  text += without_lines_around(parts.reasoning);
   text += "\n</think>\n\n";
   return text += without_leading_lines(parts.answer);
 }

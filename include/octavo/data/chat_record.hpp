@@ -152,6 +152,8 @@ class ChatRecordReader {
         choose(message, is_learnt, weight != 0);
       } else if (key == "train" && json_.peek() == JsonReader::Kind::boolean) {
         choose(message, is_learnt, json_.boolean());
+      } else if (key == "reasoning_content" && json_.peek() == JsonReader::Kind::string) {
+        message.reasoning = json_.string();
       } else {
         skip(key);
       }

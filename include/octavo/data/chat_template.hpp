@@ -29,6 +29,9 @@ struct ChatMessage {
   /// content is encoded.
   std::optional<std::vector<std::int32_t>> tokens{};
   bool is_learnt = true;  ///< its tokens are targets if the role is "assistant"
+  /// Reasoning before the content of an answer; templates without reasoning refuse it. If it is
+  /// missing, the content may begin with reasoning.
+  std::optional<std::string> reasoning{};
 };
 
 /// The text around a message of one role.

@@ -197,6 +197,7 @@ class ChatEncoder {
     }
     require_roles(chat);
     std::vector<ChatMessage> reasoned;
+    require_no_reasoning(chat);
     if (template_.has_reasoning) chat = reasoned = with_reasoning(chat);
     if (template_.default_system.has_value() && chat.front().role != "system")
       add_message({"system", *template_.default_system}, "", pieces);
@@ -217,10 +218,21 @@ class ChatEncoder {
         message.content = tokenizer_.decode(*message.tokens, TextPosition::after_special_token);
         message.tokens.reset();
       }
-      message.content =
-          detail::with_reasoning(message.content, i >= current, i + 1 == result.size());
+      message.content = detail::with_reasoning(message, i >= current, i + 1 == result.size());
     }
     return result;
+  }
+
+  void require_no_reasoning(std::span<const ChatMessage> chat) const {
+    for (const ChatMessage& message : chat) {
+      require<ConfigError>(!message.reasoning.has_value() || message.reasoning->empty() ||
+                               (template_.has_reasoning && message.role == "assistant"),
+                           "a message of the role '", message.role,
+                           "' has reasoning (reasoning_content), but chat "
+                           "template ",
+                           template_.name,
+                           " has none for it; remove it, or use the template qwen3");
+    }
   }
 
   void require_roles(std::span<const ChatMessage> chat) const {
