@@ -321,7 +321,7 @@ TEST_F(HuggingFace, AWeightThatIsNotFiniteIsNamed) {
   std::vector<HandTensor> tensors = write_folder("BF16");
   tensors.front().bytes.replace(2 * 7, 2, "\x80\x7f");  // Inf
   support::write_hugging_face_folder(there_, description_of(config), tensors);
-  expect_refused<ConfigError>("embedding.weight is given inf at element 7");
+  expect_refused<ConfigError>("embedding.weight: element 7 must be finite");
 }
 
 }  // namespace hugging_face_test

@@ -453,7 +453,8 @@ TEST(WideInference, LoadsEveryElementWhereItBelongs) {
     });
     ADD_FAILURE() << "a weight is infinite";
   } catch (const ConfigError& error) {
-    EXPECT_NE(std::string(error.what()).find(message("at element ", last)), std::string::npos)
+    EXPECT_NE(std::string(error.what()).find(message("element ", last, " must be finite")),
+              std::string::npos)
         << error.what();
   }
 }

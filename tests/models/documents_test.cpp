@@ -265,7 +265,7 @@ TEST(Documents, ThatCannotBeAreNamed) {
   expect({3, 9, 9}, "begin at tokens 9 and then 9");
   expect({3, 9, 5}, "begin at tokens 9 and then 5");
   expect({20, 22}, "has 4 documents");
-  expect({3}, "the batch has document beginnings, but the session has no room for documents", 0);
+  expect({3}, "the batch marks documents, but most_documents of the session's batch shape is 0", 0);
   octavo::Context<Cpu> context{1};
   EXPECT_THROW(support::SmallSession<Bf16>(options_of({2, 8, 1}), context), octavo::ConfigError);
   EXPECT_THROW(support::SmallSession<Bf16>(options_of({2, 8, 17}), context), octavo::ConfigError);

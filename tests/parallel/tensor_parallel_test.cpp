@@ -298,7 +298,7 @@ TEST(TensorParallel, NamesTheElementOfTheWholeThatIsNotFinite) {
           bool is_told = false;
           for (const std::string& text : session.ranks().texts(said, "errors")) {
             is_told = is_told || !text.empty();
-            const std::string wanted = message(name, " is given inf at element ", wrong, "; ");
+            const std::string wanted = message(name, ": element ", wrong, " must be finite in ");
             EXPECT_EQ(text.substr(0, wanted.size()), text.empty() ? "" : wanted);
           }
           EXPECT_TRUE(is_told) << name << ' ' << wrong;

@@ -172,10 +172,10 @@ class InferenceSession final : public Inferring {
     const auto wrong = std::find_if(values.begin(), values.end(), [](T value) {
       return !std::isfinite(static_cast<float>(value));
     });
-    require<ConfigError>(wrong == values.end(), name, " is given ",
-                         wrong == values.end() ? 0.0f : static_cast<float>(*wrong), " at element ",
-                         begin + (wrong - values.begin()), "; pass numbers that are finite in ",
-                         FormatTraits<T>::name, ", the weight's format");
+    require<ConfigError>(wrong == values.end(), name, ": element ",
+                         begin + (wrong - values.begin()), " must be finite in ",
+                         FormatTraits<T>::name, ", the weight's format, but is ",
+                         wrong == values.end() ? 0.0f : static_cast<float>(*wrong));
   }
 
   /// Sets every parameter by `set(parameter)` and clears the text.

@@ -25,8 +25,8 @@ inline void check_token(std::int32_t token, Index vocabulary) {
 
 inline void check_documents(std::span<const Index> documents, Index tokens, BatchShape shape) {
   require<ConfigError>(documents.empty() || shape.most_documents > 0, "the batch ",
-                       "has document beginnings, but the session has no room for documents; set "
-                       "most_documents of its options' batch");
+                       "marks documents, but most_documents of the session's batch shape is 0; "
+                       "set it to the maximum number of documents");
   if (documents.empty()) return;
   const Index outside = documents.front() < 0 ? documents.front() : documents.back();
   require<ConfigError>(documents.front() >= 0 && documents.back() < tokens,

@@ -48,9 +48,9 @@ void require_finite(const std::string& name, std::span<const float> values,
     return !std::isfinite(static_cast<float>(T(value)));
   });
   if (wrong == values.end()) return;
-  throw ConfigError(message(name, " is given ", *wrong, " at element ",
-                            place_of(wrong - values.begin()), "; pass numbers that are finite in ",
-                            FormatTraits<T>::name, ", the weight's format"));
+  throw ConfigError(message(name, ": element ", place_of(wrong - values.begin()),
+                            " must be finite in ", FormatTraits<T>::name,
+                            ", the weight's format, but is ", *wrong));
 }
 
 /// Calls a source for the elements of a part of a parameter; padding elements become 0.
