@@ -223,7 +223,8 @@ inline bool goes_on_in_its_folder(const std::filesystem::path& resume_from,
                                   const Options& options) {
   namespace fs = std::filesystem;
   if (resume_from.empty() || options.out.empty()) return false;
-  return fs::weakly_canonical(resume_from).parent_path() ==
+  // The checkpoint itself may be a link to another disk.
+  return fs::weakly_canonical(detail::whole_path(resume_from).parent_path()) ==
          fs::weakly_canonical(fs::path(options.out) / detail::checkpoints_name);
 }
 

@@ -473,6 +473,22 @@ TEST_F(Checkpoint, ARunGoesOnFromItsNewestOnly) {
   EXPECT_EQ(list_checkpoints(folder_ / "other").size(), 1u);
 }
 
+// Moved to another disk, for example.
+TEST_F(Checkpoint, ALinkIsOneOfItsFolder) {
+  save_steps({10, 20});
+  const fs::path elsewhere = folder_ / "elsewhere";
+  fs::rename(folder_ / "step-00000020", elsewhere);
+  fs::create_directory_symlink(elsewhere, folder_ / "step-00000020");
+  StateStub session;
+  Checkpoints checkpoints({.folder = folder_}, session, [](const CheckpointRecord&) {});
+  EXPECT_EQ(checkpoints.resume(newest()).step, 20);
+  for (const Index step : {20, 30, 40}) checkpoints.save(step);
+  checkpoints.finish();
+  EXPECT_FALSE(checkpoints.failed());
+  EXPECT_EQ(steps_there(), (std::vector<Index>{30, 40}));
+  EXPECT_TRUE(fs::exists(elsewhere / "manifest.json")) << "only the link is removed";
+}
+
 TEST_F(Checkpoint, EveryFlippedBitIsFound) {
   save_steps({7});
   StateStub session;

@@ -233,7 +233,11 @@ class Checkpoints {
 
   /// @return  "" for a checkpoint of another folder
   std::string require_newest(const std::filesystem::path& path) const {
-    const std::filesystem::path own = std::filesystem::weakly_canonical(path);
+    // The checkpoint itself may be a link to another disk.
+    std::filesystem::path named = std::filesystem::absolute(path).lexically_normal();
+    if (!named.has_filename()) named = named.parent_path();
+    const std::filesystem::path own =
+        std::filesystem::weakly_canonical(named.parent_path()) / named.filename();
     if (own.parent_path() != std::filesystem::weakly_canonical(options_.folder)) return {};
     std::string newest;
     for (const ListedCheckpoint& one : list_checkpoints(options_.folder)) {

@@ -149,6 +149,14 @@ class Resumed(TrainerTest):
         a_folder(Path("taken/checkpoints/step-00000003"))
         self.fails("taken/checkpoints/step-00000003: the run would save step 3", SAVED + "--out taken")
 
+    def test_a_link_to_a_checkpoint(self):
+        newest = Path(copy("whole", "linked"), NEWEST)
+        newest.rename("moved")
+        newest.symlink_to(Path("moved").resolve())
+        done = self.train(SHORT + "--steps 33 --checkpoint-every 3 --out linked --resume auto")
+        self.assertEqual(done.steps, [31, 32, 33])
+        self.assertEqual(checkpoints("linked"), step_names(30, 33))
+
     def test_a_copy_under_another_step(self):
         copy("whole/checkpoints/step-00000030", Path(copy("whole", "copied"), "checkpoints/step-00000028"))
         done = self.train(SHORT + "--steps 33 --checkpoint-every 1 --out copied --resume latest")
