@@ -552,7 +552,7 @@ TEST_F(Checkpoint, AManifestOfWhatCannotBeIsRefused) {
   EXPECT_TRUE(contains(twice, "the file '" + file + "' is listed twice")) << twice;
   const std::string ranks = refused_with("\"ranks\":1", "\"ranks\":4294967297");
   EXPECT_TRUE(contains(ranks,
-                       "in ranks: 4294967297 is not a whole number from 0 to 2147483647; take "
+                       "in ranks: 4294967297 is not a whole number from 0 to 2147483647; use "
                        "another checkpoint"))
       << ranks;
   const std::string libraries = refused_with("\"zero\":1", "\"zero\":1,\"libraries\":[]");
