@@ -79,7 +79,7 @@ struct FilePart {
 /// Where the bytes of a file are read from.
 enum class ReadFrom {
   anywhere,  ///< the system's cache, if it has them
-  disk       ///< the disk, if the file system can drop cached pages that it has written
+  disk       ///< the disk, if the file system can drop its cached pages
 };
 
 /// Computes the digest of a whole file.

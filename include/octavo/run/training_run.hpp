@@ -314,10 +314,10 @@ template <class Batches>
                        "operands_every must be at least 1 step, but is ", options.operands_every);
   require<ConfigError>(options.max_skipped > 0, "max_skipped must be at least 1 step, but is ",
                        options.max_skipped);
-  require<ConfigError>(options.evaluate_every >= 0, "evaluate_every is ", options.evaluate_every,
-                       "; set a number of steps, or 0 for the end only");
-  require<ConfigError>(options.hash_every >= 0, "hash_every is ", options.hash_every,
-                       "; set a number of steps, or 0 for never");
+  require<ConfigError>(options.evaluate_every >= 0, "evaluate_every must be at least 0, but is ",
+                       options.evaluate_every, "; 0 evaluates only at the end");
+  require<ConfigError>(options.hash_every >= 0, "hash_every must be at least 0, but is ",
+                       options.hash_every, "; 0 records no hashes");
   detail::check_spike_options(options.spikes, checkpoints != nullptr);
   return detail::TrainingRun<Batches>(session, batches, options, observer, totals, checkpoints)
       .run();

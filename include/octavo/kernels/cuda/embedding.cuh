@@ -14,7 +14,8 @@ namespace octavo OCTAVO_ABI::detail {
 
 /// Threads of a block that processes one row.
 inline constexpr int embedding_threads = 256;
-/// Runs of its row that a thread has in flight: a row of 4096 columns at once.
+/// Number of runs of a row that a thread has in flight, so that a block loads a row of 4096 columns
+/// at once.
 inline constexpr int runs_at_once = 2;
 /// Blocks that process a token with several occurrences, each some of its columns.
 inline constexpr int token_blocks = 2;

@@ -11,7 +11,7 @@ namespace octavo OCTAVO_ABI::detail {
 /// of the GPU more.
 inline constexpr Index sum_parts_blocks = 264;
 
-/// Sums a run of adjacent elements at a time per thread.
+/// Sums parts; each thread processes a run of adjacent elements at a time.
 /// @tparam Vectors  all addresses are aligned to 16 bytes, and `count` is a multiple of `run_size`
 template <bool Vectors, class Part, class Sum>
 OCTAVO_KERNEL void __launch_bounds__(elementwise_threads)
