@@ -192,7 +192,7 @@ TEST(Offload, RefusesChunksThatCutAGroup) {
       const Session<Wide> session(options, context);
       ADD_FAILURE() << wrong << " elements were taken";
     } catch (const ConfigError& error) {
-      EXPECT_NE(std::string(error.what()).find("offload chunk is " + std::to_string(wrong)),
+      EXPECT_NE(std::string(error.what()).find("elements, but is " + std::to_string(wrong)),
                 std::string::npos)
           << error.what();
     }

@@ -50,15 +50,15 @@ namespace detail {
 
 /// @throws ConfigError  if a session cannot be created with these options
 inline void check_options(const SessionOptions& options) {
-  const auto check = [](const char* name, auto value, bool good, const char* advice) {
-    require<ConfigError>(good, name, " is ", value, "; set ", advice);
+  const auto check = [](const char* name, auto value, bool good, const char* rule) {
+    require<ConfigError>(good, name, " must be ", rule, ", but is ", value);
   };
   check("micro-batches", options.micro_batches, options.micro_batches > 0, "at least 1");
   check("check-replicas", options.check_replicas, options.check_replicas >= 0,
-        "a number of steps, or 0 for never");
+        "at least 0 (0 disables the comparisons)");
   check("check-replicas", options.check_replicas,
         options.check_replicas == 0 || !options.sharding.shards_weights(),
-        "0, or choose ZeRO-1 or ZeRO-2: with ZeRO-3, no weights are replicated");
+        "0 with ZeRO-3, which replicates no weights");
   check("offload chunk", options.offload.chunk,
         options.offload.chunk > 0 && options.offload.chunk % Offload::multiple == 0,
         message("a multiple of ", Offload::multiple, " elements").c_str());
@@ -67,10 +67,10 @@ inline void check_options(const SessionOptions& options) {
       "offloading activations needs a recompute policy before block, but recompute is block, which "
       "recomputes these activations; choose ffn, or do not offload them");
   check("head_chunk", options.model.head_chunk, options.model.head_chunk >= 0,
-        "a number of tokens, or 0");
+        "at least 0 (0 chooses automatically)");
   check("max_gradient_norm", options.max_gradient_norm,
         options.max_gradient_norm >= 0 && std::isfinite(options.max_gradient_norm),
-        "a positive number, or 0 to disable clipping");
+        "finite and at least 0 (0 disables clipping)");
 }
 
 }  // namespace detail
