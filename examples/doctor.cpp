@@ -32,6 +32,7 @@ constexpr std::array recipes{
     Recipe{"fp8 rowwise", examine<octavo::Fp8Recipe<octavo::Rowwise>, Cpu>},
     Recipe{"fp8 blockwise", examine<octavo::Fp8Recipe<octavo::Blockwise>, Cpu>},
     Recipe{"mxfp8", examine<octavo::Mxfp8, Cpu>},
+    Recipe{"nvfp4", examine<octavo::Nvfp4, Cpu>},
 };
 
 void describe_machine(const Context<Cpu>& context) {

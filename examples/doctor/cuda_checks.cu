@@ -200,7 +200,7 @@ void print_speeds(Context<Cuda>& context) {
   print("fp8 blockwise", std::type_identity<octavo::Fp8Recipe<octavo::Blockwise>>());
 }
 
-/// Checks the recipes that the GPU supports, except MXFP8.
+/// Checks the recipes that the GPU supports, except MXFP8 and NVFP4.
 void check_recipes(const std::vector<Reference>& references, Context<Cuda>& context,
                    Report& report) {
   for (const Reference& reference : references) {

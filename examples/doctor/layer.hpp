@@ -65,7 +65,8 @@ class Layer {
     }
   }
 
-  /// Returns the operands and results of the last `multiply`.
+  /// Returns the operands and results of the last `multiply`. Of NVFP4, only the Cpu device's
+  /// elements can be read: `Cuda` packs them.
   [[nodiscard]] std::array<Product, 3> products() {
     if constexpr (quantized) {
       return {
@@ -163,12 +164,18 @@ class Layer {
     const auto elements = download(view.data(), outer * inner);
     const auto scales =
         download(view.scale_inverses(), octavo::scale_count<Granularity>(outer, inner));
+    double factor = 1.0;
+    if constexpr (octavo::detail::has_tensor_scale<Granularity>) {
+      static_assert(std::is_same_v<D, octavo::Cpu>);
+      factor = static_cast<double>(octavo::tensor_scale_inverse(view));
+    }
     Matrix matrix{outer, inner, {}};
     for (Index i = 0; i < outer * inner; ++i) {
       const Index scale = octavo::scale_index<Granularity>(i / inner, i % inner, outer, inner);
       matrix.values.push_back(
           static_cast<double>(static_cast<float>(elements[static_cast<std::size_t>(i)])) *
-          static_cast<double>(static_cast<float>(scales[static_cast<std::size_t>(scale)])));
+          static_cast<double>(static_cast<float>(scales[static_cast<std::size_t>(scale)])) *
+          factor);
     }
     return matrix;
   }
