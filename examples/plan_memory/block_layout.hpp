@@ -295,6 +295,10 @@ class BlockLayout {
                        octavo::Recomputation recomputation) {
     using enum octavo::LoraTarget;
     if constexpr (Up::Layer::frozen) octavo::detail::check_lora_of_experts(name, registry.lora);
+    octavo::require<octavo::ConfigError>(
+        std::is_same_v<D, octavo::Cpu> || (!octavo::detail::needs_values<typename Up::Base> &&
+                                           !octavo::detail::needs_values<typename Down::Base>),
+        octavo::detail::experts_without_gemms);
     registry.expert_loss->add_router(sizes.experts, sizes.balance_coefficient);
     router_.emplace().declare(name + ".router.weight", sizes.experts, sizes.hidden, {});
     router_->is_overwritten = true;

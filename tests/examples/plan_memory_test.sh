@@ -118,6 +118,8 @@ run "a card by its capability" 0 --model llama3_small --card sm_86:23.5GiB
 grep -qE "^sm_86:23.5GiB with 23.5 GiB: (fits|does not fit)" out || fail "its memory is not known"
 refused "a capability without a memory" "--card 8.9 names no memory; append it, such as --card 8.9:24GiB" --card 8.9
 run "blocks that a B200 has" 0 --model llama3_8b --precision mxfp8 --card B200
+refused "experts without GEMMs" "the Cuda device has no GEMMs of experts for Nvfp4 or Emulated" --model mixtral_8x7b \
+  --precision nvfp4 --card B200
 refused "a card that does not exist" "for another GPU, pass its compute capability and memory, such as sm_86:24GiB" --card "RTX 1"
 run "the memory of another card" 0 --model llama3_small --precision bf16 --card "A100 40GB" --card-memory 24
 grep -qE "^A100 40GB with 24 GiB: (fits|does not fit)" out || fail "--card-memory does not replace the card's memory"

@@ -30,6 +30,11 @@ namespace detail {
 template <class P>
 inline constexpr bool needs_values = is_emulated<P> || is_four_bit<P>;
 
+/// Why such experts do not run on the `Cuda` device, as their static_assert says.
+inline constexpr const char* experts_without_gemms =
+    "experts: the Cuda device has no GEMMs of experts for Nvfp4 or Emulated; choose another "
+    "precision for LinearRole::gate_up and LinearRole::down, or run it on Cpu";
+
 /// The linear layer that owns the experts' weight and operands. Its weight contains the weights of
 /// all experts, one after another.
 template <class Precision, int In, int Out, int Experts, class G, Device D>
