@@ -16,6 +16,7 @@
 #include <octavo/gemm/cuda/expert_products.cuh>
 #include <octavo/gemm/cuda/few_rows.cuh>
 #include <octavo/gemm/cuda/matmul.cuh>
+#include <octavo/gemm/cuda/symmetric_products.cuh>
 #include <octavo/kernels/cuda/kernels.cuh>
 #include <octavo/memory/cuda/buffer.cuh>
 #include <octavo/octavo.hpp>

@@ -5,6 +5,7 @@
 #include "kernels/cuda_support.cuh"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <utility>
@@ -178,42 +179,93 @@ TEST_F(MuonOnCuda, ExchangesMatricesAsOnCpu) {
   }
 }
 
+using Shapes = std::vector<std::array<Index, 2>>;
+
+/// Returns matrices that are orthogonalised together.
 template <Device D>
-std::vector<Bf16> orthogonalized(Index rows, Index columns) {
+std::vector<std::vector<Bf16>> orthogonalized(const Shapes& shapes, int iterations) {
+  typename NewtonSchulz<D>::Sizes sizes;
+  for (const auto [rows, columns] : shapes) sizes.add(rows, columns);
   Arena<D> measuring;
-  const NewtonSchulz<D> sized(measuring, rows * columns, std::min(rows, columns));
+  const NewtonSchulz<D> sized(measuring, sizes);
   Place<D> place(std::size_t{64} << 20);
   Arena<D> arena(measuring.plan(), place.context());
-  const NewtonSchulz<D> newton_schulz(arena, rows * columns, std::min(rows, columns));
-  const auto matrix = place.matrix(normal_values<Bf16>(rows * columns, 1e-3f, 6), columns);
-  newton_schulz.orthogonalize(matrix, {}, place.context());
-  return place.read(matrix);
+  const NewtonSchulz<D> newton_schulz(arena, sizes);
+  std::vector<TensorView<Bf16, 2, D>> matrices;
+  for (const auto [rows, columns] : shapes) {
+    matrices.push_back(place.matrix(normal_values<Bf16>(rows * columns, 1e-3f, 6), columns));
+  }
+  newton_schulz.orthogonalize(matrices, {.iterations = iterations}, place.context());
+  std::vector<std::vector<Bf16>> values;
+  for (const auto& matrix : matrices) values.push_back(place.read(matrix));
+  return values;
 }
 
-TEST_F(MuonOnCuda, OrthogonalisesAsOnCpu) {
-  for (const auto [rows, columns] : {std::array<Index, 2>{64, 64},
-                                     {256, 64},
-                                     {64, 256},
-                                     {384, 1024},
-                                     {24, 40},
-                                     {4, 256},
-                                     {256, 5}}) {
-    const std::vector<Bf16> expected = orthogonalized<Cpu>(rows, columns);
-    const std::vector<Bf16> found = orthogonalized<Cuda>(rows, columns);
+void expect_orthogonal_as_on_cpu(const Shapes& shapes, int iterations = 5) {
+  const auto expected = orthogonalized<Cpu>(shapes, iterations);
+  const auto found = orthogonalized<Cuda>(shapes, iterations);
+  for (std::size_t number = 0; number < shapes.size(); ++number) {
+    const auto [rows, columns] = shapes[number];
     double error = 0;
     double size = 0;
-    for (std::size_t i = 0; i < expected.size(); ++i) {
-      const auto a = static_cast<double>(static_cast<float>(expected[i]));
-      const auto b = static_cast<double>(static_cast<float>(found[i]));
+    for (std::size_t i = 0; i < expected[number].size(); ++i) {
+      const auto a = static_cast<double>(static_cast<float>(expected[number][i]));
+      const auto b = static_cast<double>(static_cast<float>(found[number][i]));
       error += (a - b) * (a - b);
       size += a * a;
     }
-    // Singular values end between about 0.7 and 1.2.
-    const auto side = static_cast<double>(std::min(rows, columns));
-    EXPECT_GT(size, 0.4 * side);
-    EXPECT_LT(size, 1.6 * side);
+    if (iterations == 5) {
+      // Singular values end between about 0.7 and 1.2.
+      const auto side = static_cast<double>(std::min(rows, columns));
+      EXPECT_GT(size, 0.4 * side);
+      EXPECT_LT(size, 1.6 * side);
+    }
     // Sums in another order change some roundings to BF16, by 2^-8, in each of 15 products.
     EXPECT_LT(std::sqrt(error / size), 0x1p-5) << rows << " x " << columns;
+  }
+}
+
+TEST_F(MuonOnCuda, OrthogonalisesAsOnCpu) {
+  // Tiles of the products of one kernel, whole and cut, of rows and of columns.
+  expect_orthogonal_as_on_cpu(
+      {{64, 64}, {256, 64}, {64, 256}, {384, 1024}, {1024, 384}, {520, 520}});
+  expect_orthogonal_as_on_cpu({{264, 392}, {392, 264}, {24, 40}, {8, 8}}, 4);
+  // Products that no such kernel computes, next to some of it.
+  expect_orthogonal_as_on_cpu({{24, 40}, {4, 256}, {256, 5}, {128, 192}, {7, 9}});
+}
+
+TEST_F(MuonOnCuda, SymmetricProductsAreThoseOfWholeMatrices) {
+  Place<Cuda> place(std::size_t{64} << 20);
+  for (const auto [rows, columns] :
+       {std::array<Index, 2>{128, 64}, {640, 200}, {200, 640}, {1160, 1160}, {72, 8}}) {
+    for (const bool of_columns : {false, true}) {
+      const Index side = of_columns ? columns : rows;
+      const auto x = place.matrix(normal_values<Bf16>(rows * columns, 0.1f, 3), columns);
+      const auto once =
+          place.matrix(std::vector<Bf16>(static_cast<std::size_t>(side * side)), side);
+      const auto whole =
+          place.matrix(std::vector<Bf16>(static_cast<std::size_t>(side * side)), side);
+      const auto twice =
+          place.matrix(std::vector<Bf16>(static_cast<std::size_t>(side * side)), side);
+      const SymmetricProduct<Bf16, Cuda> first{x, of_columns, {}, {once, {}}};
+      symmetric_products<Bf16, Cuda>({&first, 1}, place.context());
+      const SymmetricProduct<Bf16, Cuda> second{x, of_columns, {2.0f, -0.5f}, {twice, once}};
+      symmetric_products<Bf16, Cuda>({&second, 1}, place.context());
+      detail::multiply_all(SymmetricProduct<Bf16, Cuda>{x, of_columns, {}, {whole, {}}},
+                           place.context());
+      const std::vector<Bf16> a = place.read(once);
+      const std::vector<Bf16> b = place.read(whole);
+      const std::vector<Bf16> c = place.read(twice);
+      const float bound = 0.1f * 0.1f * static_cast<float>(of_columns ? rows : columns) * 0x1p-7f;
+      for (Index i = 0; i < side * side; ++i) {
+        const auto at = static_cast<std::size_t>(i);
+        const auto mirrored = static_cast<std::size_t>(i % side * side + i / side);
+        const float value = static_cast<float>(b[at]);
+        ASSERT_EQ(a[at].bits, a[mirrored].bits) << i;
+        ASSERT_NEAR(static_cast<float>(a[at]), value, bound) << i << " of " << side;
+        ASSERT_NEAR(static_cast<float>(c[at]), 1.5f * value, 4 * bound) << i << " of " << side;
+      }
+    }
   }
 }
 

@@ -8,3 +8,4 @@
 #include <octavo/gemm/gemm_planning.hpp>
 #include <octavo/gemm/manifest.hpp>
 #include <octavo/gemm/matmul.hpp>
+#include <octavo/gemm/symmetric_products.hpp>

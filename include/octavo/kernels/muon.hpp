@@ -134,7 +134,7 @@ void muon_momentum(const MuonElements<W, G, Moment, D>& elements, const MuonMome
 /// Computes target = source / max(norm, epsilon), rounded to BF16.
 /// @param source  [elements]
 /// @param norm    [1]; its `squared_norm` is that of the source
-/// @param target  [elements]
+/// @param target  [elements]; may be the source
 /// @note enqueues; does not synchronise
 template <Device D>
 void muon_normalize(TensorView<const Bf16, 1, D> source, TensorView<const StepStatus, 1, D> norm,

@@ -5,6 +5,7 @@
 #include <octavo/optim/adamw.hpp>
 #include <octavo/optim/muon_memory.hpp>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -20,10 +21,10 @@ namespace detail {
 template <class W, class G, class Moment, Device D>
 class MuonOptimizer : public MuonMemory<W, G, Moment, D>, public Optimizer<D> {
   using Memory = MuonMemory<W, G, Moment, D>;
+  using Memory::collected_;
   using Memory::flats_;
   using Memory::group_;
   using Memory::matrices_;
-  using Memory::matrix_;
   using Memory::newton_schulz_;
   using Memory::others_;
   using Memory::own_;
@@ -124,9 +125,9 @@ class MuonOptimizer : public MuonMemory<W, G, Moment, D>, public Optimizer<D> {
     exchange(own_, whole_, size, ranks, context);
     const Index rank = flats.front().begin / size * group_.degree + group_.place;
     if (rank < static_cast<Index>(flats.size())) {
-      for (const ExchangedMatrix& matrix : flats[static_cast<std::size_t>(rank)].matrices) {
-        orthogonalize(matrix, context);
-      }
+      Memory::for_each_group(
+          flats[static_cast<std::size_t>(rank)],
+          [&](std::span<const ExchangedMatrix> matrices) { orthogonalize(matrices, context); });
     }
     exchange(whole_, own_, size, ranks, context);
     each([&](const ParameterPlace& parameter, const auto& elements) {
@@ -134,19 +135,25 @@ class MuonOptimizer : public MuonMemory<W, G, Moment, D>, public Optimizer<D> {
     });
   }
 
-  /// Orthogonalises a matrix of the directions that this rank has received. Parts of other ranks
+  /// Orthogonalises matrices of the directions that this rank has received. Parts of other ranks
   /// that share layers are not adjacent to its own, so they are collected first.
-  void orthogonalize(const ExchangedMatrix& matrix, const Context<D>& context) const {
+  void orthogonalize(std::span<const ExchangedMatrix> matrices, const Context<D>& context) const {
     const TensorView<Bf16, 1, D> directions = ranks_ == 1 ? own_ : whole_;
-    if (group_.degree == 1) {
-      newton_schulz_.orthogonalize({directions.data() + matrix.offset, matrix.shape},
-                                   settings_.newton_schulz, context);
-      return;
+    const bool collects = group_.degree > 1;
+    std::array<TensorView<Bf16, 2, D>, Memory::Orthogonalizer::most_matrices> views;
+    typename Memory::Orthogonalizer::Sizes begin;
+    for (std::size_t i = 0; i < matrices.size(); ++i) {
+      const ExchangedMatrix& matrix = matrices[i];
+      views[i] = {collects ? collected_.data() + begin.matrices : directions.data() + matrix.offset,
+                  matrix.shape};
+      begin.add(matrix.shape[0], matrix.shape[1]);
+      if (collects) collect_matrix<D>(directions, matrix, views[i], context);
     }
-    const TensorView<Bf16, 2, D> collected{matrix_.data(), matrix.shape};
-    collect_matrix<D>(directions, matrix, collected, context);
-    newton_schulz_.orthogonalize(collected, settings_.newton_schulz, context);
-    distribute_matrix<D>(collected, matrix, directions, context);
+    newton_schulz_.orthogonalize(std::span(views).first(matrices.size()), settings_.newton_schulz,
+                                 context);
+    for (std::size_t i = 0; collects && i < matrices.size(); ++i) {
+      distribute_matrix<D>(views[i], matrices[i], directions, context);
+    }
   }
 
   /// Sends each row of `from`, which contains a shard, to the rank of that shard.

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace octavo OCTAVO_ABI {
@@ -101,18 +102,17 @@ class MuonMemory {
         matrices_(arena, ranges_of(shards, true), seed, offload, has_master),
         steps_(arena.template take<AdamWStep>(MemoryKind::optimizer, 2), {2}) {
     list_flats(shards);
-    Index most_elements = 0;
-    Index most_side = 0;
+    typename Orthogonalizer::Sizes most;
     for (const Flat& flat : flats_) {
-      for (const ExchangedMatrix& matrix : flat.matrices) {
-        const auto [rows, columns] = matrix.shape.elements;
-        most_elements = std::max(most_elements, rows * columns);
-        most_side = std::max(most_side, std::min(rows, columns));
-      }
+      for_each_group(flat, [&](std::span<const ExchangedMatrix> matrices) {
+        typename Orthogonalizer::Sizes sizes;
+        for (const ExchangedMatrix& matrix : matrices) sizes.add(matrix.shape[0], matrix.shape[1]);
+        most.raise_to(sizes);
+      });
     }
-    newton_schulz_ = NewtonSchulz<D>(arena, most_elements, most_side);
-    const Index collected = group_.degree == 1 ? 0 : most_elements;
-    matrix_ = {arena.template take<Bf16>(MemoryKind::optimizer, collected), {collected}};
+    newton_schulz_ = Orthogonalizer(arena, most);
+    const Index collected = group_.degree == 1 ? 0 : most.matrices;
+    collected_ = {arena.template take<Bf16>(MemoryKind::optimizer, collected), {collected}};
     fill_up(arena, shards, offload, has_master);
   }
 
@@ -132,6 +132,7 @@ class MuonMemory {
 
   using Others = OptimizerState<W, G, Moment, 2, D>;
   using Matrices = OptimizerState<W, G, Moment, 1, D>;
+  using Orthogonalizer = NewtonSchulz<D>;
 
   MuonSettings settings_;
   Group group_;
@@ -141,12 +142,24 @@ class MuonMemory {
   /// Directions of all shards of the flat parameters that this rank orthogonalises, in the order of
   /// ranks; empty for one rank.
   TensorView<Bf16, 1, D> whole_;
-  TensorView<Bf16, 1, D> matrix_;  ///< [largest matrix]; empty unless ranks share layers
+  /// Matrices that are orthogonalised together; empty unless ranks share layers.
+  TensorView<Bf16, 1, D> collected_;
   Others others_;
   Matrices matrices_;
   TensorView<AdamWStep, 1, D> steps_;  ///< [2], for AdamW and for Muon
   std::vector<Flat> flats_;
-  NewtonSchulz<D> newton_schulz_;
+  Orthogonalizer newton_schulz_;
+
+  /// Calls `body(matrices)` for all matrices that are orthogonalised together.
+  template <class Body>
+  static void for_each_group(const Flat& flat, const Body& body) {
+    std::span<const ExchangedMatrix> rest(flat.matrices);
+    while (!rest.empty()) {
+      const std::size_t count = std::min(rest.size(), Orthogonalizer::most_matrices);
+      body(rest.first(count));
+      rest = rest.subspan(count);
+    }
+  }
 
  private:
   static const MuonSettings& checked(const MuonSettings& settings) {

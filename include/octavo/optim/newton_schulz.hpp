@@ -1,13 +1,16 @@
 /// @file
-/// Orthogonalisation of a matrix by Newton–Schulz iterations in BF16.
+/// Orthogonalisation of matrices by Newton–Schulz iterations in BF16.
 #pragma once
 
-#include <octavo/gemm/matmul.hpp>
+#include <octavo/gemm/symmetric_products.hpp>
 #include <octavo/kernels/initialize.hpp>
 #include <octavo/kernels/muon.hpp>
 #include <octavo/memory/arena.hpp>
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
+#include <span>
 #include <type_traits>
 #include <utility>
 
@@ -22,69 +25,131 @@ struct NewtonSchulzSettings {
   float epsilon = 1e-7f;  ///< minimum norm by which a matrix is divided
 };
 
-/// The memory for orthogonalising one matrix at a time.
+/// Orthogonalises a few matrices at a time, and owns the memory for it.
 template <Device D>
 class NewtonSchulz {
  public:
   using T = ProductValue<D>;
+  using Matrices = std::span<const TensorView<Bf16, 2, D>>;
+  /// Maximum number of matrices that are orthogonalised together: their small products, which
+  /// alone would leave most of a GPU idle, run at the same time.
+  static constexpr std::size_t most_matrices = 8;
+
+  /// The numbers of elements that matrices need together.
+  struct Sizes {
+    Index matrices = 0;
+    Index squares = 0;  ///< of the products of matrices with their transposes
+
+    /// Adds a matrix. Each begins at an aligned element.
+    void add(Index rows, Index columns) {
+      const Index side = std::min(rows, columns);
+      matrices += round_up(rows * columns, allocation_alignment);
+      squares += round_up(side * side, allocation_alignment);
+    }
+    void raise_to(const Sizes& other) {
+      matrices = std::max(matrices, other.matrices);
+      squares = std::max(squares, other.squares);
+    }
+  };
 
   NewtonSchulz() = default;
-  /// @param most_elements  of a matrix
-  /// @param most_side      maximum length of the shorter side of a matrix
-  NewtonSchulz(Arena<D>& arena, Index most_elements, Index most_side) {
+  /// @param most  the maximum over all calls of `orthogonalize`
+  NewtonSchulz(Arena<D>& arena, const Sizes& most) {
     constexpr auto kind = MemoryKind::optimizer;
     const auto take = [&](Index count) { return arena.template take<T>(kind, count); };
-    matrices_ = {take(most_elements), take(most_elements)};
-    squares_ = {take(most_side * most_side), take(most_side * most_side)};
+    buffers_ = {is_in_place ? nullptr : take(most.matrices), take(most.matrices)};
+    squares_ = {take(most.squares), take(most.squares)};
     norm_ = {arena.template take<StepStatus>(kind, 1), {1}};
   }
 
-  /// Replaces a matrix U S Vᵀ by approximately U Vᵀ. The products are computed in FP32 and rounded
-  /// to BF16.
+  /// Replaces each matrix U S Vᵀ by approximately U Vᵀ. The products are computed in FP32 and
+  /// rounded to BF16.
+  /// @param matrices  at most `most_matrices`
   /// @note enqueues; does not synchronise
   /// Source: Jordan et al. 2024, https://kellerjordan.github.io/posts/muon.
-  void orthogonalize(TensorView<Bf16, 2, D> matrix, const NewtonSchulzSettings& settings,
+  void orthogonalize(Matrices matrices, const NewtonSchulzSettings& settings,
                      const Context<D>& context) const {
-    const Index rows = matrix.extent(0);
-    const Index columns = matrix.extent(1);
-    const bool is_tall = rows > columns;
-    const Index side = std::min(rows, columns);
-    const TensorView<Bf16, 1, D> elements{matrix.data(), {matrix.size()}};
-    TensorView<T, 2, D> x{matrices_[0], {rows, columns}};
-    TensorView<T, 2, D> next{matrices_[1], {rows, columns}};
-    const TensorView<T, 2, D> gram{squares_[0], {side, side}};
-    const TensorView<T, 2, D> update{squares_[1], {side, side}};
-    fill_zero(norm_.data(), norm_.bytes(), context);
-    add_squared_norm(TensorView<const Bf16, 1, D>(elements), norm_, context);
-    muon_normalize<D>(elements, norm_, settings.epsilon, {x.data(), {x.size()}}, context);
-    using Input = TensorView<const T, 2, D>;
-    const Input gram_in = gram;
-    const Input update_in = update;
-    for (int i = 0; i < settings.iterations; ++i) {
-      const Input x_in = x;
-      matmul_bf16<T, D>(x_in, is_tall, x_in, !is_tall, {}, {gram, {}}, context);
-      matmul_bf16<T, D>(gram_in, false, gram_in, false, {settings.c, settings.b}, {update, gram_in},
-                        context);
-      // Both squares are symmetric, so a tall matrix needs no transposed copy.
-      matmul_bf16<T, D>(is_tall ? x_in : update_in, false, is_tall ? update_in : x_in, false,
-                        {1.0f, settings.a}, {next, x_in}, context);
-      std::swap(x, next);
+    std::array<Work, most_matrices> all;
+    const std::span<Work> works = std::span(all).first(matrices.size());
+    Sizes begin;
+    for (std::size_t i = 0; i < works.size(); ++i) {
+      works[i] = work_at(begin, matrices[i], settings.iterations);
+      begin.add(matrices[i].extent(0), matrices[i].extent(1));
+      normalize(matrices[i], settings.epsilon, works[i].x, context);
     }
-    store(x, elements, context);
+    for (int i = 0; i < settings.iterations; ++i) iterate(works, settings, context);
+    if constexpr (!is_in_place) {
+      for (std::size_t i = 0; i < works.size(); ++i) {
+        parallel_for(matrices[i].size(), 1, context, [&](Index element) {
+          matrices[i].data()[element] = Bf16(works[i].x.data()[element]);
+        });
+      }
+    }
   }
 
  private:
-  /// Copies the values, which are BF16.
-  static void store(TensorView<T, 2, D> from, TensorView<Bf16, 1, D> to,
-                    const Context<D>& context) {
-    if constexpr (std::is_same_v<T, Bf16>) {
-      copy_on_device(to.data(), from.data(), to.bytes(), context);
+  /// Whether the last product writes the result to the matrix itself.
+  static constexpr bool is_in_place = std::is_same_v<T, Bf16>;
+
+  /// A matrix and its products.
+  struct Work {
+    TensorView<T, 2, D> x, next, gram, update;
+
+    [[nodiscard]] bool is_tall() const { return x.extent(0) > x.extent(1); }
+  };
+
+  /// Returns the memory for a matrix.
+  /// @param begin  of its elements in the buffers
+  [[nodiscard]] Work work_at(const Sizes& begin, TensorView<Bf16, 2, D> matrix,
+                             int iterations) const {
+    const Index side = std::min(matrix.extent(0), matrix.extent(1));
+    T* first = nullptr;
+    if constexpr (is_in_place) {
+      first = matrix.data();
     } else {
-      parallel_for(to.size(), 1, context, [&](Index i) { to.data()[i] = Bf16(from.data()[i]); });
+      first = buffers_[0] + begin.matrices;
+    }
+    Work work{{first, matrix.shape()},
+              {buffers_[1] + begin.matrices, matrix.shape()},
+              {squares_[0] + begin.squares, {side, side}},
+              {squares_[1] + begin.squares, {side, side}}};
+    if (iterations % 2 != 0) std::swap(work.x, work.next);
+    return work;
+  }
+
+  void normalize(TensorView<Bf16, 2, D> matrix, float epsilon, TensorView<T, 2, D> x,
+                 const Context<D>& context) const {
+    const TensorView<const Bf16, 1, D> elements{matrix.data(), {matrix.size()}};
+    fill_zero(norm_.data(), norm_.bytes(), context);
+    add_squared_norm(elements, norm_, context);
+    muon_normalize<D>(elements, norm_, epsilon, {x.data(), {x.size()}}, context);
+  }
+
+  static void iterate(std::span<Work> works, const NewtonSchulzSettings& settings,
+                      const Context<D>& context) {
+    using Input = TensorView<const T, 2, D>;
+    std::array<SymmetricProduct<T, D>, most_matrices> products;
+    const auto multiply = [&](const auto& product_of) {
+      for (std::size_t i = 0; i < works.size(); ++i) products[i] = product_of(works[i]);
+      symmetric_products<T, D>(std::span(products).first(works.size()), context);
+    };
+    multiply([](const Work& work) -> SymmetricProduct<T, D> {
+      return {work.x, work.is_tall(), {}, {work.gram, {}}};
+    });
+    multiply([&](const Work& work) -> SymmetricProduct<T, D> {
+      return {work.gram, false, {settings.c, settings.b}, {work.update, work.gram}};
+    });
+    for (Work& work : works) {
+      const Input x = work.x;
+      const Input update = work.update;
+      // Both squares are symmetric, so a tall matrix needs no transposed copy.
+      matmul_bf16<T, D>(work.is_tall() ? x : update, false, work.is_tall() ? update : x, false,
+                        {1.0f, settings.a}, {work.next, x}, context);
+      std::swap(work.x, work.next);
     }
   }
 
-  Array<T*, 2> matrices_{};
+  Array<T*, 2> buffers_{};
   Array<T*, 2> squares_{};
   TensorView<StepStatus, 1, D> norm_;
 };
