@@ -143,17 +143,7 @@ inline void own_attention_backward(const AttentionShape& shape, TensorView<const
                      Tiles::bytes, shape.heads.heads * shape.sequences, tiles, context, arguments,
                      geometry);
   };
-  const GpuFeatures& gpu = context.limits().gpu;
-  const auto launch_with_room = [&](auto cores, auto tile_columns, auto bounded) {
-    constexpr int columns = decltype(tile_columns)::value;
-    if constexpr (std::is_same_v<decltype(cores), WarpCores> && columns > narrow_columns) {
-      if (BackwardTiles<RoomyWarpCores, columns>::bytes <= gpu.shared_bytes) {
-        return launch(RoomyWarpCores(), tile_columns, bounded);
-      }
-    }
-    launch(cores, tile_columns, bounded);
-  };
-  with_attention_variant(gpu, geometry, launch_with_room);
+  with_attention_variant(context.limits().gpu, geometry, launch);
 }
 
 }  // namespace detail

@@ -48,9 +48,26 @@ struct AttentionBackwardArguments {
   Bf16* qkv_gradient;
 };
 
+/// Four words of shared memory.
+__device__ inline Fragment load_shared_words(std::uint32_t address) {
+  Fragment words;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words.words[0]), "=r"(words.words[1]), "=r"(words.words[2]),
+                 "=r"(words.words[3])
+               : "r"(address)
+               : "memory");
+  return words;
+}
+__device__ inline void store_shared(std::uint32_t address, const Fragment& words) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(words.words[0]),
+               "r"(words.words[1]), "r"(words.words[2]), "r"(words.words[3])
+               : "memory");
+}
+
 /// Shared memory of the two backward kernels, and how warpgroups divide a block's rows: two
 /// resident tiles, two stages of two streamed tiles, and two stages of the log-sum-exps and deltas
-/// of streamed queries.
+/// of streamed queries. If the warpgroups split the products, each keeps the rows of one resident
+/// tile in registers, the streamed tiles replace the resident ones, and exchanged values follow.
 template <class Cores, int columns>
 struct BackwardTiles {
   using Sizes = AttentionSizes<Cores, columns>;
@@ -65,9 +82,16 @@ struct BackwardTiles {
   using Passing = SharedTile<step_rows, columns>;
   using Sums = Accumulator<>[sum_columns / panel_columns];
   using Place = ThreadPlace<rows>;
-  static constexpr int statistics = 2 * Own::bytes + 4 * Passing::bytes;
-  static constexpr int bytes =
-      statistics + 4 * step_rows * static_cast<int>(sizeof(float)) + tile_alignment;
+  static constexpr bool splits_products = Sizes::splits_products;
+  static constexpr int resident = splits_products ? 0 : 2 * Own::bytes;
+  static_assert(!splits_products || 2 * Own::bytes <= 4 * Passing::bytes);
+  static constexpr int statistics = resident + 4 * Passing::bytes;
+  static constexpr int exchange = statistics + 4 * step_rows * static_cast<int>(sizeof(float));
+  /// Vectors of 16 bytes that a thread exchanges: probabilities in FP32, and score gradients.
+  static constexpr int probability_vectors = step_rows / 8;
+  static constexpr int vectors =
+      splits_products ? probability_vectors + step_rows / product_depth : 0;
+  static constexpr int bytes = exchange + vectors * warpgroup_threads * 16 + tile_alignment;
 
   std::uint32_t base = shared_tiles();
 
@@ -75,8 +99,74 @@ struct BackwardTiles {
     return {base + static_cast<std::uint32_t>(which * Own::bytes)};
   }
   [[nodiscard]] __device__ Passing passing(int which, int stage) const {
-    return {base +
-            static_cast<std::uint32_t>(2 * Own::bytes + (2 * stage + which) * Passing::bytes)};
+    return {base + static_cast<std::uint32_t>(resident + (2 * stage + which) * Passing::bytes)};
+  }
+  /// Waits for the resident tiles, and loads the rows of the one that the thread's warpgroup
+  /// multiplies. All threads must call it, before copies of streamed tiles.
+  __device__ void load_own(Fragment (&rows_of_own)[columns / product_depth],
+                           const Place& place) const {
+    static_assert(splits_products);
+    commit_copies();
+    Cores::template wait_for_copies<0>();
+#pragma unroll
+    for (int k = 0; k < columns / product_depth; ++k) {
+      rows_of_own[k] = load_fragment(own(place.group), place.warp_row, k);
+    }
+    __syncthreads();
+  }
+  /// Computes the score gradients of both warpgroups: the first sends its probabilities to the
+  /// second, which sends the score gradients back. A thread exchanges values only with the one of
+  /// the same place in the other group. All threads must call it.
+  /// @param products            scores in the first group, gradients of probabilities in the second
+  /// @param to_probabilities    (scores) converts scores to probabilities
+  /// @param to_score_gradients  (gradients, probabilities) converts gradients of probabilities
+  /// @param between             (probabilities) is called before the gradients are exchanged
+  template <class ToProbabilities, class ToGradients, class Between>
+  __device__ void exchange_products(Accumulator<step_rows> (&products)[1], const Place& place,
+                                    Fragment (&score_gradients)[step_rows / product_depth],
+                                    const ToProbabilities& to_probabilities,
+                                    const ToGradients& to_score_gradients,
+                                    const Between& between) const {
+    const auto vector = [&](int i) {
+      const int thread = static_cast<int>(threadIdx.x) % warpgroup_threads;
+      return base + static_cast<std::uint32_t>(exchange + (i * warpgroup_threads + thread) * 16);
+    };
+    Accumulator<step_rows> probabilities[1];
+    if (place.group == 0) {
+      to_probabilities(products[0]);
+      probabilities[0] = products[0];
+#pragma unroll
+      for (int i = 0; i < probability_vectors; ++i) {
+        const float* v = products[0].values + 4 * i;
+        store_shared(vector(i), Fragment{{__float_as_uint(v[0]), __float_as_uint(v[1]),
+                                          __float_as_uint(v[2]), __float_as_uint(v[3])}});
+      }
+    }
+    __syncthreads();
+    if (place.group != 0) {
+#pragma unroll
+      for (int i = 0; i < probability_vectors; ++i) {
+        const Fragment words = load_shared_words(vector(i));
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          probabilities[0].values[4 * i + j] = __uint_as_float(words.words[j]);
+        }
+      }
+      to_score_gradients(products[0], probabilities[0]);
+      to_fragments(products, score_gradients);
+#pragma unroll
+      for (int k = 0; k < step_rows / product_depth; ++k) {
+        store_shared(vector(probability_vectors + k), score_gradients[k]);
+      }
+    }
+    between(probabilities);
+    __syncthreads();
+    if (place.group == 0) {
+#pragma unroll
+      for (int k = 0; k < step_rows / product_depth; ++k) {
+        score_gradients[k] = load_shared_words(vector(probability_vectors + k));
+      }
+    }
   }
   /// Returns the first column that the thread's warpgroup sums.
   [[nodiscard]] static __device__ int first_column(const Place& place) {

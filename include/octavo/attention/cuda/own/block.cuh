@@ -29,6 +29,9 @@ struct AttentionSizes<WarpgroupCores, columns> {
   /// of its products.
   static constexpr bool keys_in_registers = false;
   static constexpr int backward_queries = backward_rows;
+  /// Whether, in the backward of wide tiles, one warpgroup computes the scores and the other the
+  /// gradients of probabilities, which they exchange, instead of each computing both.
+  static constexpr bool splits_products = false;
   /// Blocks that share a multiprocessor.
   static constexpr int blocks = 1;
 };
@@ -39,20 +42,11 @@ struct AttentionSizes<WarpCores, columns> {
   static constexpr bool is_narrow = columns <= narrow_columns;
   static constexpr int forward_rows = is_narrow ? attention_rows : attention_rows / 2;
   static constexpr int forward_keys = is_narrow ? 64 : 32;
-  static constexpr int backward_rows = is_narrow ? 32 : 16;
+  static constexpr int backward_rows = 32;
   static constexpr bool keys_in_registers = columns > 64 && is_narrow;
   static constexpr int backward_queries = keys_in_registers ? 16 : backward_rows;
+  static constexpr bool splits_products = !is_narrow;
   static constexpr int blocks = columns <= 64 ? 2 : 1;
-};
-
-/// `WarpCores` on GPUs with more shared memory per block, such as an A100: the backward of wide
-/// heads then processes twice as many rows at once, with the same bits.
-struct RoomyWarpCores : WarpCores {};
-template <int columns>
-struct AttentionSizes<RoomyWarpCores, columns> : AttentionSizes<WarpCores, columns> {
-  static_assert(columns > narrow_columns);
-  static constexpr int backward_rows = 32;
-  static constexpr int backward_queries = backward_rows;
 };
 
 /// Threads of a block whose warps process 16 of `rows` rows each.

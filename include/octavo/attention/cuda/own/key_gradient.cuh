@@ -70,6 +70,9 @@ __device__ __forceinline__ void attention_key_gradient_block(
                      tokens - first, dim);
   copy_tile<threads>(tiles.own(1), arguments.qkv + geometry.value(sequence, first, kv_head), stride,
                      tokens - first, dim);
+  constexpr int own_fragments = Tiles::splits_products ? columns / product_depth : 1;
+  Fragment own_rows[own_fragments] = {};  // of keys or values
+  if constexpr (Tiles::splits_products) tiles.load_own(own_rows, place);
   copy_step(0);
   keep_statistic(0, fetch_statistic(0));
 
@@ -100,60 +103,85 @@ __device__ __forceinline__ void attention_key_gradient_block(
 #pragma unroll 1
     for (int row = 0; row < step_rows; row += query_count) {
       const int query = query_of(step) + row;
-      Accumulator<query_count> scores[1];
-      Accumulator<query_count> probability_gradients[1];
-      Cores::begin_products(scores, probability_gradients);
-      if constexpr (in_registers) {
-        start_scores<Cores>(scores[0], keys, queries, row);
-        Cores::commit_products();
-        start_scores<Cores>(probability_gradients[0], values, output_gradients, row);
-      } else {
-        start_scores<Cores>(scores[0], tiles.own(0), place.group_row, queries, row);
-        Cores::commit_products();
-        start_scores<Cores>(probability_gradients[0], tiles.own(1), place.group_row,
-                            output_gradients, row);
-      }
-      Cores::commit_products();
-      Cores::template wait_for_products<1>(scores);
-
       // Query minus key, as far as it depends on the position in the tile.
       const int distance = query + place.column - first - place.row;
       const bool hides = query < first + place.group_row + product_side;
       const bool hides_later = bounded && query + query_count > first_end;
+      const auto to_probabilities = [&](Accumulator<query_count>& products) {
 #pragma unroll
-      for (int j = 0; j < query_count / 8; ++j) {
-        const float2 sums = load_shared_pair(tiles.statistic(0, stage, row + 8 * j + place.column));
+        for (int j = 0; j < query_count / 8; ++j) {
+          const float2 sums =
+              load_shared_pair(tiles.statistic(0, stage, row + 8 * j + place.column));
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          float& value = scores[0].values[4 * j + i];
-          value = fast_exp2(fmaf(value, scale, -(i % 2 == 0 ? sums.x : sums.y)));
-          if (hides && distance + 8 * j + i % 2 < i / 2 * 8) value = 0.0f;
-          if (hides_later && query + place.column + 8 * j + i % 2 >= ends[i / 2]) value = 0.0f;
+          for (int i = 0; i < 4; ++i) {
+            float& value = products.values[4 * j + i];
+            value = fast_exp2(fmaf(value, scale, -(i % 2 == 0 ? sums.x : sums.y)));
+            if (hides && distance + 8 * j + i % 2 < i / 2 * 8) value = 0.0f;
+            if (hides_later && query + place.column + 8 * j + i % 2 >= ends[i / 2]) value = 0.0f;
+          }
         }
-      }
-      Fragment probabilities[query_count / product_depth];
-      to_fragments(scores, probabilities);
-      Cores::begin_products(probabilities, value_sums);
-      start_sums<Cores>(value_sums, probabilities, Tiles::summed(output_gradients, place), row);
-      Cores::commit_products();
-      Cores::template wait_for_products<1>(probability_gradients);
+      };
+      const auto to_score_gradients = [&](Accumulator<query_count>& products,
+                                          const Accumulator<query_count>& probabilities) {
 #pragma unroll
-      for (int j = 0; j < query_count / 8; ++j) {
-        const float2 deltas =
-            load_shared_pair(tiles.statistic(1, stage, row + 8 * j + place.column));
+        for (int j = 0; j < query_count / 8; ++j) {
+          const float2 deltas =
+              load_shared_pair(tiles.statistic(1, stage, row + 8 * j + place.column));
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          float& value = probability_gradients[0].values[4 * j + i];
-          value = scores[0].values[4 * j + i] * (value - (i % 2 == 0 ? deltas.x : deltas.y));
+          for (int i = 0; i < 4; ++i) {
+            float& value = products.values[4 * j + i];
+            value = probabilities.values[4 * j + i] * (value - (i % 2 == 0 ? deltas.x : deltas.y));
+          }
         }
+      };
+      const auto add_values = [&](const auto& probabilities) {
+        start_sums<Cores>(value_sums, probabilities, Tiles::summed(output_gradients, place), row);
+      };
+      if constexpr (Tiles::splits_products) {
+        Accumulator<query_count> products[1];
+        start_scores<Cores>(products[0], own_rows, tiles.passing(place.group, stage), row);
+        Fragment score_gradients[query_count / product_depth];
+        tiles.exchange_products(products, place, score_gradients, to_probabilities,
+                                to_score_gradients, [&](const auto& probabilities) {
+                                  Fragment fragments_of[query_count / product_depth];
+                                  to_fragments(probabilities, fragments_of);
+                                  add_values(fragments_of);
+                                });
+        start_sums<Cores>(key_sums, score_gradients, Tiles::summed(queries, place), row);
+        keep_statistic(step + 1, statistic);
+      } else {
+        Accumulator<query_count> scores[1];
+        Accumulator<query_count> probability_gradients[1];
+        Cores::begin_products(scores, probability_gradients);
+        if constexpr (in_registers) {
+          start_scores<Cores>(scores[0], keys, queries, row);
+          Cores::commit_products();
+          start_scores<Cores>(probability_gradients[0], values, output_gradients, row);
+        } else {
+          start_scores<Cores>(scores[0], tiles.own(0), place.group_row, queries, row);
+          Cores::commit_products();
+          start_scores<Cores>(probability_gradients[0], tiles.own(1), place.group_row,
+                              output_gradients, row);
+        }
+        Cores::commit_products();
+        Cores::template wait_for_products<1>(scores);
+
+        to_probabilities(scores[0]);
+        Fragment probabilities[query_count / product_depth];
+        to_fragments(scores, probabilities);
+        Cores::begin_products(probabilities, value_sums);
+        add_values(probabilities);
+        Cores::commit_products();
+        Cores::template wait_for_products<1>(probability_gradients);
+        to_score_gradients(probability_gradients[0], scores[0]);
+        Fragment score_gradients[query_count / product_depth];
+        to_fragments(probability_gradients, score_gradients);
+        Cores::begin_products(score_gradients, key_sums);
+        start_sums<Cores>(key_sums, score_gradients, Tiles::summed(queries, place), row);
+        Cores::commit_products();
+        if (row + query_count == step_rows) keep_statistic(step + 1, statistic);
+        Cores::template wait_for_products<0>(value_sums, key_sums, probabilities, score_gradients);
       }
-      Fragment score_gradients[query_count / product_depth];
-      to_fragments(probability_gradients, score_gradients);
-      Cores::begin_products(score_gradients, key_sums);
-      start_sums<Cores>(key_sums, score_gradients, Tiles::summed(queries, place), row);
-      Cores::commit_products();
-      if (row + query_count == step_rows) keep_statistic(step + 1, statistic);
-      Cores::template wait_for_products<0>(value_sums, key_sums, probabilities, score_gradients);
     }
   }
 

@@ -21,6 +21,7 @@ __device__ __forceinline__ void attention_query_gradient_block(
   constexpr int threads = Tiles::threads;
   constexpr int step_rows = Tiles::step_rows;
   constexpr bool in_registers = !Tiles::divides_columns;
+  constexpr bool splits_products = Tiles::splits_products;
   const Tiles tiles;
   const typename Tiles::Place place;
   const int head = static_cast<int>(blockIdx.x) % heads;
@@ -52,6 +53,9 @@ __device__ __forceinline__ void attention_query_gradient_block(
   copy_tile<threads>(tiles.own(1),
                      arguments.output_gradient + geometry.output(sequence, first, head),
                      geometry.output_stride(), tokens - first, dim);
+  constexpr int own_fragments = splits_products ? columns / product_depth : 1;
+  Fragment own_rows[own_fragments] = {};  // of queries or the gradients of outputs
+  if constexpr (splits_products) tiles.load_own(own_rows, place);
   copy_step(start);
   copy_step(start + 1);
   Cores::template wait_for_copies<1>();
@@ -83,40 +87,54 @@ __device__ __forceinline__ void attention_query_gradient_block(
   const auto advance = [&](int step, auto hides) {
     const auto keys = tiles.passing(0, step % 2);
     const auto values = tiles.passing(1, step % 2);
-    Accumulator<step_rows> scores[1];
-    Accumulator<step_rows> probability_gradients[1];
-    Cores::begin_products(scores, probability_gradients, queries, output_gradients);
-    if constexpr (in_registers) {
-      start_scores<Cores>(scores[0], queries, keys, 0);
-      Cores::commit_products();
-      start_scores<Cores>(probability_gradients[0], output_gradients, values, 0);
-    } else {
-      start_scores<Cores>(scores[0], tiles.own(0), place.group_row, keys, 0);
-      Cores::commit_products();
-      start_scores<Cores>(probability_gradients[0], tiles.own(1), place.group_row, values, 0);
-    }
-    Cores::commit_products();
-    Cores::template wait_for_products<1>(scores);
-    if constexpr (decltype(hides)::value) {
-      hide_later_keys(scores[0], first + place.row - step * step_rows - place.column);
-      if constexpr (bounded) {
-        const int column = step * step_rows + place.column;
-        hide_earlier_keys(scores[0], {begins[0] - column, begins[1] - column});
+    const auto to_probabilities = [&](Accumulator<step_rows>& products) {
+      if constexpr (decltype(hides)::value) {
+        hide_later_keys(products, first + place.row - step * step_rows - place.column);
+        if constexpr (bounded) {
+          const int column = step * step_rows + place.column;
+          hide_earlier_keys(products, {begins[0] - column, begins[1] - column});
+        }
       }
-    }
 #pragma unroll
-    for (int i = 0; i < step_rows / 2; ++i) {
-      float& value = scores[0].values[i];
-      value = fast_exp2(fmaf(value, scale, -shift[i / 2 % 2]));
-    }
-    Cores::template wait_for_products<0>(probability_gradients);
+      for (int i = 0; i < step_rows / 2; ++i) {
+        float& value = products.values[i];
+        value = fast_exp2(fmaf(value, scale, -shift[i / 2 % 2]));
+      }
+    };
+    const auto to_score_gradients = [&](Accumulator<step_rows>& products,
+                                        const Accumulator<step_rows>& probabilities) {
 #pragma unroll
-    for (int i = 0; i < step_rows / 2; ++i) {
-      float& value = probability_gradients[0].values[i];
-      value = scores[0].values[i] * (value - delta[i / 2 % 2]);
-    }
+      for (int i = 0; i < step_rows / 2; ++i) {
+        float& value = products.values[i];
+        value = probabilities.values[i] * (value - delta[i / 2 % 2]);
+      }
+    };
     Fragment score_gradients[step_rows / product_depth];
-    to_fragments(probability_gradients, score_gradients);
+    if constexpr (splits_products) {
+      Accumulator<step_rows> products[1];
+      start_scores<Cores>(products[0], own_rows, tiles.passing(place.group, step % 2), 0);
+      tiles.exchange_products(products, place, score_gradients, to_probabilities,
+                              to_score_gradients, [](const auto&) {});
+    } else {
+      Accumulator<step_rows> scores[1];
+      Accumulator<step_rows> probability_gradients[1];
+      Cores::begin_products(scores, probability_gradients, queries, output_gradients);
+      if constexpr (in_registers) {
+        start_scores<Cores>(scores[0], queries, keys, 0);
+        Cores::commit_products();
+        start_scores<Cores>(probability_gradients[0], output_gradients, values, 0);
+      } else {
+        start_scores<Cores>(scores[0], tiles.own(0), place.group_row, keys, 0);
+        Cores::commit_products();
+        start_scores<Cores>(probability_gradients[0], tiles.own(1), place.group_row, values, 0);
+      }
+      Cores::commit_products();
+      Cores::template wait_for_products<1>(scores);
+      to_probabilities(scores[0]);
+      Cores::template wait_for_products<0>(probability_gradients);
+      to_score_gradients(probability_gradients[0], scores[0]);
+      to_fragments(probability_gradients, score_gradients);
+    }
     Cores::begin_products(score_gradients, query_sums);
     start_sums<Cores>(query_sums, score_gradients, Tiles::summed(keys, place), 0);
     Cores::commit_products();
