@@ -76,6 +76,16 @@ TEST_F(Fp8AttentionOnCuda, FollowsTheMagnitudeOfItsInputs) {
   }
 }
 
+TEST_F(Fp8AttentionOnCuda, HasTheGradientsOfItsRoundedOperands) {
+  for (const float factor : {1.0f, 8.0f}) {
+    const AttentionShape shape = in_fp8({1, 300, {4, 2, 64}});
+    const Inputs<Bf16> inputs = rounded_inputs(shape, factor);
+    Attention<Bf16, Cuda> attention(shape, inputs);
+    attention.run();
+    expect_close_gradients(shape, inputs, attention.results().qkv_gradient);
+  }
+}
+
 TEST_F(Fp8AttentionOnCuda, HasProbabilitiesInTheBackwardThatSumToOne) {
   for (const AttentionShape& shape :
        {in_fp8({2, 200, {4, 2, 64}}), in_fp8({1, 320, {8, 2, 128}}, 100)}) {

@@ -145,9 +145,13 @@ References fp8_formula(const AttentionShape& shape, const Inputs<T>& inputs,
         }
         const double base = std::ceil(largest) - 8;
         double sum = 0;
-        for (Index u = begin; u <= t; ++u) sum += std::exp2(scores[at(u)] - base);
+        double rounded_sum = 0;
         for (Index u = begin; u <= t; ++u) {
-          const double p = rounded_to_e4m3(std::exp2(scores[at(u)] - base)) / sum;
+          sum += std::exp2(scores[at(u)] - base);
+          rounded_sum += rounded_to_e4m3(std::exp2(scores[at(u)] - base));
+        }
+        for (Index u = begin; u <= t; ++u) {
+          const double p = rounded_to_e4m3(std::exp2(scores[at(u)] - base)) / rounded_sum;
           for (Index c = 0; c < dim; ++c) {
             const double v = p * qkv.values[at(key(u) + kv_heads * dim + c)];
             result.output.add((row * heads + head) * dim + c, v, std::abs(v));
@@ -169,6 +173,38 @@ References fp8_formula(const AttentionShape& shape, const Inputs<T>& inputs,
 /// probabilities with values as well, by up to 2^-13 of the largest: together, less than 2^-10 of
 /// the norm.
 constexpr Tolerance fp8_tolerance{0x1.04p-8, 0x1p-3, 0x1.4p-8};
+
+/// Returns inputs that rounding does not change. Queries and keys are multiplied by `factor`
+/// before.
+inline Inputs<Bf16> rounded_inputs(const AttentionShape& shape, float factor) {
+  auto inputs = random_inputs<Bf16>(shape, 2);
+  const Index columns = shape.heads.columns();
+  const Index keys_end = (shape.heads.heads + shape.heads.kv_heads) * shape.heads.head_dim;
+  for (Index i = 0; i < shape.rows() * columns; ++i) {
+    Bf16& value = inputs.qkv[at(i)];
+    if (i % columns < keys_end) value = Bf16(factor * static_cast<float>(value));
+  }
+  const Fp8Values rounded = fp8_values(shape, inputs.qkv);
+  for (std::size_t i = 0; i < inputs.qkv.size(); ++i) {
+    inputs.qkv[i] = Bf16(static_cast<float>(rounded.values[i]));
+  }
+  return inputs;
+}
+
+/// Expects gradients that are close to those of unrounded probabilities.
+inline void expect_close_gradients(const AttentionShape& shape, const Inputs<Bf16>& inputs,
+                                   const std::vector<Bf16>& actual) {
+  const References plain = formula(shape, inputs);
+  double difference = 0;
+  double squares = 0;
+  for (std::size_t i = 0; i < actual.size(); ++i) {
+    const double expected = plain.qkv_gradient.values[i];
+    const double error = static_cast<double>(static_cast<float>(actual[i])) - expected;
+    difference += error * error;
+    squares += expected * expected;
+  }
+  EXPECT_LT(std::sqrt(difference / squares), 0.03);
+}
 
 /// Expects that the gradients of each column of values sum to those of the outputs, which they do
 /// only if the probabilities of each row that the backward computed sum to 1.

@@ -18,7 +18,7 @@ enum class AttentionForward {
 ///
 /// Queries, keys and values have a scale for each head and each 128 tokens of a sequence: 448 /
 /// amax rounded down to a power of two. Probabilities, relative to the power of two at or above the
-/// largest of their row, are multiplied by 2^8; their sum is that of the unrounded ones. Softmax
+/// largest of their row, are multiplied by 2^8, and divided by the sum of the rounded ones. Softmax
 /// computes in FP32. Evaluation also runs this forward; text generation with a KV cache does not.
 struct Fp8Forward {
   static constexpr AttentionForward attention_forward = AttentionForward::fp8;

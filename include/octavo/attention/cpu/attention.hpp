@@ -150,7 +150,7 @@ void attend(const T* queries, Index stride, const AttentionOptions& options, Ind
         keys.count, dim, options.scale_for(dim), false, w.scores, keys.count);
   row_log_sum_exp(w.scores, keys, count, log_sum_exp);
   if (options.forward == AttentionForward::fp8) {
-    scores_to_fp8_probabilities(w.scores, keys, count, log_sum_exp);
+    scores_to_fp8_probabilities(w.scores, keys, count);
   } else {
     scores_to_probabilities(w.scores, keys, count, log_sum_exp);
   }

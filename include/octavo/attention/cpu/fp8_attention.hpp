@@ -52,14 +52,13 @@ void round_to_fp8(const AttentionShape& shape, TensorView<T, 2, Cpu> qkv,
   });
 }
 
-/// Sets scores[r, c] = p · exp(base − log_sum_exp) for the keys that a query attends to, and 0 for
-/// the others, where p = exp(score − base) is rounded to E4M3. The base is 2^-8 times the power of
-/// two at or above the largest exponential.
+/// Sets scores[r, c] = p / Σ p for the keys that a query attends to, and 0 for the others, where p
+/// = exp(score − base) is rounded to E4M3. The base is 2^-8 times the power of two at or above the
+/// largest exponential.
 /// @param keys    the `BlockKeys` of the queries
 /// @param scores  [rows, keys.count]
 template <class Keys>
-void scores_to_fp8_probabilities(float* scores, const Keys& keys, Index rows,
-                                 const float* log_sum_exp) {
+void scores_to_fp8_probabilities(float* scores, const Keys& keys, Index rows) {
   for (Index r = 0; r < rows; ++r) {
     float* row = scores + r * keys.count;
     const Index begin = keys.visible_begin(r);
@@ -69,11 +68,13 @@ void scores_to_fp8_probabilities(float* scores, const Keys& keys, Index rows,
     const float exponent = std::ceil(largest * std::numbers::log2e_v<float>);
     const float base =
         (exponent - static_cast<float>(fp8_probability_exponent)) * std::numbers::ln2_v<float>;
-    const float factor = fast_exp(base - log_sum_exp[r]);
     std::fill(row, row + begin, 0.0f);
+    float sum = 0.0f;
     for (Index c = begin; c < end; ++c) {
-      row[c] = static_cast<float>(E4M3(fast_exp(row[c] - base))) * factor;
+      row[c] = static_cast<float>(E4M3(fast_exp(row[c] - base)));
+      sum += row[c];
     }
+    for (Index c = begin; c < end; ++c) row[c] /= sum;
     std::fill(row + end, row + keys.count, 0.0f);
   }
 }

@@ -39,10 +39,17 @@ struct Fp8ForwardTiles {
   }
 };
 
+/// Returns the sum over the four threads that share rows.
+__device__ inline float quad_sum(float value) {
+  value += __shfl_xor_sync(0xffffffffu, value, 1);
+  return value + __shfl_xor_sync(0xffffffffu, value, 2);
+}
+
 /// Running state of the thread's two rows. Sums cover the thread's own columns.
 struct Fp8SoftmaxRows {
   float base[2] = {-INFINITY, -INFINITY};  ///< binary logarithm that exponentials are relative to
   float sum[2] = {0.0f, 0.0f};             ///< times 2^fp8_probability_exponent
+  float rounded_sum[2] = {0.0f, 0.0f};     ///< of the same probabilities, rounded to E4M3
 };
 
 /// Converts scores to 2^(scale · score − base + 8), where base is the integer at or above the
@@ -269,11 +276,17 @@ __device__ __forceinline__ void multiply_fp8_works(const Fp8Operands<columns>& o
       }
       fp8_softmax_step<bounded>(scores, key_scale, rows, factors);
     };
-    const auto round_probabilities = [&] {
+    const auto round_probabilities = [&](const float(&by)[2]) {
+      float sum[2] = {0.0f, 0.0f};
 #pragma unroll
       for (int k = 0; k < rows_a_tile / fp8_product_depth; ++k) {
         probabilities[k] = to_fp8_fragment(scores, k);
+        const auto& words = probabilities[k].words;
+        sum[0] += sum_of_e4m3(words[0], words[2]);
+        sum[1] += sum_of_e4m3(words[1], words[3]);
       }
+#pragma unroll
+      for (int h = 0; h < 2; ++h) rows.rounded_sum[h] = fmaf(rows.rounded_sum[h], by[h], sum[h]);
     };
     const auto add_products = [&](const float(&by)[2]) {
 #pragma unroll
@@ -295,7 +308,7 @@ __device__ __forceinline__ void multiply_fp8_works(const Fp8Operands<columns>& o
     turns.pass();
     Cores::template wait_for_products<0>(scores);
     softmax(0);
-    round_probabilities();
+    round_probabilities(factors);
     for (int step = 0; step + 1 < work.steps; ++step) {
       const float next_key_inverse = operands.inverses[work.key_tile + step + 1];
       const float next_value_inverse = operands.inverses[work.value_tile + step + 1];
@@ -313,12 +326,12 @@ __device__ __forceinline__ void multiply_fp8_works(const Fp8Operands<columns>& o
       Cores::template wait_for_products<0>(products, probabilities);
       arrive(barriers.emptied(total + step));
       add_products(old_factors);
+      round_probabilities(factors);
       // Sums are in units of the values' scale, which may differ in the next tile.
       const float change = value_inverse / next_value_inverse;
       factors[0] *= change;
       factors[1] *= change;
       value_inverse = next_value_inverse;
-      round_probabilities();
     }
     arrive(barriers.queries_emptied());
     Cores::begin_products(probabilities, products);
@@ -332,10 +345,8 @@ __device__ __forceinline__ void multiply_fp8_works(const Fp8Operands<columns>& o
     float outward[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      float sum = rows.sum[h];
-      sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-      sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-      outward[h] = value_inverse / sum;
+      const float sum = quad_sum(rows.sum[h]);
+      outward[h] = value_inverse / quad_sum(rows.rounded_sum[h]);
       const int token = work.first + place.row + 8 * h;
       if (place.column == 0 && token < tokens) {
         const float shift = rows.base[h] - static_cast<float>(fp8_probability_exponent);

@@ -6,6 +6,8 @@
 #include <octavo/attention/fp8.hpp>
 #include <octavo/kernels/cuda/warpgroup_cores.cuh>
 
+#include <cuda_fp8.h>
+
 #include <cstdint>
 
 namespace octavo OCTAVO_ABI::detail {
@@ -69,6 +71,18 @@ __device__ Fragment to_fp8_fragment(const Accumulator<n>& sums, int k) {
   const float* v = sums.values + 16 * k;
   return {{pack_e4m3(v[0], v[1], v[4], v[5]), pack_e4m3(v[2], v[3], v[6], v[7]),
            pack_e4m3(v[8], v[9], v[12], v[13]), pack_e4m3(v[10], v[11], v[14], v[15])}};
+}
+
+/// Returns the sum of eight values of E4M3, none above 256. Groups of four are added in FP16, which
+/// loses at most 2^-11 of their sum.
+__device__ inline float sum_of_e4m3(std::uint32_t first, std::uint32_t second) {
+  const auto halves = [](std::uint32_t pair) {
+    const auto bits = static_cast<__nv_fp8x2_storage_t>(pair);
+    return __half2(__nv_cvt_fp8x2_to_halfraw2(bits, __NV_E4M3));
+  };
+  const float2 sums = __half22float2(__hadd2(__hadd2(halves(first), halves(first >> 16)),
+                                             __hadd2(halves(second), halves(second >> 16))));
+  return sums.x + sums.y;
 }
 
 // clang-format off
