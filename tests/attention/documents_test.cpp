@@ -26,7 +26,7 @@ struct Results {
 /// A forward and a backward.
 /// @param begins  of documents; the shape says how many there are at most
 template <class T>
-Results<T> attend(const BatchShape& batch, const std::vector<Index>& begins, const Matrix<T>& qkv,
+Results<T> attend(const BatchShape& batch, const std::vector<Index>& begins, Matrix<T> qkv,
                   const Matrix<T>& output_gradient, int threads = 2) {
   const AttentionShape shape{batch.sequences, batch.tokens, heads, batch.most_documents};
   std::vector<std::int32_t> tables(static_cast<std::size_t>(document_table_elements(batch)));
@@ -121,7 +121,7 @@ TEST(AttentionDocuments, TablesMustBeThoseOfTheShape) {
   const BatchShape batch{1, 8, 3};
   std::vector<std::int32_t> tables(static_cast<std::size_t>(document_table_elements(batch)));
   write_document_tables({}, 0, batch, tables);
-  const Matrix<float> qkv(8, heads.columns());
+  Matrix<float> qkv(8, heads.columns());
   Matrix<float> output(8, out_columns);
   Matrix<float> log_sum_exp(1, 32);
   const auto forward = [&](Index most, const Documents<Cpu>& documents) {
