@@ -188,6 +188,26 @@ class WholeRuns(Case):
             "checkpoint-every": 5000, "keep-last": 3, "keep-every": 10000, "resume": "auto"})
         self.assertIn("mpirun -n 8 octavo train", run.output)
 
+    def test_llm_c_python(self):
+        path = os.path.join(SCRIPTS, "gpt2_124m_pytorch.sh")
+        run = Imported(path)
+        with open(path, encoding="utf-8") as file:
+            flags = set(re.findall(r"--[a-z_]+", file.read()))
+        self.answered(run, flags)
+        self.assertEqual((run.code, run.warnings, len(flags)), (0, [], 27))
+        self.assertEqual({key for key in run.answers if run.kind(key) == "no effect"},
+                         {"--standalone", "--inference_only", "--overfit_single_batch", "--tensorcores", "--compile",
+                          "--flash", "--write_tensors"})
+        self.assertEqual(run.toml, {
+            "model": "gpt2_124m", "precision": "bf16", "device": "cuda", "zero": 1,
+            "data": ["dev/data/fineweb10B/fineweb_train_*.bin"],
+            "validation-data": ["dev/data/fineweb10B/fineweb_val_*.bin"], "batch": 32, "seq-len": 1024,
+            "micro-batches": 2, "validation-batches": 40, "steps": 19560, "learning-rate": 6e-4, "schedule": "cosine",
+            "warmup": 700, "final-fraction": 0.0, "weight-decay": 0.1, "max-gradient-norm": 0.5,
+            "out": "pylog_gpt2_124M", "evaluate-every": 250, "sample": 0})
+        self.assertIn("mpirun -n 8 octavo train", run.output)
+        self.assertEqual(Imported(path, "--set", "GPUS=4").toml["micro-batches"], 4)
+
     @unittest.skipUnless(TRAINERS and yaml, "no trainers, or no python3-yaml")
     def test_configurations_train(self):
         """Everything but the size of the run comes from the configuration."""
@@ -200,6 +220,7 @@ class WholeRuns(Case):
         size = ["--device", "cpu", "--model", "llama_tiny", "--seq-len", "64", "--batch", "1", "--micro-batches", "1",
                 "--steps", "2", "--warmup", "1", "--sample", "0", "--validation-batches", "1", "--comm-timeout", "9"]
         for name, more in (("gpt2_124m.sh", ["--data", text, "--validation-data", held_out, "--hellaswag", ""]),
+                           ("gpt2_124m_pytorch.sh", ["--data", text, "--validation-data", held_out]),
                            ("llama3_8b_fp8.sh", ["--data", text]), ("llama3_8b.toml", ["--data", text]),
                            ("llama3_full_sft.yaml", ["--chats", chats, "--chat-template", template, "--tokenizer",
                                                      "bytes", "--precision", "fp8-delayed"])):
@@ -513,6 +534,67 @@ class Keys(Case):
         self.refuses("but 'b' is not a flag", "--", "train_gpt2cu", "b", "64")
         self.assertIn("mpirun -n 4 octavo train", Imported("--", "srun", "-n", "4", "--label", "train_gpt2cu", "-x", "9",
                                                             "-e", "d12").output)
+
+    def test_defaults_of_llm_c_python(self):
+        run = Imported("--", "python", "train_gpt2.py")
+        self.assertEqual(run.toml, {
+            "model": "hf:gpt2", "precision": "fp32", "device": "cuda", "batch": 4, "seq-len": 64, "micro-batches": 1,
+            "data": ["dev/data/tinyshakespeare/tiny_shakespeare_val.bin"], "steps": 10, "learning-rate": 1e-4,
+            "schedule": "cosine", "warmup": 0, "final-fraction": 1.0, "weight-decay": 0.0, "max-gradient-norm": 1.0,
+            "evaluate-every": 0, "sample": 0})
+        self.assertEqual([key for key in run.answers if run.kind(key) == "refused"], ["--overfit_single_batch"])
+        self.assertEqual(run.text("--nproc_per_node"), "mpirun -n 1 (default)")
+
+    def test_values_of_llm_c_python(self):
+        def run_of(flags, launcher="python"):
+            return Imported("--", *launcher.split(), "train_gpt2.py", *flags.split())
+        self.assertEqual(run_of("--model=d48").toml["model"], "gpt2_1558m")
+        self.assertEqual(run_of("--model gpt2-xl").toml["model"], "hf:gpt2-xl")
+        self.assertIn("pass --model shape:FOLDER", run_of("--model d24").text("--model"))
+        self.assertIn("must be gpt2, gpt2-medium", run_of("--model d13").text("--model"))
+        self.assertEqual(run_of("--total_batch_size 512").toml["micro-batches"], 2)
+        self.assertEqual(run_of("--total_batch_size 512", "torchrun --nproc_per_node 2").toml["micro-batches"], 1)
+        self.assertEqual(run_of("--total_batch_size 300").kind("--total_batch_size"), "refused")
+        self.assertEqual(run_of("--total_batch_size 128").kind("--total_batch_size"), "refused")
+        self.assertEqual(run_of("--inference_only 1").kind("--inference_only"), "refused")
+        self.assertEqual(run_of("--grad_clip 0").kind("--grad_clip"), "refused")
+        self.assertNotIn("max-gradient-norm", run_of("--grad_clip 0").toml)
+        self.assertNotIn("out", run_of("--output_dir=").toml)
+        self.assertEqual([run_of(f"--zero_stage {stage}").toml.get("zero") for stage in range(5)], [1, 1, 2, 3, None])
+        self.assertIn("shards only at --zero_stage 1", run_of("--zero_stage 2").warnings[0])
+        self.assertEqual(run_of("--zero_stage 1").warnings, [])
+
+    def test_devices_and_formats_of_llm_c_python(self):
+        def run_of(flags, launcher="python"):
+            run = Imported("--", *launcher.split(), "train_gpt2.py", *flags.split())
+            return run.toml.get("device"), run.toml.get("precision")
+        self.assertEqual(run_of("--dtype bfloat16"), ("cuda", "bf16"))
+        self.assertEqual(run_of("--dtype bfloat16 --device cpu"), ("cpu", "fp32"))
+        self.assertEqual(run_of("--dtype bfloat16 --device cpu", "torchrun --standalone"), ("cuda", "bf16"))
+        self.assertEqual(run_of("--dtype bfloat16 --device cuda:1"), ("cuda", "bf16"))
+        self.assertEqual(run_of("--dtype float16"), ("cuda", None))
+        self.assertEqual(run_of("--dtype float64"), ("cuda", None))
+        self.assertEqual(run_of("--device mps"), (None, "fp32"))
+
+    def test_samples_and_validation_of_llm_c_python(self):
+        def run_of(flags):
+            toml = Imported("--", "python", "train_gpt2.py", *flags.split()).toml
+            return tuple(toml.get(key) for key in ("evaluate-every", "validation-batches", "sample", "sample-each"))
+        self.assertEqual(run_of("--val_loss_every 5 --sample_every 5"), (0, None, 32, None))
+        self.assertEqual(run_of("--input_val_bin a.bin --val_loss_every 5 --sample_every 5"), (5, 20, 32, True))
+        self.assertEqual(run_of("--input_val_bin a.bin --val_loss_every 5 --sample_every 9"), (5, 20, 32, None))
+        self.assertEqual(run_of("--input_val_bin a.bin --val_loss_every -1 --sample_every -1"), (0, 20, 0, None))
+
+    def test_malformed_values_of_llm_c(self):
+        """A malformed value is refused, and the trainer's default replaces it."""
+        for program, name in ((["train_gpt2cu"], "llm_c"), (["python", "train_gpt2.py"], "llm_c_python")):
+            for key, row in import_.TRAINERS[name].ROWS.items():
+                with self.subTest(key):
+                    run = Imported("--", *program, key, "x")
+                    self.assertNotIn("None", run.toml.values())
+                    if getattr(row, "convert", None) in (rows.whole, rows.number):
+                        self.assertEqual(run.kind(key), "refused")
+        self.assertEqual(Imported("--", "train_gpt2cu", "-m", "x").toml["validation-batches"], 20)
 
     def test_scripts_in_an_argument(self):
         trainer = "pretrain_gpt.py --num-layers 12 --hidden-size 768 --num-attention-heads 12 --seq-length 256 --lr 6e-4"

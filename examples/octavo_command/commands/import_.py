@@ -4,14 +4,16 @@ import os
 import sys
 
 from octavo_command.errors import CommandError
-from octavo_command.importing import (accelerate, deepspeed, derive, environment, hugging_face, llama_factory, llm_c, megatron,
-                                      mistakes, report, rows, shell, sources, torchtitan)
+from octavo_command.importing import (accelerate, deepspeed, derive, environment, hugging_face, llama_factory, llm_c,
+                                      llm_c_python, megatron, mistakes, report, rows, shell, sources, torchtitan)
 from octavo_command.importing.run import MAPPED, NO_EFFECT, REFUSED, UNKNOWN, Run, Setting
 
 SUMMARY = "write Octavo's configuration from that of another trainer"
 
 TRAINERS = {"megatron": megatron, "torchtitan": torchtitan, "deepspeed": deepspeed, "accelerate": accelerate,
-            "llama_factory": llama_factory, "hugging_face": hugging_face, "llm_c": llm_c}
+            "llama_factory": llama_factory, "hugging_face": hugging_face, "llm_c": llm_c,
+            "llm_c_python": llm_c_python}
+MALFORMED = "the value does not have the form that this importer expects"
 HELP = """octavo import FILE... [--out FILE.toml]
 octavo import -- torchrun ... pretrain_gpt.py ...
 
@@ -81,7 +83,11 @@ def answer(setting, run):
         try:
             row.take(setting, run)
         except (ValueError, TypeError, OverflowError):
-            run.say(setting, REFUSED, "the value does not have the form that this importer expects")
+            run.say(setting, REFUSED, MALFORMED)
+
+
+def is_usable(setting):
+    return not shell.unresolved(setting.value) and (setting.answer, setting.text) != (REFUSED, MALFORMED)
 
 
 def overridden(run):
@@ -97,12 +103,12 @@ def overridden(run):
 
 
 def defaults(run):
-    """Adds the trainers' own defaults for the keys that the sources do not set."""
+    """Adds the trainers' own defaults for the keys without a usable value."""
     for name in run.trainers:
         module = TRAINERS[name]
         added = dict(module.DEFAULTS)
         present = {getattr(module, "OLD_KEYS", {}).get(setting.key, setting.key)
-                   for setting in run.settings if setting.trainer == name and not shell.unresolved(setting.value)}
+                   for setting in run.settings if setting.trainer == name and is_usable(setting)}
         if any(key in present for key in ("--fp8-format", "fp8")):
             added.update(getattr(module, "DEFAULTS_WITH_FP8", {}))
         if "--lr-warmup-fraction" in present or "--lr-warmup-samples" in present:
@@ -144,13 +150,17 @@ def import_run(options, command):
         run.facts["steps"] = (options.steps, run.settings[0])
         run.say(run.settings[0], MAPPED, "the number of steps")
     overridden(run)
-    defaults(run)
     for setting in run.settings:
         answer(setting, run)
-    order = ["deepspeed", "accelerate", "torchtitan", "megatron", "llama_factory", "hugging_face", "llm_c"]
+    given_settings = len(run.settings)
+    defaults(run)
+    for setting in run.settings[given_settings:]:
+        answer(setting, run)
+    order = ["deepspeed", "accelerate", "torchtitan", "megatron", "llama_factory", "hugging_face", "llm_c",
+             "llm_c_python"]
     for name in sorted(run.trainers, key=order.index):
         TRAINERS[name].derive(run)
-    if not {"torchtitan", "megatron", "llama_factory", "hugging_face", "llm_c"} & set(run.trainers):
+    if not set(run.trainers) - {"deepspeed", "accelerate"}:
         derive.common(run)
     for setting in run.settings:
         if not setting.answer:

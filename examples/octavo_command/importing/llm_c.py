@@ -16,6 +16,8 @@ DEFAULTS = {"-i": "dev/data/tinyshakespeare/tiny_shakespeare_train.bin",
 
 HELLASWAG = "dev/data/hellaswag/hellaswag_val.bin"  # the only path that llm.c reads
 QUESTIONS = 10042
+PRESETS = {"d12": "gpt2_124m", "d48": "gpt2_1558m"}
+NO_PRESET = "no preset has this shape; write its config.json, and pass --model shape:FOLDER to octavo train"
 LAUNCHED = nothing("mpirun, srun and torchrun launch Octavo as well: docs/ranks.md")
 
 
@@ -111,13 +113,12 @@ def steps(run):
 def model(run):
     """Chooses the preset of a descriptor such as d12."""
     descriptor, setting = run.facts["descriptor"]
-    depth = re.fullmatch(r"(?:gpt2:)?d(\d+)", descriptor)
-    preset = {"12": "gpt2_124m", "48": "gpt2_1558m"}.get(depth and depth[1])
+    depth = re.fullmatch(r"(?:gpt2:)?(d\d+)", descriptor)
+    preset = PRESETS.get(depth and depth[1])
     if preset:
         run.put_flag("model", preset, setting, "random weights")
     elif depth or descriptor.startswith("gpt3:"):
-        run.say(setting, REFUSED, "no preset has this shape; write its config.json, and pass --model shape:FOLDER to "
-                                  "octavo train")
+        run.say(setting, REFUSED, NO_PRESET)
     else:
         run.say(setting, REFUSED, "checkpoints of llm.c are not read: convert it to a Hugging Face folder with its "
                                   "export_hf.py, and pass --model hf:FOLDER")

@@ -12,7 +12,7 @@ ORDER = ("model precision device recompute weight-copies deterministic lora lora
          "beta1 beta2 epsilon "
          "muon-momentum muon-nesterov muon-iterations muon-rate max-gradient-norm master-weights moments offload seed "
          "on-spike spike-threshold spike-window out save-hf log-every evaluate-every hellaswag hellaswag-questions "
-         "sample sample-each checkpoint-every keep-last keep-every keep-best resume").split()
+         "sample sample-each temperature checkpoint-every keep-last keep-every keep-best resume").split()
 
 
 def cut(text, width):
