@@ -229,7 +229,9 @@ class SplitMatcher {
   /// searches.
   /// @param subject  valid UTF-8
   /// @return whether one exists
-  /// @throws ConfigError  if the search takes more steps or memory than PCRE2's limits
+  /// @throws ConfigError  if the search takes more steps or memory than PCRE2's default limits. The
+  ///     limit of steps applies to each position at which a match may begin, so the time of a
+  ///     search is bounded by that limit times the length of the subject.
   bool find(std::string_view subject, std::size_t from, ByteRange& match) {
     const int code =
         pcre2_match_8(code_, reinterpret_cast<PCRE2_SPTR8>(subject.data()), subject.size(), from,
