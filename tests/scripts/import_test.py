@@ -459,6 +459,7 @@ class Keys(Case):
         self.assertEqual((run.kind("pure_bf16"), run.kind("use_galore")), ("no effect", "no effect"))
         run = self.imported("sft.yaml", Mistakes.SFT.replace("fp8: true", "pure_bf16: true\nuse_galore: true"))
         self.assertEqual((run.toml["master-weights"], run.kind("use_galore")), ("bf16", "refused"))
+        self.assertEqual((run.toml["precision"], run.kind("pure_bf16")), ("bf16", "mapped"))
 
     @unittest.skipUnless(yaml, "no python3-yaml")
     def test_datasets(self):

@@ -98,6 +98,7 @@ def derive(run):
         else:
             run.map("val_size", "validation-fraction", value)
     fp8(run)
+    pure_bf16(run)
     lora(run)
     hugging_face.derive(run)
     if run.program == "finetune_llama":
@@ -120,6 +121,14 @@ def stage(run):
         run.answer("stage", REFUSED, "stages are sft (finetune_llama) and pt (train_llama)")
         for name in ("dataset", "eval_dataset", "dataset_dir", "template"):
             run.answer(name, NO_EFFECT, "the stage is not supported")
+
+
+def pure_bf16(run):
+    """pure_bf16 also computes in BF16, with or without the key bf16."""
+    weights, setting = run.flag("master-weights"), run.flags.get("master-weights", (None, None))[1]
+    if weights == "bf16" and not run.fact("bf16") and not run.fact("fp8"):
+        run.answer("bf16", NO_EFFECT, f"overridden by {setting.key}")
+        run.facts["bf16"] = (True, setting)
 
 
 def fp8(run):
