@@ -31,7 +31,7 @@ sys.path.insert(0, os.path.join(ROOT, "examples"))
 
 from octavo_command import dispatch  # noqa: E402
 from octavo_command.commands import import_  # noqa: E402
-from octavo_command.importing import report, rows, shapes  # noqa: E402
+from octavo_command.importing import effects, report, rows, shapes  # noqa: E402
 
 TRAINERS = dict(zip(("train_llama", "finetune_llama"), map(os.path.realpath, sys.argv[1:3])))
 
@@ -587,6 +587,32 @@ class Keys(Case):
         self.assertEqual(run_of("--input_val_bin a.bin --val_loss_every 5 --sample_every 5"), (5, 20, 32, True))
         self.assertEqual(run_of("--input_val_bin a.bin --val_loss_every 5 --sample_every 9"), (5, 20, 32, None))
         self.assertEqual(run_of("--input_val_bin a.bin --val_loss_every -1 --sample_every -1"), (0, 20, 0, None))
+
+    def test_flags_without_effect(self):
+        """The trainers refuse them, so that the configuration must not contain them."""
+        titan = "torchrun torchtitan/train.py --"
+        for command, flag, key in (
+                ("./train_gpt2cu -s 20 -g 0", "sample-each", "-s"),
+                (titan + "float8.force_recompute_fp8_weight_in_bwd true", "weight-copies",
+                 "float8.force_recompute_fp8_weight_in_bwd"),
+                (titan + "training.mixed_precision_param float32 --training.dtype bfloat16", "master-weights",
+                 "training.dtype"),
+                ("torchrun pretrain_gpt.py --muon-momentum 0.9", "muon-momentum", "--muon-momentum"),
+                ("torchrun run_clm.py --validation_file a --validation_split_percentage 5", "validation-fraction",
+                 "validation_split_percentage")):
+            with self.subTest(command):
+                run = Imported("--", *command.split())
+                self.assertNotIn(flag, run.toml)
+                self.assertEqual(run.kind(key), "no effect")
+        run = Imported("--", *"torchrun pretrain_gpt.py --optimizer muon --muon-momentum 0.9".split())
+        self.assertEqual(run.toml["muon-momentum"], 0.9)
+
+    def test_needs_are_those_of_the_trainer(self):
+        with open(os.path.join(ROOT, "examples/train_llama/needs.hpp"), encoding="utf-8") as file:
+            groups = re.findall(r"\{\{(\"--[^}]*)\}", file.read())
+        flags = {flag for group in groups for flag in re.findall(r"--([\w-]+)", group)}
+        known = {flag for names, *_ in effects.NEEDS for flag in names.split()}
+        self.assertEqual(known, flags & set(report.ORDER))
 
     def test_malformed_values_of_llm_c(self):
         """A malformed value is refused, and the trainer's default replaces it."""

@@ -4,8 +4,8 @@ import os
 import sys
 
 from octavo_command.errors import CommandError
-from octavo_command.importing import (accelerate, deepspeed, derive, environment, hugging_face, llama_factory, llm_c,
-                                      llm_c_python, megatron, mistakes, report, rows, shell, sources, torchtitan)
+from octavo_command.importing import (accelerate, deepspeed, derive, effects, environment, hugging_face, llama_factory,
+                                      llm_c, llm_c_python, megatron, mistakes, report, rows, shell, sources, torchtitan)
 from octavo_command.importing.run import MAPPED, NO_EFFECT, REFUSED, UNKNOWN, Run, Setting
 
 SUMMARY = "write Octavo's configuration from that of another trainer"
@@ -162,6 +162,7 @@ def import_run(options, command):
         TRAINERS[name].derive(run)
     if not set(run.trainers) - {"deepspeed", "accelerate"}:
         derive.common(run)
+    effects.drop(run)
     for setting in run.settings:
         if not setting.answer:
             run.say(setting, UNKNOWN, "unknown to this importer in combination with the other keys")
