@@ -331,6 +331,16 @@ inline std::filesystem::path config_of(const std::filesystem::path& checkpoint) 
   return folder.parent_path() / "config.toml";
 }
 
+/// Returns the value of a flag in a run's config.toml, or "" if it is not set there.
+inline std::string said_in(const std::filesystem::path& config, const std::string& flag) {
+  if (!std::filesystem::exists(config)) return {};
+  std::istringstream file(octavo::read_text_file(config));
+  for (const CLI::ConfigItem& item : CLI::ConfigTOML().from_config(file)) {
+    if (item.name == flag && !item.inputs.empty()) return item.inputs.front();
+  }
+  return {};
+}
+
 }  // namespace detail
 
 }  // namespace trainer

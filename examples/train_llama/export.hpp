@@ -4,7 +4,6 @@
 #include <common/text.hpp>
 #include <octavo/checkpoint/checkpoint_export.hpp>
 #include <octavo/checkpoint/checkpoint_folder.hpp>
-#include <octavo/data/open_file.hpp>
 #include <octavo/octavo.hpp>
 #include <train_llama/checkpoints.hpp>
 #include <train_llama/options.hpp>
@@ -14,25 +13,10 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <sstream>
 #include <string>
 #include <vector>
 
 namespace trainer {
-
-namespace detail {
-
-/// Returns the value of a flag in a run's config.toml, or "" if it is not set there.
-inline std::string said_in(const std::filesystem::path& config, const std::string& flag) {
-  if (!std::filesystem::exists(config)) return {};
-  std::istringstream file(octavo::read_text_file(config));
-  for (const CLI::ConfigItem& item : CLI::ConfigTOML().from_config(file)) {
-    if (item.name == flag && !item.inputs.empty()) return item.inputs.front();
-  }
-  return {};
-}
-
-}  // namespace detail
 
 /// Returns the model of a checkpoint, with the vocabulary and positions of its run's config.toml.
 /// @throws ConfigError  if there is no preset with its name
