@@ -501,9 +501,9 @@ class Keys(Case):
         run = Imported("--", "./train_gpt2cu", "-y", "0")
         self.assertEqual(run.toml, {
             "precision": "bf16", "device": "cuda", "recompute": "swiglu", "validation-batches": 20, "batch": 4,
-            "data": ["dev/data/tinyshakespeare/tiny_shakespeare_train.bin"], "seq-len": 1024, "schedule": "cosine",
+            "data": ["dev/data/tinyshakespeare/tiny_shakespeare_train.bin"], "seq-len": 1024, "schedule": "constant",
             "validation-data": ["dev/data/tinyshakespeare/tiny_shakespeare_val.bin"], "learning-rate": 3e-4, "warmup": 0,
-            "final-fraction": 1.0, "weight-decay": 0.0, "evaluate-every": 20, "sample": 64, "sample-each": True})
+            "weight-decay": 0.0, "evaluate-every": 20, "sample": 64, "sample-each": True})
         self.assertEqual([key for key in run.answers if run.kind(key) == "refused"], ["-e", "-x"])
         self.assertIn("pass --model hf:FOLDER", run.text("-e"))
         self.assertIn("pass --steps N", run.text("-x"))
@@ -543,7 +543,7 @@ class Keys(Case):
         self.assertEqual(run.toml, {
             "model": "hf:gpt2", "precision": "fp32", "device": "cuda", "batch": 4, "seq-len": 64, "micro-batches": 1,
             "data": ["dev/data/tinyshakespeare/tiny_shakespeare_val.bin"], "steps": 10, "learning-rate": 1e-4,
-            "schedule": "cosine", "warmup": 0, "final-fraction": 1.0, "weight-decay": 0.0, "max-gradient-norm": 1.0,
+            "schedule": "constant", "warmup": 0, "weight-decay": 0.0, "max-gradient-norm": 1.0,
             "evaluate-every": 0, "sample": 0})
         self.assertEqual([key for key in run.answers if run.kind(key) == "refused"], ["--overfit_single_batch"])
         self.assertEqual(run.text("--nproc_per_node"), "mpirun -n 1 (default)")
@@ -606,6 +606,15 @@ class Keys(Case):
                 self.assertEqual(run.kind(key), "no effect")
         run = Imported("--", *"torchrun pretrain_gpt.py --optimizer muon --muon-momentum 0.9".split())
         self.assertEqual(run.toml["muon-momentum"], 0.9)
+
+    def test_final_fractions(self):
+        """The trainers need a final fraction below 1."""
+        for fraction, schedule, final, kinds in (
+                ("0.5", "linear", 0.5, ("mapped", "mapped")), ("1", "constant", None, ("no effect", "mapped")),
+                ("1.5", "linear", None, ("mapped", "refused"))):
+            run = Imported("--", *f"train_gpt2cu -k linear -q {fraction}".split())
+            self.assertEqual((run.toml["schedule"], run.toml.get("final-fraction")), (schedule, final))
+            self.assertEqual((run.kind("-k"), run.kind("-q")), kinds)
 
     def test_needs_are_those_of_the_trainer(self):
         with open(os.path.join(ROOT, "examples/train_llama/needs.hpp"), encoding="utf-8") as file:

@@ -162,6 +162,7 @@ def import_run(options, command):
         TRAINERS[name].derive(run)
     if not set(run.trainers) - {"deepspeed", "accelerate"}:
         derive.common(run)
+    derive.decay(run)
     effects.drop(run)
     for setting in run.settings:
         if not setting.answer:

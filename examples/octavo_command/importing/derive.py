@@ -146,6 +146,22 @@ def final(run):
             run.map("min_lr", "final-fraction", float(f"{least / rate:.12g}"), f"{least:g} / {rate:g}")
 
 
+def decay(run):
+    """Makes a schedule that ends at the full learning rate constant: the trainers need a final fraction below 1."""
+    fraction, setting = run.flags.get("final-fraction", (0, None))
+    if fraction < 1:
+        return
+    del run.flags["final-fraction"]
+    if fraction > 1:
+        run.say(setting, REFUSED, "must be at most 1: the learning rate does not rise after the warm-up")
+        return
+    run.say(setting, MAPPED, 'schedule = "constant"; the learning rate does not decay')
+    _, kind = run.flags.pop("schedule", (None, None))
+    if kind is not None:
+        run.say(kind, NO_EFFECT, f"{setting.key} = 1: the learning rate does not decay")
+    run.flags["schedule"] = ("constant", setting)
+
+
 NAMED = {"delayed": ("fp8-delayed", "Delayed"), "tensorwise": ("fp8-tensorwise", "Tensorwise"),
          "rowwise": ("fp8-rowwise", "Rowwise"), "blockwise": ("fp8-blockwise", "Blockwise")}
 FP8_FACTS = ("fp8_recipe", "amax_history", "amax_algorithm", "fp8_margin", "bf16_edges", "bf16_first", "bf16_last")
