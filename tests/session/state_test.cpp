@@ -419,7 +419,7 @@ TEST(SessionOptions, WhatNoSessionCanBeMadeWithIsRefused) {
         make();
         ADD_FAILURE() << "a wrong " << name << " is taken";
       } catch (const ConfigError& error) {
-        EXPECT_TRUE(std::string(error.what()).starts_with(name + " is ")) << error.what();
+        EXPECT_TRUE(std::string(error.what()).starts_with(name + " must be ")) << error.what();
       }
     };
     using Model = SmallModel<Bf16>;
