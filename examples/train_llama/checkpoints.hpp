@@ -332,7 +332,7 @@ inline std::filesystem::path config_of(const std::filesystem::path& checkpoint) 
 }
 
 /// Returns the value of a flag in a run's config.toml, or "" if it is not set there.
-inline std::string said_in(const std::filesystem::path& config, const std::string& flag) {
+inline std::string configured_flag(const std::filesystem::path& config, const std::string& flag) {
   if (!std::filesystem::exists(config)) return {};
   std::istringstream file(octavo::read_text_file(config));
   for (const CLI::ConfigItem& item : CLI::ConfigTOML().from_config(file)) {

@@ -30,7 +30,7 @@ inline octavo::ModelDescription model_of_checkpoint(const std::filesystem::path&
       found != known.end(), checkpoint.string(), ": contains the model ", name,
       ", which this program does not know; use the program that trained it");
   octavo::ModelDescription model = found->shape;
-  const std::string loaded = detail::said_in(config, "model");
+  const std::string loaded = detail::configured_flag(config, "model");
   const std::filesystem::path hf_config =
       std::filesystem::path(loaded.starts_with("hf:") ? loaded.substr(3) : "") / "config.json";
   if (loaded.starts_with("hf:")) {
@@ -40,7 +40,7 @@ inline octavo::ModelDescription model_of_checkpoint(const std::filesystem::path&
         "; run this command in the folder in which the run was started, or restore that folder");
     return octavo::read_hugging_face_config(hf_config);
   }
-  const std::string length = detail::said_in(config, "seq-len");
+  const std::string length = detail::configured_flag(config, "seq-len");
   if (model.positions == 0 && !length.empty()) model.positions = std::stoll(length);
   return model;
 }

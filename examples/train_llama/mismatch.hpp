@@ -111,7 +111,7 @@ inline std::string fitting_flags(const octavo::StateMismatchError& error,
   if (subject == "optimizer") return detail::flags_of_optimizer(error.saved());
   if (subject == "tensor_parallel") return " --tensor-parallel " + error.saved();
   if (subject == "model") {
-    const std::string named = detail::said_in(config, "model");  // may be hf:FOLDER
+    const std::string named = detail::configured_flag(config, "model");  // may be hf:FOLDER
     return " --model " + (named.empty() ? error.saved() : named);
   }
   return {};

@@ -119,6 +119,7 @@ TEST_P(DocumentsOnCuda, LargeScoresDoNotOverflow) {
                formula(test.shape, inputs, test.begins).output, bf16_tolerance);
 }
 
+#if defined(OCTAVO_WITH_CUDNN)
 TEST_P(DocumentsOnCuda, ThePlannedWorkspaceSuffices) {
   for (const bool deterministic : {false, true}) {
     for (const AttentionShape& shape :
@@ -139,6 +140,7 @@ TEST_P(DocumentsOnCuda, ThePlannedWorkspaceSuffices) {
     }
   }
 }
+#endif
 
 class LengthsOnCuda : public DocumentsOnCuda {};
 

@@ -75,6 +75,7 @@ TEST_P(WindowsOnCuda, OfAnyScaleAreTheFormula) {
   }
 }
 
+#if defined(OCTAVO_WITH_CUDNN)
 TEST_P(WindowsOnCuda, ThePlannedWorkspaceSuffices) {
   for (const bool deterministic : {false, true}) {
     for (const AttentionShape& shape :
@@ -95,6 +96,7 @@ TEST_P(WindowsOnCuda, ThePlannedWorkspaceSuffices) {
     }
   }
 }
+#endif
 
 INSTANTIATE_TEST_SUITE_P(Libraries, WindowsOnCuda, libraries,
                          [](const auto& test) { return std::string(name_of(test.param)); });

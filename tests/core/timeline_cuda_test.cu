@@ -29,6 +29,7 @@ TEST_F(TimelineOnCuda, SpansAreThoseOfTheStreams) {
   Timeline<Cuda> timeline;
   timeline.begin();
   for (int step = 0; step < 2; ++step) {
+    const auto begin = std::chrono::steady_clock::now();
     timeline.begin_step_sync(context);
     timeline.begin_stage("first", nullptr, context);
     work(context);
@@ -51,10 +52,14 @@ TEST_F(TimelineOnCuda, SpansAreThoseOfTheStreams) {
     const TimelineSpan& second = spans[3];
     for (const TimelineSpan* span : {&first, &reduce, &second}) {
       EXPECT_GE(span->end - span->begin, 900.0 * work_milliseconds) << span->name;
+      EXPECT_GE(span->begin, spans[0].begin - 50) << span->name;
+      EXPECT_LE(span->end, spans[0].end + 50) << span->name;
     }
     EXPECT_GE(reduce.begin, first.end - 50);
     EXPECT_GE(second.begin, first.end - 50);
     EXPECT_GE(spans[0].end - spans[0].begin, 1900.0 * work_milliseconds);
+    const std::chrono::duration<double, std::micro> host = std::chrono::steady_clock::now() - begin;
+    EXPECT_LE(spans[0].end - spans[0].begin, host.count());
     timeline.begin();
   }
 }
