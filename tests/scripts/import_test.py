@@ -579,6 +579,34 @@ class Keys(Case):
         self.assertEqual(run_of("--dtype float64"), ("cuda", None))
         self.assertEqual(run_of("--device mps"), (None, "fp32"))
 
+    def test_llm_c_llama3(self):
+        def run_of(flags, launcher="python"):
+            return Imported("--", *launcher.split(), "train_llama3.py", *flags.split())
+        run = run_of("")
+        self.assertEqual(run.toml, {
+            "model": "hf:meta-llama/Meta-Llama-3.1-8B", "precision": "bf16", "master-weights": "bf16", "moments": "bf16",
+            "device": "cuda", "batch": 4, "seq-len": 64, "micro-batches": 1,
+            "data": ["dev/data/tinyshakespeare/tiny_shakespeare_val.bin"], "steps": 10, "learning-rate": 1e-5,
+            "schedule": "constant", "warmup": 0, "weight-decay": 0.0, "max-gradient-norm": 1.0, "evaluate-every": 0,
+            "sample": 0})
+        self.assertEqual([key for key in run.answers if run.kind(key) == "refused"], ["--overfit_single_batch"])
+        run = run_of("--use_hf 1 --ckpt_dir c --tokenizer_path t --input_bin a.bin --input_val_bin b.bin --output_dir o "
+                     "--model meta-llama/Meta-Llama-3.1-8B --batch_size 2 --sequence_length 4096 --total_batch_size 65536 "
+                     "--num_iterations 500 --inference_only 0 --learning_rate 2e-5 --warmup_iters 20 "
+                     "--learning_rate_decay_frac 0.1 --weight_decay 0.1 --grad_clip 1.0 --val_loss_every 50 "
+                     "--val_max_steps 10 --sample_every 50 --overfit_single_batch 0 --tensorcores 1 --device cuda "
+                     "--compile 1 --dtype bfloat16 --zero_stage 1 --write_tensors 0", "torchrun --nproc_per_node 4")
+        self.assertEqual((run.code, run.warnings), (0, []))
+        self.assertEqual({key: run.toml[key] for key in ("micro-batches", "zero", "sample", "temperature", "top-p",
+                                                         "sample-each", "final-fraction")},
+                         {"micro-batches": 2, "zero": 1, "sample": 64, "temperature": 0.6, "top-p": 0.9,
+                          "sample-each": True, "final-fraction": 0.1})
+        self.assertEqual(run_of("--dtype float32").toml["precision"], "bf16")
+        for flags in ("--use_hf 0 --ckpt_dir c --tokenizer_path t", "--dtype float16", "--device cpu", "--model gpt2",
+                      "--flash 1"):
+            self.assertEqual(run_of(flags + " --overfit_single_batch 0").code, 1, flags)
+        self.assertIn("train_llama3.py shards only at --zero_stage 1", run_of("--zero_stage 3").warnings[0])
+
     def test_samples_and_validation_of_llm_c_python(self):
         def run_of(flags):
             toml = Imported("--", "python", "train_gpt2.py", *flags.split()).toml
@@ -625,7 +653,8 @@ class Keys(Case):
 
     def test_malformed_values_of_llm_c(self):
         """A malformed value is refused, and the trainer's default replaces it."""
-        for program, name in ((["train_gpt2cu"], "llm_c"), (["python", "train_gpt2.py"], "llm_c_python")):
+        for program, name in ((["train_gpt2cu"], "llm_c"), (["python", "train_gpt2.py"], "llm_c_python"),
+                              (["python", "train_llama3.py"], "llm_c_llama3")):
             for key, row in import_.TRAINERS[name].ROWS.items():
                 with self.subTest(key):
                     run = Imported("--", *program, key, "x")

@@ -5,14 +5,15 @@ import sys
 
 from octavo_command.errors import CommandError
 from octavo_command.importing import (accelerate, deepspeed, derive, effects, environment, hugging_face, llama_factory,
-                                      llm_c, llm_c_python, megatron, mistakes, report, rows, shell, sources, torchtitan)
+                                      llm_c, llm_c_llama3, llm_c_python, megatron, mistakes, report, rows, shell, sources,
+                                      torchtitan)
 from octavo_command.importing.run import MAPPED, NO_EFFECT, REFUSED, UNKNOWN, Run, Setting
 
 SUMMARY = "write Octavo's configuration from that of another trainer"
 
 TRAINERS = {"megatron": megatron, "torchtitan": torchtitan, "deepspeed": deepspeed, "accelerate": accelerate,
             "llama_factory": llama_factory, "hugging_face": hugging_face, "llm_c": llm_c,
-            "llm_c_python": llm_c_python}
+            "llm_c_python": llm_c_python, "llm_c_llama3": llm_c_llama3}
 MALFORMED = "the value does not have the form that this importer expects"
 HELP = """octavo import FILE... [--out FILE.toml]
 octavo import -- torchrun ... pretrain_gpt.py ...
@@ -157,7 +158,7 @@ def import_run(options, command):
     for setting in run.settings[given_settings:]:
         answer(setting, run)
     order = ["deepspeed", "accelerate", "torchtitan", "megatron", "llama_factory", "hugging_face", "llm_c",
-             "llm_c_python"]
+             "llm_c_python", "llm_c_llama3"]
     for name in sorted(run.trainers, key=order.index):
         TRAINERS[name].derive(run)
     if not set(run.trainers) - {"deepspeed", "accelerate"}:

@@ -12,7 +12,7 @@ DEFAULTS = {"--input_bin": "dev/data/tinyshakespeare/tiny_shakespeare_val.bin", 
             "--weight_decay": 0.0, "--grad_clip": 1.0, "--val_loss_every": 0, "--val_max_steps": 20,
             "--sample_every": 0, "--overfit_single_batch": 1, "--device": "", "--dtype": "float32"}
 
-SAMPLE = 32  # tokens, at temperature 1
+SAMPLE = {"sample": 32, "temperature": 1.0}
 
 
 def interval(value):
@@ -64,11 +64,9 @@ def derive(run):
     device(run)
     precision(run)
     clipping(run)
-    if run.fact("out"):
-        run.map("out", "out", run.fact("out"))
-    else:
-        run.answer("out", NO_EFFECT, "no folder")
-    watch(run)
+    output(run)
+    validation(run)
+    samples(run, SAMPLE)
 
 
 def is_launched(run):
@@ -137,8 +135,15 @@ def clipping(run):
                                   "--max-gradient-norm 0 disables clipping")
 
 
-def watch(run):
-    """Derives validation and samples, which the script prints before, during and after the run."""
+def output(run):
+    if run.fact("out"):
+        run.map("out", "out", run.fact("out"))
+    else:
+        run.answer("out", NO_EFFECT, "no folder")
+
+
+def validation(run):
+    """Derives the evaluations, which the script makes before, during and after the run."""
     if run.fact("validation"):
         run.map("validation", "validation-data", [run.fact("validation")])
         run.map("evaluate_every", "evaluate-every", run.fact("evaluate_every"))
@@ -148,14 +153,19 @@ def watch(run):
         for name in ("evaluate_every", "validation_batches"):
             run.answer(name, NO_EFFECT, "no validation file")
         run.flags["evaluate-every"] = (0, None)
+
+
+def samples(run, flags):
+    """Derives the samples, which the script prints before, during and after the run."""
     every = run.fact("sample_every")
     if every == 0:
         run.map("sample_every", "sample", 0, "no samples")
         return
-    run.flags["temperature"] = (1.0, None)
+    for flag, value in flags.items():
+        run.flags[flag] = (value, None)
     if every == run.flag("evaluate-every"):
-        run.map("sample_every", "sample", SAMPLE, "at each evaluation, without top-k")
+        run.map("sample_every", "sample", flags["sample"], "at each evaluation, without top-k")
         run.flags["sample-each"] = (True, None)
     else:
-        run.map("sample_every", "sample", SAMPLE, "at the end, without top-k; for one at each evaluation, pass "
-                                                  "--sample-each")
+        run.map("sample_every", "sample", flags["sample"], "at the end, without top-k; for one at each evaluation, "
+                                                           "pass --sample-each")

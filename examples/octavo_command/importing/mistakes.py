@@ -1,5 +1,5 @@
 """Detects settings that do not do what they suggest."""
-from octavo_command.importing import derive
+from octavo_command.importing import derive, llm_c_llama3, llm_c_python
 from octavo_command.importing.rows import is_off
 from octavo_command.importing.run import shown
 
@@ -24,10 +24,11 @@ def find(run):
     connections(run)
     for setting in values(run, None, "NVTE_FP8_ALLREDUCE"):
         run.warn(f"{setting.place}: nothing reads NVTE_FP8_ALLREDUCE: gradients were exchanged in their own format")
-    for setting in values(run, "llm_c_python", "--zero_stage"):
-        if shown(setting.value) in ("2", "3"):
-            run.warn(f"{setting.place}: train_gpt2.py shards only at --zero_stage 1; at --zero_stage "
-                     f"{shown(setting.value)}, every rank of the original run kept the whole optimizer state")
+    for trainer in (llm_c_python, llm_c_llama3):
+        for setting in values(run, trainer.__name__.rpartition(".")[2], "--zero_stage"):
+            if shown(setting.value) in ("2", "3"):
+                run.warn(f"{setting.place}: {trainer.PROGRAM} shards only at --zero_stage 1; at --zero_stage "
+                         f"{shown(setting.value)}, every rank of the original run kept the whole optimizer state")
     layers = len(run.files) + (1 if run.has_script and not run.files else 0)
     if layers > 1:
         run.warn(f"{layers} files decide this run ({', '.join(run.files)}); the table shows which one decides each "

@@ -6,10 +6,11 @@ import re
 
 from octavo_command import files
 from octavo_command.errors import CommandError
-from octavo_command.importing import llm_c, llm_c_python, shell
+from octavo_command.importing import llm_c, llm_c_llama3, llm_c_python, shell
 from octavo_command.importing.run import Setting
 
 MEGATRON = {"--micro-batch-size", "--hidden-size", "--tensor-model-parallel-size", "--train-iters"}  # only its flags
+LLM_C = {llm_c_python.PROGRAM: "llm_c_python", llm_c_llama3.PROGRAM: "llm_c_llama3"}
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "llamafactory-cli", "python", "python3", "torchtitan")
 
 
@@ -267,8 +268,8 @@ def read_flags(run, program, words, place, folder, given):
                 read_named(run, Setting(key, value, place, "torchtitan"), folder, given, "torchtitan")
             else:
                 add(run, "torchtitan", [(key.lstrip("-").replace("-", "_"), value)], place)
-    elif name == llm_c_python.PROGRAM and not MEGATRON & {word.partition("=")[0] for word in words}:
-        add(run, "llm_c_python", flag_pairs(words), place)
+    elif name in LLM_C and not MEGATRON & {word.partition("=")[0] for word in words}:
+        add(run, LLM_C[name], flag_pairs(words), place)
     elif re.match(r"(pretrain|train)_(gpt|mamba|llama|hybrid|bert|t5|vlm)", name) or "megatron" in program.lower() or \
             MEGATRON & {word.partition("=")[0] for word in words}:
         add(run, "megatron", flag_pairs(words), place)
