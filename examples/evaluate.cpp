@@ -1,4 +1,4 @@
-// How well a model predicts a text, and how many of HellaSwag's questions it answers.
+// Measures how well a model predicts a text, and how many HellaSwag questions it answers correctly.
 //
 //   evaluate --model hf:downloads/Llama-3.2-1B --precision bf16 --data text.txt --hellaswag val.bin
 //

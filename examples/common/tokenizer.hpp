@@ -32,7 +32,7 @@ inline std::string tokenizer_in(const std::filesystem::path& folder) {
 }
 
 /// Opens a tokenizer. Its encoding throws a `StoppedError` soon after an `InterruptGuard` received
-/// a signal. Names settings of its file that are ignored on standard error.
+/// a signal. Prints to standard error which settings of its file are ignored.
 /// @param name  "bytes", or a file: tokenizer.json or tokenizer.model
 /// @throws IoError      if the file is not a valid tokenizer
 /// @throws ConfigError  for a file, if the program was built without PCRE2

@@ -316,7 +316,7 @@ class ChartWriter {
   struct Label {
     std::size_t run;
     std::string text;
-    bool within;   ///< in the plot, otherwise in the margin
+    bool within;   ///< whether it is in the plot rather than in the margin
     double end_y;  ///< y of the end of the line
     double x, y;
   };

@@ -104,10 +104,10 @@ struct Run {
   std::optional<Summary> summary;  ///< empty if the run did not reach its end
   std::vector<std::string> remarks;
   std::vector<Conversion> conversions;
-  std::string second_run;        ///< the error that the next step is, unless "resumed" comes before
+  std::string second_run;        ///< error if a step follows without a "resumed" event
   bool was_resumed = false;      ///< the summary has the speed of the last process
   bool begins = true;            ///< the next step is the first of a process
-  bool has_other_ranks = false;  ///< or cards after it was resumed: steps are not comparable
+  bool has_other_ranks = false;  ///< resumed on other ranks or cards: steps are not comparable
 
   [[nodiscard]] std::uint64_t last_step() const { return steps.empty() ? 0 : steps.back().step; }
   [[nodiscard]] bool finished() const { return summary && summary->end == "done"; }
@@ -232,7 +232,7 @@ inline void read_step(const Json& event, Run& run) {
   }
 }
 
-/// Reads what the run resumed from, with --convert also another precision.
+/// Reads which checkpoint the run resumed from; with --convert it may have another precision.
 inline void read_resumed(const Json& event, Run& run) {
   const std::uint64_t step = count(event, "step");
   run.second_run.clear();

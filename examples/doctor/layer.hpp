@@ -65,8 +65,8 @@ class Layer {
     }
   }
 
-  /// Returns the operands and results of the last `multiply`. Of NVFP4, only the Cpu device's
-  /// elements can be read: `Cuda` packs them.
+  /// Returns the operands and results of the last `multiply`. NVFP4 elements can be read only on
+  /// the `Cpu` device, because `Cuda` packs them.
   [[nodiscard]] std::array<Product, 3> products() {
     if constexpr (quantized) {
       return {

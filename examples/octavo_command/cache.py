@@ -134,7 +134,7 @@ def _processor():
 
 
 def basis(environment, device):
-    """Returns everything except sources and options that a program depends on."""
+    """Returns everything that a program depends on in addition to sources and options."""
     return {
         "device": device,
         "processor": _processor(),

@@ -34,7 +34,8 @@ struct Rates {
   double network = 45e9;    ///< from each card to other hosts, with one 400 Gbit/s port
   double host_link = 45e9;  ///< to and from host memory at the same time, per direction
   int cards_of_a_node = 8;
-  /// Fraction of the communication time that it adds to the step, although it overlaps with stages.
+  /// Fraction of its time by which communication lengthens a step, although it overlaps with
+  /// stages.
   double beside_gathers = 0.19;
   double beside_reductions = 0.39;
 };

@@ -179,7 +179,7 @@ class Documents {
   std::uint64_t read_bytes_ = 0;
   std::size_t next_file_ = 0;
   std::unique_ptr<octavo::FileLines> lines_;  ///< of the current JSON Lines file
-  bool is_file_ = true;                       ///< that of `lines_`, in contrast to standard input
+  bool is_file_ = true;                       ///< whether `lines_` reads a file, not standard input
   std::string line_;
 };
 

@@ -137,7 +137,7 @@ inline Choice device_choice(const ModelChoice& options) {
 inline Choice precision_choice(const ModelChoice& options) {
   std::vector<std::string> names;
   octavo::named_precisions.for_each([&](auto named) { names.emplace_back(named.name); });
-  // A C++ type: any can be compiled in.
+  // A C++ type; any type can be compiled in.
   if (options.precision.find('<') != std::string::npos) names.push_back(options.precision);
   return {"--precision", &Instance::precision, options.precision, std::move(names)};
 }
@@ -344,7 +344,7 @@ inline std::string difference_from_nearest(const octavo::ModelDescription& shape
 /// Throws if the device or precision does not exist, or a flag is for another device.
 /// @throws ConfigError  with advice
 inline void require_device_flags(const CLI::App& app, const ModelChoice& options) {
-  // The device first: only for a known device can a flag be wrong.
+  // Checks the device first, because the flags can be checked only for a known device.
   detail::require_known(app, detail::device_choice(options));
   detail::require_known(app, detail::precision_choice(options));
   const auto place_of = [&](const char* flag) { return detail::place_of(app, flag); };

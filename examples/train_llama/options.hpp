@@ -102,7 +102,7 @@ struct Options : ModelChoice {
   octavo::Index operands_every = 50;
   octavo::Index hash_every = 0;
   octavo::Index sample = 200;
-  std::string hellaswag;  ///< measured at each evaluation; empty: not
+  std::string hellaswag;  ///< measured at each evaluation; empty: none
   octavo::Index questions = 1000;
   bool samples_each = false;  ///< at each evaluation
   double temperature = 0.8;

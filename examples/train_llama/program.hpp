@@ -80,7 +80,7 @@ class RunDataOf : public RunData {
   explicit RunDataOf(Batches batches) : batches_(std::move(batches)) {}
   [[nodiscard]] std::vector<octavo::StateEntry> position() override { return batches_.state(); }
 
-  Batches batches_;  // NOLINT: what is said of the data is said of them
+  Batches batches_;  // NOLINT: derived classes use it
 };
 
 /// The differences between the two trainers.

@@ -1,5 +1,5 @@
-// What a run measures at each evaluation in addition to the validation loss: HellaSwag, and text
-// that the model generates.
+// Measurements at each evaluation in addition to the validation loss: HellaSwag, and text that the
+// model generates.
 #pragma once
 
 #include <common/tokenizer.hpp>

@@ -76,7 +76,7 @@ def length(run):
 
 
 def common(run):
-    """Derives what no trainer of the run has derived, such as for a file that configures only a part of a run."""
+    """Derives the flags that no trainer of the run has derived, for example if a file configures only part of a run."""
     batches(run)
     length(run)
     schedule(run)
@@ -86,7 +86,10 @@ def common(run):
 
 
 def to_steps(run, name, total):
-    """Returns a length in steps that is known in steps, sequences or as a fraction, the fact, and why not."""
+    """Converts a length that is known in steps, in sequences or as a fraction to steps.
+
+    Returns it, its fact, and the reason if it is unknown.
+    """
     for suffix in ("steps", "samples", "fraction"):
         fact = f"{name}_{suffix}"
         if fact not in run.facts:

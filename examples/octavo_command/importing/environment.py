@@ -1,4 +1,4 @@
-"""Environment variables, launchers, and what scripts put before them."""
+"""Environment variables, launchers, and the commands that scripts put before them."""
 from octavo_command.importing.rows import exported, fact, nothing, table, whole
 
 ENVIRONMENT = table(

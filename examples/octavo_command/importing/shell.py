@@ -17,7 +17,7 @@ def mark(name):
 
 
 def unresolved(value):
-    """Returns what a value depends on that the script does not determine, or None."""
+    """Returns the source of a value that the script does not determine, or None if the value is known."""
     found = re.search(f"{MARK}([^{MARK}]*){MARK}", str(value))
     return found.group(1).replace(BLANK, " ") if found else None
 
@@ -199,7 +199,7 @@ class Shell:
         return fields
 
     def _expansion(self, raw, at):
-        """Returns the value of what begins with $ or ` at `at`, and the position behind it."""
+        """Returns the value of the expansion that begins with $ or ` at `at`, and the position behind it."""
         if raw[at] == "`":
             end = raw.find("`", at + 1) + 1 or len(raw)
             return mark(raw[at:end]), end

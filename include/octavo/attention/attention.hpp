@@ -96,9 +96,9 @@ void check_documents(const char* operation, const AttentionShape& shape,
 
 }  // namespace detail
 
-/// Returns the limits of a context's device for attentions of format `T` and these shapes, of
-/// equal batches, including whether its libraries support them and how much memory they need. Plans
-/// based on these limits remain valid when attention runs.
+/// Returns the limits of a context's device for attention of format `T` with these shapes, whose
+/// batches are equal. The limits state whether libraries support each shape, and how much memory it
+/// needs. Plans based on these limits remain valid when attention runs.
 /// @throws ConfigError  if neither the device's kernels nor a library that the context's settings
 ///                      name support a shape
 template <class T, Device D>
@@ -121,7 +121,7 @@ template <class T, Device D>
 /// earlier tokens of its document that are in its window; `heads / kv_heads` adjacent query heads
 /// share a KV head.
 /// @param qkv          [rows, heads.columns()], after RoPE. An FP8 forward rounds it in place, so
-///                     that the backward multiplies the values that the log-sum-exps are of.
+///     that the backward multiplies the same values as the forward.
 /// @param documents    empty if each sequence is one document
 /// @param output       [rows, heads · head_dim]
 /// @param log_sum_exp  [sequences, heads, tokens], saved for the backward; with documents [rows,

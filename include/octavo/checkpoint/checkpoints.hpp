@@ -423,12 +423,12 @@ class Checkpoints {
   TrainingSession& session_;
   Tell tell_;
   std::unique_ptr<FolderLock> lock_;                ///< of rank 0
-  std::unique_ptr<detail::CheckpointShare> share_;  ///< from the first save on
+  std::unique_ptr<detail::CheckpointShare> share_;  ///< exists from the first save on
   std::vector<std::string> texts_;                  ///< that ranks exchanged in the last stage
   Index saved_step_ = -1;
   bool failed_ = false;
   std::vector<StateConversion> conversions_;    ///< of the run so far
-  std::vector<std::filesystem::path> damaged_;  ///< of this folder, as loading them has found
+  std::vector<std::filesystem::path> damaged_;  ///< those of this folder that loading has found
 
   // Of the current or last save.
   bool is_pending_ = false;

@@ -60,7 +60,7 @@ class MpiExchange {
   }
   void send(int peer, const std::byte* data, std::size_t bytes) {
     std::size_t begin = 0;
-    do {  // an empty part is a message, too
+    do {  // an empty part is also a message
       const std::size_t count = piece(bytes - begin);
       Message& message = messages_.emplace_back(Message{.peer = peer});
       check_mpi(MPI_Isend(data + begin, static_cast<int>(count), MPI_BYTE, peer, tag_,

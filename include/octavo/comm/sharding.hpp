@@ -25,7 +25,7 @@ struct Sharding {
   int rank = 0;
   int ranks = 1;
   int tensor_ranks = 1;  ///< ranks that share the layers
-  int tensor_place = 0;  ///< of this rank among them
+  int tensor_place = 0;  ///< index of this rank among them
   Zero zero = Zero::optimizer;
   /// Reduces the gradients of each micro-batch over ranks before accumulation, instead of
   /// accumulating each rank's gradients first. `Zero::gradients` and `Zero::weights` imply it. With

@@ -23,7 +23,7 @@ struct ConfigName {
       : word0(w0), word1(w1), word2(w2), word3(w3) {}
 
   template <std::size_t N>
-  constexpr ConfigName(const char (&name)[N])  // NOLINT: a literal is a name
+  constexpr ConfigName(const char (&name)[N])  // NOLINT: literals convert implicitly
       : word0(word(name, 0)), word1(word(name, 8)), word2(word(name, 16)), word3(word(name, 24)) {
     static_assert(N <= 32,
                   "ConfigName: a preset's name must have at most 31 characters; shorten it");

@@ -106,7 +106,7 @@ class Context<Cpu> : detail::FindsBodies {
   [[nodiscard]] int threads() const { return pool_.threads(); }
   /// Returns the threads that `parallel_for` shares a loop with.
   [[nodiscard]] ThreadPool& pool() const { return pool_; }
-  operator DeviceLimits<Cpu>() const { return {threads()}; }  // NOLINT: a context says all of it
+  operator DeviceLimits<Cpu>() const { return {threads()}; }  // NOLINT: implicit
 
   /// Returns memory that one operation at a time may use; its content does not outlive the
   /// operation.
@@ -141,8 +141,8 @@ OCTAVO_HOST_DEVICE constexpr Index round_up(Index count, Index size) {
   return ceil_divide(count, size) * size;
 }
 
-/// Loops over fewer elements run on the calling thread: they take a few microseconds, whereas
-/// waking other threads takes longer than it saves, and milliseconds on a busy machine.
+/// Loops over fewer elements run on the calling thread: they take a few microseconds, and waking
+/// other threads takes longer than it saves: milliseconds on a busy machine.
 inline constexpr Index least_parallel_elements = 8192;
 /// For loops with long calls, which always use several threads.
 inline constexpr Index many_elements = least_parallel_elements;

@@ -220,7 +220,7 @@ class BytePairTokenizer final : public Tokenizer {
     if (parts.size() == 1 && !parts.front().token.has_value())
       return std::move(parts.front().tokens);
     std::vector<std::int32_t> tokens;
-    std::size_t end = 0;  // of what `tokens` has of the segment
+    std::size_t end = 0;  // end of the text that `tokens` covers
     for (const Part& part : parts) {
       if (part.token.has_value()) {
         tokens.push_back(*part.token);

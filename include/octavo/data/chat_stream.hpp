@@ -32,7 +32,8 @@ struct ChatSequences {
 class PackedChats {
  public:
   /// @param chats  each at most `sequences.length` tokens; outlive this object
-  /// @param order  random numbers of the order of the chats; without them, chats are not shuffled
+  /// @param order  random numbers that determine the order of the chats; without them, chats are
+  ///     not shuffled
   /// @throws ConfigError  if there is no chat, or a chat is longer than a sequence
   PackedChats(const Chats& chats, const ChatSequences& sequences,
               std::optional<RandomStream> order = {})

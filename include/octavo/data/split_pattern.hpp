@@ -172,7 +172,7 @@ class PatternSyntax {
   std::string text_;
   std::size_t at_ = 0;
   bool in_class_ = false;
-  std::vector<bool> caseless_{false};  ///< for each open group
+  std::vector<bool> caseless_{false};  ///< whether each open group ignores case
 };
 
 template <auto free>

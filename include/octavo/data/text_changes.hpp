@@ -72,7 +72,7 @@ using ChangedTexts = std::deque<std::string>;
 [[nodiscard]] inline std::string_view normal_form(std::string_view text, NormalForm form,
                                                   NormalizeText normalize, ChangedTexts& texts) {
   std::string changed;
-  std::size_t kept = 0;  // of the text, up to here `changed` has all
+  std::size_t kept = 0;  // `changed` covers the text up to here
   for (std::size_t from = 0; from < text.size();) {
     const std::size_t end = utf8_until(text, from, text.size());
     const std::string_view valid = text.substr(from, end - from);

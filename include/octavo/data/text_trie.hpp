@@ -56,7 +56,7 @@ class TextTrie {
 
   static std::int32_t byte_of(char byte) { return static_cast<std::uint8_t>(byte); }
 
-  PairMerges children_;  ///< (node, byte): the token that ends there as rank, the node as token
+  PairMerges children_;  ///< by node and byte: `token` is the child, `rank` its token
 };
 
 }  // namespace octavo OCTAVO_ABI::detail

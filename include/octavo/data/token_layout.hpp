@@ -185,7 +185,7 @@ inline TokenLayout llm_c_layout(const OpenFile& file) {
           llm_c_header_bytes, count,       "llm.c"};
 }
 
-/// Whether tokens of 16 bits look like halves of 32-bit tokens: each second one is below 4, like
+/// Whether tokens of 16 bits look like halves of 32-bit tokens: every second one is below 4, like
 /// the upper half of a token below 2^18, and not all others are.
 inline bool are_halves(const OpenFile& file) {
   constexpr std::uint64_t fewest = 32;

@@ -392,7 +392,7 @@ class TokenizerJsonReader {
                   split_text_, "'"));
   }
 
-  /// Returns whether no text contains this one after the changes of the normalizer.
+  /// Returns whether the normalizer removes this string from every text.
   [[nodiscard]] bool removes(std::string_view text) const {
     bool is_removed = false;
     for (const TextChange& change : model_.changes) {

@@ -86,7 +86,7 @@ class Tokens {
   /// Creates tokens from the bytes of a text, which must outlive this object.
   template <class Bytes>
     requires std::convertible_to<const Bytes&, std::span<const std::uint8_t>>
-  Tokens(const Bytes& bytes)  // NOLINT: a text is tokens
+  Tokens(const Bytes& bytes)  // NOLINT: texts convert implicitly
       : Tokens(std::make_shared<detail::TextTokens>(std::span<const std::uint8_t>(bytes))) {}
   explicit Tokens(std::shared_ptr<const TokenSource> source)
       : source_(std::move(source)), size_(source_->size()) {}
@@ -172,7 +172,7 @@ class JoinedTokens final : public TokenSource {
   }
 
   std::vector<Tokens> parts_;
-  std::vector<Index> ends_;  ///< of each part, in the tokens of all
+  std::vector<Index> ends_;  ///< end of each part, in the concatenation
 };
 
 }  // namespace detail

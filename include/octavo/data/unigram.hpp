@@ -37,7 +37,7 @@ class UnigramEncoder {
   void encode(const Unigram& model, const std::array<std::int32_t, 256>& byte_tokens,
               std::string_view word, std::vector<std::int32_t>& tokens) {
     ends_.assign(1, End{});
-    std::size_t first = 0;  // of the part of the word that ends_ describes
+    std::size_t first = 0;  // start of the part of the word that ends_ describes
     for (std::size_t at = 0; at < word.size();) {
       if (at - first >= most_pending && at - first + 1 == ends_.size()) {
         // No token continues here, so the best tokens of the text before are known.

@@ -93,9 +93,9 @@ template <Device D>
 }
 
 /// Chooses the algorithms of the GEMMs that `prepare_gemms` counted.
-/// @param pass  called without arguments, up to 48 times and then for ten seconds or more; enqueues
-///              the work that contains the GEMMs, the same in each call. Some calls are recorded,
-///              so it must neither synchronise nor allocate
+/// @param pass  called without arguments, first up to 48 times and then repeatedly for at least ten
+///              seconds; enqueues the work that contains the GEMMs, the same in each call. Some
+///              calls are recorded, so it must neither synchronise nor allocate
 /// @note synchronises
 template <Device D, class Pass>
 void rehearse_gemms_sync(const Pass& pass, const Context<D>& context) {

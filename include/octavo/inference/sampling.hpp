@@ -152,7 +152,7 @@ class Sampler {
     return total;
   }
 
-  /// Applies `pick` to all tokens; finds the block first.
+  /// Applies `pick` to all tokens, after finding the block that contains the result.
   [[nodiscard]] std::int32_t pick_of_all(double left) const {
     std::size_t found = 0;
     double left_of_found = std::numeric_limits<double>::infinity();

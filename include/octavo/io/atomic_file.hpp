@@ -80,7 +80,7 @@ class AtomicFile {
   /// Renames the file to its path. Must be the last call. If the folder cannot be synchronised, the
   /// file is renamed, but a power failure may undo the rename.
   void commit() {
-    // A pipe cannot be synchronised, which is EINVAL.
+    // A pipe cannot be synchronised; the error is EINVAL.
     if (::fsync(file_.descriptor()) != 0 && errno != EINVAL) detail::writing_failed(path_, errno);
     // A network file system reports errors when the file is closed. The other descriptor keeps the
     // lock.

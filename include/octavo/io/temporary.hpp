@@ -43,7 +43,7 @@ class Temporary {
   /// Whether it was created; if not, errno contains the reason.
   explicit operator bool() const { return descriptor_ >= 0; }
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
-  /// Of the file, open for writing; of the folder, open for reading.
+  /// Returns the descriptor of the file, open for writing, or of the folder, open for reading.
   [[nodiscard]] int descriptor() const { return descriptor_; }
   /// Keeps the file or folder, for example because it was renamed.
   void release() { path_.clear(); }

@@ -7,10 +7,10 @@
 namespace octavo OCTAVO_ABI {
 
 /// Layout of the adapters of a fused linear layer, such as those of queries and of values. Their
-/// matrices A are stacked: [count · rank, in], padded with rows of zeros to `width`. Their
-/// matrices B are stacked too: [Σ rows, rank]. The *spread* B, [out, width], contains the matrices
-/// B side by side, each in its own rows of the result, multiplied by the scale, and zeros
-/// elsewhere. One GEMM with the stacked A and one with the spread B then compute all adapters.
+/// matrices A are stacked: [count · rank, in], padded with rows of zeros to `width`. Their matrices
+/// B are also stacked: [Σ rows, rank]. The *spread* B, [out, width], contains the matrices B side
+/// by side, each in its own rows of the result, multiplied by the scale, and zeros elsewhere. One
+/// GEMM with the stacked A and one with the spread B then compute all adapters.
 struct AdapterLayout {
   /// The rows of the layer's weight, which are columns of its result, that one adapter covers.
   struct Part {

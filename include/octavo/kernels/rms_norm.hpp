@@ -14,7 +14,7 @@ struct NormWeight {
   TensorView<const T, 1, D> values{};  ///< [hidden]
   float offset = 0;                    ///< 1 if values are differences from 1, as in Gemma
 
-  NormWeight(TensorView<const T, 1, D> weight, float constant = 0)  // NOLINT: a plain weight is one
+  NormWeight(TensorView<const T, 1, D> weight, float constant = 0)  // NOLINT: views convert
       : values(weight), offset(constant) {}
 };
 

@@ -120,7 +120,7 @@ void expert_balance_loss(const ExpertBalance<D>& balance, Index n, TensorView<fl
 template <Device D>
 struct BalanceTerm {
   TensorView<const std::int32_t, 1, D> counts;  ///< [experts], of all layers; empty: no such term
-  float factor = 0;  ///< of a count: coefficient of the loss · experts / n²
+  float factor = 0;  ///< multiplies a count: coefficient of the loss · experts / n²
 
   /// @param coefficient  of the loss
   /// @param n            as in expert_balance_loss

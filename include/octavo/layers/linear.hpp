@@ -30,7 +30,7 @@ struct LinearUse {
   Index tokens = 0;         ///< tokens per call; 0: those of a micro-batch
   int experts = 0;          ///< number of experts whose weights are stacked; 0: an ordinary layer
   int choices = 0;          ///< number of experts that process each token
-  std::array<LinearPart, 3> parts{};  ///< of the rows, in order
+  std::array<LinearPart, 3> parts{};  ///< parts of its rows, in order
 
   /// Returns the number of rows of the layer's operands.
   /// @param of_batch  tokens of a micro-batch
@@ -440,9 +440,8 @@ class Linear {
 
   WeightMemory copies_;
   bool has_fp8_values_ = false;  ///< ranks cast the weight
-  bool records_next_ = false;    ///< of the weight's next cast, if copies are computed for each
-                                 ///< GEMM
-  bool scale_is_found_ = false;  ///< since the weight was changed
+  bool records_next_ = false;    ///< whether the next cast records, if each GEMM casts
+  bool scale_is_found_ = false;  ///< the scale is that of the current weight
   LayerRegistry<D> registry_;
   std::array<std::size_t, 3> slots_{};    ///< in the scaling table, by `OperandKind`
   std::array<std::size_t, 3> entries_{};  ///< in the manifest, by `GemmPass`

@@ -66,14 +66,14 @@ struct Recomputation {
   Recompute policy = Recompute::none;
   bool is_last = true;  ///< the last of the block's branches
 
-  /// Whether data that policies from `from` on drop is computed twice, by the block or by the
-  /// part's backward. The manifest counts the corresponding GEMMs twice.
+  /// Whether the policy drops data that `from` and all later policies drop. The block or the part's
+  /// backward then computes the data again, and the manifest counts the corresponding GEMMs twice.
   [[nodiscard]] constexpr bool drops(Recompute from) const { return policy >= from; }
   /// Whether the block runs the part's forward again, including its last GEMM.
   [[nodiscard]] constexpr bool runs_forward_again() const {
     return policy == Recompute::block && !is_last;
   }
-  /// Whether the part's backward must recompute data that policies from `from` on drop.
+  /// Whether the part's backward must recompute data that `from` and all later policies drop.
   [[nodiscard]] constexpr bool in_backward(Recompute from) const {
     return drops(from) && !runs_forward_again();
   }

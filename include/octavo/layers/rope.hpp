@@ -72,8 +72,9 @@ class RoPE {
     }
   }
 
-  /// Returns the rotations of the batch that was placed last, or of any batch without documents.
-  /// @param index  of the table
+  /// Returns the rotations of the batch that `place` received last. A batch without documents need
+  /// not be placed.
+  /// @param index  index of the table
   [[nodiscard]] Rotations<D> rotations(const BatchView<D>& batch, int index = 0) const {
     const Table& table = tables_[static_cast<std::size_t>(index)];
     if (batch.documents.empty()) return {table.positions, batch.tokens};

@@ -109,8 +109,8 @@ class ActivationOffload {
   std::vector<Block> blocks_;     ///< empty if activations are not offloaded
   std::shared_ptr<Lanes> lanes_;  // a plan has no complete `Lane`
   Timeline<D>* timeline_ = nullptr;
-  std::array<bool, activation_buffers> is_storing_{};   ///< since the buffer was last waited for
-  std::array<bool, activation_buffers> is_fetching_{};  ///< since the buffer was last waited for
+  std::array<bool, activation_buffers> is_storing_{};   ///< a store may be running
+  std::array<bool, activation_buffers> is_fetching_{};  ///< a fetch may be running
 };
 
 }  // namespace octavo

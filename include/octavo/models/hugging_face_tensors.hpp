@@ -21,7 +21,7 @@ namespace detail {
 struct TensorPiece {
   Index begin = 0;  ///< in the tensor, seen as [rows, columns]
   Index count = 0;
-  std::size_t place = 0;  ///< of the first element in the requested range
+  std::size_t place = 0;  ///< position of the first element in the requested range
 };
 
 /// Returns the intersection of a tensor with `count` elements of a parameter starting at `begin`.

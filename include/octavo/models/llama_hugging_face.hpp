@@ -118,7 +118,7 @@ inline void write_llama(const ModelDescription& model, JsonLine& text) {
   text.add("attention_bias", false).add("mlp_bias", false);
 }
 
-/// A missing key is a window of 4096 tokens; null means none.
+/// A missing key means a window of 4096 tokens; null means no window.
 inline void read_mistral(const JsonFields& fields, ModelDescription& model) {
   read_llama_shape(fields, model);
   if (!fields.is_null("sliding_window")) model.window = length_of(fields, "sliding_window", 4096);
@@ -132,7 +132,7 @@ inline void write_mistral(const ModelDescription& model, JsonLine& text) {
   }
 }
 
-/// Reads the first layer of a Qwen that has a window; all later layers must have one too.
+/// Reads the first layer of a Qwen that has a window; all later layers must also have one.
 inline void read_qwen_windows(const JsonFields& fields, ModelDescription& model) {
   const std::vector<std::string> kinds = fields.words("layer_types");
   Index first = fields.natural("max_window_layers", 28);

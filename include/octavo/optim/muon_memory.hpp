@@ -42,7 +42,7 @@ struct MuonSettings {
                                   : 0.2 * std::sqrt(std::max(height, width)));
   }
 
-  /// Returns those for the matrices of a parameter.
+  /// Returns the factors for the matrices of a parameter.
   [[nodiscard]] MuonRates rates(const ParameterPlace& parameter) const {
     MuonRates result{.weight_decay = weight_decay};
     const std::array<Index, 3>& stacked = parameter.matrices.rows;
@@ -127,7 +127,7 @@ class MuonMemory {
   /// Ranks that share layers.
   struct Group {
     Index degree = 1;  ///< number of them
-    Index place = 0;   ///< of this rank among them
+    Index place = 0;   ///< index of this rank among them
   };
 
   using Others = OptimizerState<W, G, Moment, 2, D>;
@@ -215,7 +215,7 @@ class MuonMemory {
     arena.template take<std::byte>(MemoryKind::optimizer, most - own);
   }
 
-  /// Returns the shards of another rank, without memory.
+  /// Returns the shards of another rank as views without memory.
   static Shards shards_of(const Shards& shards, Index rank) {
     Shards result;
     for (const Shard& shard : shards) {

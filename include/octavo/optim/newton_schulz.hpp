@@ -38,7 +38,7 @@ class NewtonSchulz {
   /// The numbers of elements that matrices need together.
   struct Sizes {
     Index matrices = 0;
-    Index squares = 0;  ///< of the products of matrices with their transposes
+    Index squares = 0;  ///< elements of the products of matrices with their transposes
 
     /// Adds a matrix. Each begins at an aligned element.
     void add(Index rows, Index columns) {

@@ -187,7 +187,7 @@ class OptimizerState {
     const OptimizerState& state_;
     std::span<const Chunk> chunks_;
     Timeline<D>& timeline_;
-    std::size_t count_ = 0;                                 ///< of the chunks that were returned
+    std::size_t count_ = 0;                                 ///< number of chunks that were returned
     std::optional<detail::DevicePass<Lane<D>>> transfers_;  ///< if the state is in host memory
   };
 
@@ -332,7 +332,7 @@ class OptimizerState {
 
   std::vector<Part> parts_;                ///< of all parameters
   std::vector<Chunk> chunks_;              ///< of all shards
-  std::vector<std::size_t> first_chunks_;  ///< of each shard, and the number of chunks
+  std::vector<std::size_t> first_chunks_;  ///< first chunk of each shard, then the number of chunks
   std::int64_t steps_ = 0;
   std::int64_t seed_;
   bool is_on_host_;

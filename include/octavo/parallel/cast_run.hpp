@@ -36,8 +36,8 @@ template <class W, class G, Device D>
 class CastRun {
  public:
   CastRun() = default;
-  /// @param shard  of the flat buffer's weights, this rank's
-  /// @param fp8_values  shard of its FP8 values, this rank's, at the place where they are gathered
+  /// @param shard  this rank's shard of the flat buffer's weights
+  /// @param fp8_values  this rank's shard of its FP8 values, at the place where they are gathered
   CastRun(const ModelRun<W, G, D>& in, TensorView<W, 1, D> shard, TensorView<E4M3, 1, D> fp8_values,
           const Sharding& sharding)
       : run_(in.run),

@@ -105,9 +105,9 @@ class SharedRuns : public SingleRank::Memory<W, G, D> {
     return run.rows(size * sharding_.rank, size);
   }
   Sharding sharding_;
-  std::vector<Shared> runs_;            ///< in forward order; empty if nothing is shared
-  TensorView<W, 1, D> rest_;            ///< of the weights that are sent in addition to FP8 values
-  TensorView<std::byte, 1, D> packed_;  ///< [of the largest flat buffer], empty unless packed
+  std::vector<Shared> runs_;              ///< in forward order; empty if nothing is shared
+  TensorView<W, 1, D> rest_;              ///< weights that are sent in addition to FP8 values
+  TensorView<std::byte, 1, D> packed_;    ///< [of the largest flat buffer], empty unless packed
   TensorView<std::byte, 1, D> received_;  ///< [of the largest flat buffer], gradients from all
                                           ///< ranks
   TensorView<double, 2, D> sums_;         ///< [ranks, StepStatus::sums]
@@ -436,14 +436,13 @@ struct DataParallel {
     }
 
     Communicator<D>* ranks_ = nullptr;
-    const ScalingTable<D>* scaling_ = nullptr;  ///< by which weights are cast; null before the
-                                                ///< first cast
+    const ScalingTable<D>* scaling_ = nullptr;  ///< scales of casts; null before the first
     bool records_ = false;                      ///< whether casts until `join` are recorded
     std::unique_ptr<Lane<D>> lane_;
     std::vector<Progress> progress_;  ///< of the flat buffers
     std::size_t last_ = 0;            ///< the flat buffer that a stage requested last
     bool rehearses_ = false;
-    bool accumulates_ = false;  ///< to the sums of earlier micro-batches
+    bool accumulates_ = false;  ///< adds to the sums of earlier micro-batches
   };
 };
 

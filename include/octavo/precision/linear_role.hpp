@@ -24,7 +24,7 @@ struct LinearRole {
 
   constexpr LinearRole(std::uint64_t w0, std::uint64_t w1) : word0(w0), word1(w1) {}
   template <std::size_t N>
-  constexpr LinearRole(const char (&name)[N])  // NOLINT: a literal is a name
+  constexpr LinearRole(const char (&name)[N])  // NOLINT: literals convert implicitly
       : word0(word(name, 0)), word1(word(name, 8)) {
     static_assert(N >= 2 && N <= 16, "LinearRole: a name must have 1 to 15 characters");
   }

@@ -73,7 +73,7 @@ namespace detail {
 /// A string as a template argument.
 template <std::size_t Size>
 struct Word {
-  constexpr Word(const char (&word)[Size]) {  // NOLINT: a word is one wherever it stands
+  constexpr Word(const char (&word)[Size]) {  // NOLINT: literals convert implicitly
     for (std::size_t i = 0; i < Size; ++i) text[i] = word[i];
   }
   char text[Size]{};

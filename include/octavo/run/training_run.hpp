@@ -38,7 +38,7 @@ struct RunOptions {
 /// How a run ended.
 struct RunSummary {
   Index steps = 0;    ///< including those before it was resumed
-  Index taken = 0;    ///< since the run started or was resumed
+  Index taken = 0;    ///< steps since the run started or was resumed
   double tokens = 0;  ///< of all these steps; see `RunTotals::tokens`
   Index skipped = 0;
   double train_loss = 0;         ///< mean of the last 20 steps that were not skipped
@@ -95,7 +95,7 @@ std::vector<StateEntry> run_state(Batches& batches, RunTotals& totals) {
 }
 
 /// Runs the next step of a run, and counts it.
-/// @param limits  above which it is a spike, and changes nothing
+/// @param limits  limits above which the step is a spike, which changes nothing
 template <class Batches>
 StepRecord take_step(TrainingSession& session, Batches& batches, const RunOptions& options,
                      const SpikeLimits& limits, RunTotals& totals) {

@@ -209,7 +209,7 @@ class DeviceWeights final : public WeightsOnDevice<D> {
   std::vector<FlatShard<T, G, D>> shards_;
   RankCollectives<T, G, D>& ranks_;
   Optimizer<D>& optimizer_;
-  std::unique_ptr<Upload> upload_;  ///< from the first weight that is set until the next step
+  std::unique_ptr<Upload> upload_;  ///< exists from the first set weight until the next step
 };
 
 }  // namespace octavo OCTAVO_ABI::detail

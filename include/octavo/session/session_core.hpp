@@ -134,7 +134,7 @@ class SessionCore : public TrainingSession {
   [[nodiscard]] const Manifest& manifest() const override { return *parts_.manifest; }
 
   void begin_timeline_sync() override {
-    // Ranks leave the exchange at nearly the same time, by which each sets its clock.
+    // Ranks leave the exchange at nearly the same time, at which each sets its clock.
     (void)ranks_.gather(char{}, "begin of a timeline");
     timeline_.begin();
   }
@@ -223,7 +223,8 @@ class SessionCore : public TrainingSession {
   /// session's parts and their communicators are destroyed.
   void drop_record() { replay_.reset(); }
 
-  /// Called after a weight was set: otherwise old amaxes would determine the new weight's scale.
+  /// Resets delayed scales after a weight was set: otherwise old amaxes would determine the new
+  /// weight's scale.
   void forget_histories() {
     if (!scaling().has_histories() || must_calibrate_ != 0) return;
     reset_scaling_sync();
@@ -328,8 +329,8 @@ class SessionCore : public TrainingSession {
   /// call are ignored, so that the caller reports the original one.
   void settle() noexcept;
 
-  /// Undoes the changes of a step that threw: before its weights changed, only those of the scaling
-  /// state.
+  /// Undoes the changes of a step that threw; before its weights change, these are only changes of
+  /// the scaling state.
   void undo_step() noexcept;
 
   template <class Action>

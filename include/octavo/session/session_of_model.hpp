@@ -57,7 +57,7 @@ class SessionOfModel : public SessionCore<typename Model::DeviceType> {
   using Evaluates = typename Core::Evaluates;
 
   /// @param options  as passed
-  /// @param run      the same, with the batch in the shape in which it runs
+  /// @param run      the same options, with the batch in the shape in which it runs
   SessionOfModel(const SessionOptions& options, const SessionOptions& run, Context<D>& context,
                  Communicator<D>* communicator, const DeviceLimits<D>& limits,
                  const Factory& factory)

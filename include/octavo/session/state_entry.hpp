@@ -32,8 +32,8 @@ struct StateEntry {
   /// this rank, which start at element `begin` of the whole.
   std::vector<Index> whole = {};
   Index begin = 0;
-  /// Which part of a parameter, or of its optimizer state, the tensor is with tensor parallelism;
-  /// the members above describe that part.
+  /// With tensor parallelism, the part of a parameter or of its optimizer state that the tensor
+  /// contains; the members above describe that part.
   ParameterPart part = {};
   /// Copies it to `bytes` bytes of host memory, and waits for it.
   std::function<void(std::byte*)> read_sync;

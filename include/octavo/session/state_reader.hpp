@@ -132,7 +132,7 @@ class StateReader {
 
   Lane<D> lane_;
   std::vector<Piece> pieces_;
-  typename Lane<D>::Mark awaited_;  ///< in the main context's work
+  typename Lane<D>::Mark awaited_;  ///< where the main context waits
   std::size_t bytes_aside_ = 0;
   std::atomic<bool> is_reading_{false};
   std::atomic<bool> is_awaited_{false};

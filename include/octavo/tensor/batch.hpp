@@ -61,7 +61,7 @@ template <Device D>
 struct BatchView : BatchShape {
   BatchView() = default;
   /// Each sequence is one document.
-  BatchView(BatchShape batch)  // NOLINT: a shape alone says all of it
+  BatchView(BatchShape batch)  // NOLINT: a shape suffices
       : BatchShape{batch.sequences, batch.tokens, 0} {}
   BatchView(BatchShape batch, const Documents<D>& where) : BatchShape(batch), documents(where) {}
   /// Tokens that continue a text.

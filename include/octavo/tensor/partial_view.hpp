@@ -22,7 +22,7 @@ class PartialView {
   [[nodiscard]] constexpr TensorView<T, Rank, D> terms() const { return terms_; }
 
   template <class Element, int OtherRank>
-  operator TensorView<Element, OtherRank, D>() const {  // NOLINT: only to say what is wrong
+  operator TensorView<Element, OtherRank, D>() const {  // NOLINT: only for the message
     static_assert(!std::is_same_v<Element, Element>,
                   "PartialView: these are one rank's terms of a sum; compute the sum first, for "
                   "example with TensorParallelGroup::sum_rows");

@@ -74,8 +74,8 @@ OCTAVO_KERNEL void meet_kernel(Meeting meeting) {
   const int begin = static_cast<int>(number % 2) * meeting.ranks;
   const std::uint64_t own = std::uint64_t{meeting.operation} << 32 | number;
   Word(meeting.words[other][begin + meeting.rank]).store(own, cuda::memory_order_release);
-  if (other == 0 && meeting.begins != 0) {  // after the words that others wait for: the host is far
-                                            // away
+  // After the words that others wait for, because host memory is slow to reach.
+  if (other == 0 && meeting.begins != 0) {
     meeting.news->under_way[meeting.channel] = meeting.begins;
   }
   const Word heard(meeting.words[meeting.rank][begin + other]);
@@ -88,7 +88,7 @@ OCTAVO_KERNEL void meet_kernel(Meeting meeting) {
     if (static_cast<std::uint32_t>(word) == number) {
       meeting.news->differing = static_cast<std::uint32_t>(other) + 1;
     }
-    if (round % 64 != 0) continue;  // host memory is far away
+    if (round % 64 != 0) continue;  // host memory is slow to reach
     if (nanoseconds() - start > meeting.patience) meeting.news->gives_up = 1;
     if (meeting.news->gives_up == 0) continue;
     *meeting.has_ended = 1;

@@ -35,7 +35,7 @@ inline KernelArchitecture (*kernel_architecture)(int gpu,
 template <class... Parts>
 void check(cudaError_t status, const char* call, const Parts&... advice) {
   if (status == cudaSuccess) return;
-  cudaGetLastError();  // clears the error, or the check of the next launch would report it again
+  cudaGetLastError();  // otherwise the check of the next launch would report it again
   const std::string what = message(call, " failed: ", cudaGetErrorString(status), " (",
                                    cudaGetErrorName(status), ")", advice...);
   if (status == cudaErrorMemoryAllocation) throw MemoryError(what);
@@ -117,7 +117,7 @@ class Context<Cuda> : detail::FindsBodies {
     if (current != gpu_) check(cudaSetDevice(gpu_), "cudaSetDevice", " for GPU ", gpu_);
   }
 
-  operator DeviceLimits<Cuda>() const { return limits_; }  // NOLINT: a context says all of it
+  operator DeviceLimits<Cuda>() const { return limits_; }  // NOLINT: implicit
 
   /// Returns memory of the GPU that one operation at a time may use; its content does not outlive
   /// the operation.

@@ -38,7 +38,7 @@ class Replay<Cuda> {
       cudaGraph_t broken = nullptr;
       cudaStreamEndCapture(stream_, &broken);
       const Graph destroyed(broken);
-      cudaGetLastError();  // or the next launch would report the error again
+      cudaGetLastError();  // otherwise the next launch would report it
     }
 
     /// See Replay<Cpu>.

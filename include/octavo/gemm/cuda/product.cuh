@@ -99,7 +99,7 @@ struct GemmAddresses {
   void* result = nullptr;
   void* workspace = nullptr;  ///< of `cublas_workspace_bytes`
   GemmFactors factors{};
-  const GemmFactors* device_factors = nullptr;  ///< in device memory, used instead if not null
+  const GemmFactors* device_factors = nullptr;  ///< in device memory; replaces `factors`
 };
 
 /// A product of given matrices.

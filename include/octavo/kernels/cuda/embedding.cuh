@@ -96,9 +96,9 @@ struct Occurrence {
 /// All occurrences of a block's token, in ascending order.
 template <class Position>
 struct Occurrences {
-  Index rank;                 ///< of the block's own occurrence
+  Index rank;                 ///< index of the block's own occurrence
   Index count;                ///< undefined if the block has no work
-  const Position* positions;  ///< undefined in that case, and if the count is 1
+  const Position* positions;  ///< undefined if the block has no work, or the count is 1
 
   /// Whether this block processes the token.
   [[nodiscard]] __device__ bool are_mine() const { return rank < blocks_of_token(count); }
@@ -143,7 +143,7 @@ struct UnsortedTokens {
       earlier_of_warp[warp] = earlier;
     }
     __syncthreads();
-    std::uint32_t first = 0;  // of this warp's occurrences, among all
+    std::uint32_t first = 0;  // number of occurrences that earlier warps found
     std::uint32_t total = 0;
     std::uint32_t rank = 0;
     for (int i = 0; i < warps; ++i) {

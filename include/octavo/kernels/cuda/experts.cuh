@@ -20,7 +20,7 @@ OCTAVO_KERNEL void __launch_bounds__(expert_threads)
                           std::int32_t* starts) {
   const Index experts = rows.experts();
   for (Index e = threadIdx.x; e <= experts; e += expert_threads) {
-    Index begin = 0;  // of the range in which the first pair of expert e or a later one is
+    Index begin = 0;  // the range contains the first pair of expert e or of a later one
     for (Index end = count; begin < end;) {
       const Index middle = (begin + end) / 2;
       if (sorted[middle] < e) {

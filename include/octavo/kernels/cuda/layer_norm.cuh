@@ -187,7 +187,7 @@ struct LayerNormSource {
         return {{first_elements(to_run<Bf16>(values), columns_inside)}};
       }
     }
-    /// Of the tile's rows, in shared memory.
+    /// Returns the statistics of the tile's rows, in shared memory.
     __device__ static RowStatistics* of_tile() {
       __shared__ RowStatistics rows[tile_side];
       return rows;

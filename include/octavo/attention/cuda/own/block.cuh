@@ -25,8 +25,8 @@ struct AttentionSizes<WarpgroupCores, columns> {
   static constexpr int forward_keys = is_narrow ? 128 : 64;
   /// Rows of the streamed tensors that the backward processes at once.
   static constexpr int backward_rows = 64;
-  /// Whether the key gradient's kernel keeps keys and values in registers; and the queries of one
-  /// of its products.
+  /// Whether the key gradient's kernel keeps keys and values in registers, and below, the number of
+  /// queries in one of its products.
   static constexpr bool keys_in_registers = false;
   static constexpr int backward_queries = backward_rows;
   /// Whether, in the backward of wide tiles, one warpgroup computes the scores and the other the

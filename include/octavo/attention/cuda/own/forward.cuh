@@ -95,7 +95,8 @@ __device__ __forceinline__ void attention_forward_block(const Bf16* qkv, Bf16* o
   };
   const int start = begin_of(0) / keys_a_step;  // the first step
   const int begins[2] = {begin_of(place.row), begin_of(place.row + 8)};
-  // Of the warpgroup's rows; read from one lane, so that the compiler knows that it is uniform.
+  // The first key of the warpgroup's last row, read from one lane, so that the compiler knows that
+  // it is uniform.
   const int latest_begin =
       bounded ? __shfl_sync(0xffffffffu, begin_of(place.group_row + product_side - 1), 0) : 0;
 

@@ -40,7 +40,7 @@ __device__ void store_tile_columns(const CastArguments<Format, PerTensor>& argum
 /// The scale of a tensor, and the values that it may saturate.
 struct TensorScale {
   float scale;
-  bool amax_saturates;  ///< for a scale computed from the amax
+  bool amax_saturates;  ///< whether the amax saturates, for a scale computed from it
   SafeMagnitudes safe;  ///< for a scale that was known before the values
 };
 

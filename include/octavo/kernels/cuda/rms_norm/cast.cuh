@@ -12,9 +12,9 @@ namespace octavo OCTAVO_ABI::detail {
 
 /// Rows whose inverse root mean squares one block computes: one per warp.
 inline constexpr int inverse_rows = quantize_threads / 32;
-/// Blocks that compute those of a band, which is a row of tiles.
+/// Blocks that compute the inverse root mean squares of a band, which is a row of tiles.
 inline constexpr unsigned inverse_blocks = tile_side / inverse_rows;
-/// Number of bands by which these blocks are ahead of the casting blocks: as many as the GPU
+/// Number of bands by which those blocks are ahead of the casting blocks: as many as the GPU
 /// processes at once, and few enough that the rows are still in L2 when they are read again.
 inline constexpr unsigned bands_ahead = 8;
 /// Segments of a row that a warp has in flight.

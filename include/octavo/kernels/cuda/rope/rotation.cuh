@@ -57,10 +57,10 @@ struct RotatedSource {
 
   /// The place of a column in its head.
   struct Place {
-    bool second;            ///< in the second half
+    bool second;            ///< whether it is in the second half
     std::uint32_t angle;    ///< index of its angle
     std::uint32_t partner;  ///< the column that it is rotated with
-    bool rotates;           ///< in a head that is rotated
+    bool rotates;           ///< whether the head is rotated
   };
 
   /// For rows in whole runs, whose elements are all in the same half of a head.
