@@ -192,10 +192,9 @@ int main(int argc, char** argv) {
   app.add_option("--html", html_path, "write a self-contained HTML report to this file");
   app.add_option("--baseline", baseline, "precision of the baseline for the gap")
       ->capture_default_str();
-  app.add_option(
-         "--watch", seconds,
-         "interval in seconds at which to repeat, until all runs have ended; a browser that shows "
-         "the report follows")
+  app.add_option("--watch", seconds,
+                 "repeat at this interval in seconds until all runs have ended; the report reloads "
+                 "itself in a browser")
       ->check(programs::finite_number("is not a number of seconds from 0.1 to 86400",
                                       [](double v) { return v >= 0.1 && v <= 86400; }));
   if (const auto code = programs::parse(app, argc, argv)) return *code;

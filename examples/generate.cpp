@@ -97,12 +97,12 @@ void declare(CLI::App& app, Options& options) {
       ->check(not_negative())
       ->capture_default_str();
   add("--top-k", options.sampling.top_k,
-      "sample among this many most likely tokens; 0 disables the limit", sampling)
+      "sample only from this many of the most likely tokens; 0 disables the limit", sampling)
       ->check(not_negative_whole())
       ->capture_default_str();
   add("--top-p", options.sampling.top_p,
-      "sample among the most likely tokens whose probabilities sum to at least this; 1 disables "
-      "the limit",
+      "sample only from the most likely tokens whose probabilities sum to at least this; 1 "
+      "disables the limit",
       sampling)
       ->check(finite_number("is not a number above 0 and at most 1",
                             [](double v) { return v > 0 && v <= 1; }))

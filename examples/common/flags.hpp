@@ -255,12 +255,13 @@ void declare_sharing(CLI::App& app, Options& options, const std::string& group,
       "ZeRO stage: 1 shards the optimizer state, 2 also the gradients, 3 also the weights")
       ->check(whole_number(1, 3));
   add("--gather", options.gather,
-      "format of weights in all-gathers: stored keeps the storage format; fp8 casts weights that "
-      "FP8 GEMMs use with one scale per tensor before sending them, with bitwise identical results")
+      "format of weights in all-gathers: stored keeps the storage format; fp8 sends weights of FP8 "
+      "GEMMs as FP8 if they have one scale per tensor, with bitwise identical results")
       ->check(one_of(gather_names));
   add("--reduce", options.reduce,
-      "format of gradients in reductions: stored keeps the storage format; fp32 also sends it but "
-      "keeps sums in FP32; e4m3 sends FP8 with a scale for each block of 128" +
+      "format of gradients in reductions: stored sends the storage format and rounds sums to it; "
+      "fp32 sends the storage format and keeps sums in FP32; e4m3 sends FP8 with a scale for each "
+      "block of 128" +
           remark)
       ->check(one_of(reduce_names));
 }

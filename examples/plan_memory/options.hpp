@@ -161,10 +161,9 @@ inline void declare(CLI::App& app, Options& options) {
   add("--threads", options.threads, "number of CPU threads for the cpu device; 0 uses all")
       ->check(not_negative_whole());
   add("--card-memory", options.card_memory, "GPU memory in GiB; repeatable")->check(above_zero());
-  app.add_option(
-      "--card", options.card,
-      "plan for this GPU, such as \"RTX 4090\", or a compute capability with a memory, such "
-      "as sm_86:24GiB; by default, for an H100 and an H200");
+  app.add_option("--card", options.card,
+                 "plan for this GPU, such as \"RTX 4090\", or a compute capability and memory, "
+                 "such as sm_86:24GiB; by default, for an H100 and an H200");
   app.add_flag(
       "--all", options.all,
       "print one line for every combination of precision, recompute policy, weight copies, "

@@ -228,13 +228,14 @@ inline std::string note_of_gemm_plans(const octavo::CheckpointManifest& manifest
   if (used < saved.size()) {
     const octavo::GemmLibrary& library = saved.front().library;
     return octavo::message(used, " of the checkpoint's ", saved.size(),
-                           " GEMM plans are used here; they are of ", library.card,
+                           " GEMM plans are used here; the checkpoint's are for ", library.card,
                            " with cuBLASLt ", library.version);
   }
   if (used >= here.size()) return {};
-  return octavo::message(here.size() - used, " of the ", here.size(),
-                         " GEMM plans that are used here are not the checkpoint's, which has ",
-                         saved.size(), "; to use those, resume without --gemm-plans");
+  return octavo::message(
+      here.size() - used, " of the ", here.size(),
+      " GEMM plans that are used here differ from the ", saved.size(),
+      " of the checkpoint; to use the checkpoint's, resume without --gemm-plans");
 }
 
 /// Returns a note if the GPU or libraries differ from those that saved a checkpoint, or are

@@ -148,7 +148,8 @@ inline void declare(CLI::App& app, Options& options, void (*declare_data)(CLI::A
   const std::string training = "Training";
   add("--steps", options.steps, "number of optimizer steps", training)->check(at_least_one());
   add("--max-time", options.max_time,
-      "time after the start at which the run stops as after SIGTERM, such as 90s or 11.5h; 0: none",
+      "maximum time of the run, such as 90s or 11.5h, after which it stops as after SIGTERM; 0: no "
+      "limit",
       training)
       ->transform(seconds());
   add("--learning-rate", options.learning_rate, "learning rate at the end of the warm-up", training)
@@ -160,8 +161,8 @@ inline void declare(CLI::App& app, Options& options, void (*declare_data)(CLI::A
   add("--final-fraction", options.final_fraction,
       "learning rate at the last step, as a fraction of --learning-rate", training)
       ->check(share());
-  add("--decay-fraction", options.decay_fraction, "fraction of the run in which wsd decays",
-      training)
+  add("--decay-fraction", options.decay_fraction,
+      "fraction of the steps, at the end of the run, in which wsd decays", training)
       ->check(share());
   declare_optimizer(app, add, options.optimizer, options.formats, training);
   add("--max-gradient-norm", options.max_gradient_norm,
@@ -178,8 +179,8 @@ inline void declare(CLI::App& app, Options& options, void (*declare_data)(CLI::A
       training)
       ->check(one_of(moment_choices));
   add("--offload", options.offload,
-      "kept in host memory, with bitwise identical results: none; optimizer: master weights and "
-      "moments; activations: those that --recompute block recomputes; both",
+      "data kept in host memory, with bitwise identical results: none; optimizer: master weights "
+      "and moments; activations: those that --recompute block recomputes; both",
       training)
       ->check(one_of(offload_names));
   add("--seed", options.seed, "random seed for weights, batches and samples", training)

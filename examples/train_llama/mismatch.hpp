@@ -198,11 +198,11 @@ inline std::string flags_left_out(const CLI::App& app, const std::filesystem::pa
   if (error.subject().starts_with("data.") && std::filesystem::exists(config)) {
     const std::string others = other_flags_of_data(config, configuration);
     octavo::require<octavo::ConfigError>(others.empty(), checkpoint.string(),
-                                         ": the run that saved it had other batches: ", others,
+                                         ": the run that saved it used different batches: ", others,
                                          "; use the same data");
     throw octavo::ConfigError(octavo::message(
         checkpoint.string(),
-        ": the run that saved it had other batches, although its flags are the same: a file "
+        ": the run that saved it used different batches, although its flags are the same: a file "
         "changed, or a path is relative to another folder; use the same data"));
   }
   const std::string flags = fitting_flags(error, adapters, config);

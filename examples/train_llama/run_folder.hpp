@@ -302,7 +302,7 @@ inline void require_room_for_weights(octavo::TrainingSession& session, const Opt
     }
     const std::uint64_t room = octavo::free_disk_bytes(above);
     const auto [takes, is_free] = octavo::size_texts(bytes, room);
-    octavo::require<octavo::IoError>(room > bytes, flag, ' ', folder, ": the weights take ", takes,
+    octavo::require<octavo::IoError>(room > bytes, flag, ' ', folder, ": the weights need ", takes,
                                      ", but ", is_free,
                                      " are free on the disk; free disk space, or pass another "
                                      "folder");

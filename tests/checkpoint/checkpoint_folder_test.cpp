@@ -862,7 +862,7 @@ TEST_F(Checkpoint, ADiskThatIsTooSmallIsSaidBefore) {
   Checkpoints checkpoints({.folder = folder_}, session, to(records));
   checkpoints.save(1, {entry});
   ASSERT_EQ(records.size(), 1u);
-  EXPECT_TRUE(contains(records[0].error, ": a checkpoint takes 1.0 MiB, but ")) << records[0].error;
+  EXPECT_TRUE(contains(records[0].error, ": a checkpoint needs 1.0 MiB, but ")) << records[0].error;
   EXPECT_TRUE(contains(records[0].error, " KiB are free on the disk; free disk space"))
       << records[0].error;
   EXPECT_TRUE(list_checkpoints(folder_).empty());

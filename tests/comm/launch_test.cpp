@@ -250,7 +250,7 @@ TEST(Launch, ARankHasTheGpuOfItsNumberOrTheOnlyOne) {
     (void)octavo::gpu_of_local_rank(2, 2);
     ADD_FAILURE();
   } catch (const octavo::ConfigError& error) {
-    EXPECT_TRUE(says(error.what(), {"rank 2 of its host", "sees 2 GPUs"}));
+    EXPECT_TRUE(says(error.what(), {"rank 2 of its host", "only 2 GPUs are visible"}));
   }
 }
 

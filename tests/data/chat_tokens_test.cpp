@@ -111,7 +111,7 @@ TEST(ChatTokens, ReasoningThatATemplateHasNoPlaceForIsAnError) {
   chat[1].reasoning = "Rain";
   EXPECT_TRUE(has(error_of<ConfigError>(
                       [&] { (void)ChatEncoder(chat_template("smollm2"), tokenizer).encode(chat); }),
-                  "chat template smollm2 has none for it"));
+                  "chat template smollm2 does not support reasoning"));
   chat[0].reasoning = "Rain";
   EXPECT_TRUE(has(error_of<ConfigError>(
                       [&] { (void)ChatEncoder(chat_template("qwen3"), tokenizer).encode(chat); }),

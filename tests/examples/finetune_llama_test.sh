@@ -102,7 +102,7 @@ def steps(path):
 whole, again = steps("whole/metrics.jsonl"), steps("again/metrics.jsonl")
 assert again == whole[14:] and again[0][2] < 1.2, again
 PYTHON
-refused "other chats" "had other batches: --chats is held_out.jsonl, the run had " "${base[@]}" --chats held_out.jsonl --epochs 2 --resume "$before"
+refused "other chats" "used different batches: --chats is held_out.jsonl, the run had " "${base[@]}" --chats held_out.jsonl --epochs 2 --resume "$before"
 
 case="a signal while chats are encoded"
 python3 - "$program" "$here/../golden/tokenizers/gpt2.json" <<'PYTHON' 2>>err || fail "it did not end at once"

@@ -172,8 +172,8 @@ TEST_F(TrainerFlagsWithAFile, GemmPlansOfACheckpointThatDoNotServeAreToldOf) {
     return trainer::note_of_gemm_plans(saved, here);
   };
   const std::string rest =
-      " of the checkpoint's 2 GEMM plans are used here; they are of NVIDIA_H200 with cuBLASLt "
-      "130100";
+      " of the checkpoint's 2 GEMM plans are used here; the checkpoint's are for NVIDIA_H200 with "
+      "cuBLASLt 130100";
   EXPECT_EQ(note({}), "0" + rest);
   EXPECT_EQ(note({plan(512, 1)}), "0" + rest) << "another product";
   EXPECT_EQ(note({plan(128, 2), plan(256, 1)}), "1" + rest) << "another algorithm of one";
@@ -194,10 +194,10 @@ TEST_F(TrainerFlagsWithAFile, TimesOfGemmPlansAreRoundedInCheckpoints) {
 TEST_F(TrainerFlagsWithAFile, GemmPlansThatACheckpointLacksAreToldOf) {
   const std::vector<GemmPlanRecord> here{plan(128, 1), plan(256, 1)};
   EXPECT_EQ(trainer::note_of_gemm_plans({}, here),
-            "2 of the 2 GEMM plans that are used here are not the checkpoint's, which has 0; "
-            "to use those, resume without --gemm-plans");
+            "2 of the 2 GEMM plans that are used here differ from the 0 of the checkpoint; "
+            "to use the checkpoint's, resume without --gemm-plans");
   const std::string note = trainer::note_of_gemm_plans(manifest({plan(256, 1)}), here);
-  EXPECT_TRUE(note.starts_with("1 of the 2 GEMM plans that are used here are not ")) << note;
+  EXPECT_TRUE(note.starts_with("1 of the 2 GEMM plans that are used here differ ")) << note;
 }
 
 TEST_F(TrainerFlagsWithAFile, ARunIsToldOfAllThatIsAnother) {

@@ -131,7 +131,7 @@ TEST_F(Safetensors, RefusesEntriesThatSayTooMuchOrTooLittle) {
   refused(R"("dtype":"U8","shape":[2],"data_offsets":[0,1,2])", "not a begin and an end");
   refused(R"("dtype":"U8","shape":[2],"data_offsets":[2,0])", "not a begin and an end");
   refused(R"("dtype":"BF16","shape":[2],"data_offsets":[0,2])",
-          "2 bytes, but its shape and BF16 take 4");
+          "2 bytes, but its shape and BF16 need 4");
 }
 
 TEST_F(Safetensors, RefusesHolesOverlapsAndWrongEnds) {

@@ -69,7 +69,7 @@ TRAINING = (
      nothing("checkpoints are complete; see docs/checkpoints.md")),
     ("resume_from_checkpoint", fact("resume")),
     ("push_to_hub* hub_*", never("Octavo uploads nothing")),
-    ("seed", to("seed", whole)), ("data_seed", never("--seed is for weights and data")),
+    ("seed", to("seed", whole)), ("data_seed", never("--seed determines weights and data")),
     ("full_determinism", choice("deterministic", {"true": True, "false": False}, "must be true or false")),
     ("use_cpu no_cuda", choice("device", {"true": "cpu", "false": "cuda"}, "must be true or false")),
     ("use_mps_device tpu_* xpu_backend mp_parameters ray_scope", never("devices are cpu and cuda")),

@@ -36,7 +36,7 @@ ROWS = table(
     ("-d", fact("step_tokens", whole)),
     ("-x", fact("max_steps", whole)),
     ("-k", choice("schedule", {"cosine": "cosine", "linear": "linear", "constant": "constant"},
-                  "wsd of llm.c decays by 1 - sqrt; wsd of Octavo decays linearly: pass --schedule wsd")),
+                  "llm.c's wsd decays by 1 - sqrt, Octavo's linearly: pass --schedule wsd")),
     ("-l", to("learning-rate", number)),
     ("-u", fact("warmup_steps", whole)), ("-q", fact("final_fraction", number)),
     ("-c", to("weight-decay", number, "matrices only, as in llm.c")),
@@ -71,7 +71,7 @@ def derive(run):
     derived.length(run)
     if run.flag("schedule") == "constant":
         for name in ("warmup_steps", "final_fraction"):
-            run.answer(name, NO_EFFECT, "the schedule constant of llm.c ignores it")
+            run.answer(name, NO_EFFECT, "llm.c's constant schedule ignores it")
         for name in ("warmup_steps", "final_fraction"):
             run.facts.pop(name, None)
         run.flags["warmup"] = (0, None)

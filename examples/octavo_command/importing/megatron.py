@@ -27,7 +27,7 @@ ROWS = table(
     ("--train-iters", fact("steps", whole)),
     ("--train-samples", fact("samples", whole)),
     ("--seq-length --encoder-seq-length", to("seq-len", whole)),
-    ("--decoder-seq-length --batch-size --warmup", never("belongs to models that Octavo does not have")),
+    ("--decoder-seq-length --batch-size --warmup", never("belongs to models that Octavo does not support")),
     ("--rampup-batch-size --step-batch-size-schedule --decrease-batch-size-if-needed",
      never("the batch size is constant")),
     ("--phase-transition-iterations --skip-train", never("a run consists of one phase of training")),
@@ -44,10 +44,10 @@ ROWS = table(
     ("--lr-warmup-iters --lr-warmup-steps", fact("warmup_steps", whole)),
     ("--lr-warmup-samples", fact("warmup_samples", whole)),
     ("--lr-warmup-fraction", fact("warmup_fraction", number)),
-    ("--lr-warmup-init", only("0 0.0", "the warm-up begins at 0", "the warm-up of Octavo begins at 0")),
+    ("--lr-warmup-init", only("0 0.0", "the warm-up begins at 0", "Octavo's warm-up begins at 0")),
     ("--lr-wsd-decay-iters --wsd-decay-steps", fact("falling_steps", whole)),
     ("--lr-wsd-decay-samples", fact("falling_samples", whole)),
-    ("--lr-wsd-decay-style", only("linear", "wsd decays linearly", "wsd of Octavo decays linearly")),
+    ("--lr-wsd-decay-style", only("linear", "wsd decays linearly", "Octavo's wsd decays linearly")),
     ("--override-opt_param-scheduler --override-opt-param-scheduler --use-checkpoint-opt_param-scheduler "
      "--use-checkpoint-opt-param-scheduler",
      nothing("the schedule follows from the flags of the resumed run")),
@@ -55,7 +55,7 @@ ROWS = table(
      never("embedding and head use the learning rate of all parameters")),
     ("--weight-decay", to("weight-decay", number, "matrices only")),
     ("--start-weight-decay --end-weight-decay --wd-incr-steps", never("weight decay is constant")),
-    ("--weight-decay-incr-style", only("constant", "weight decay is constant", "weight decay of Octavo is constant")),
+    ("--weight-decay-incr-style", only("constant", "weight decay is constant", "Octavo's weight decay is constant")),
     ("--no-weight-decay-cond-type --apply-wd-to-qk-layernorm", never("weight decay applies to matrices only")),
     ("--adam-beta1", to("beta1", number)), ("--adam-beta2", to("beta2", number)),
     ("--adam-eps", to("epsilon", number)),
@@ -462,7 +462,7 @@ def data(run):
         run.answer("split", REFUSED, "a run keeps a fraction for validation; set validation-fraction")
     else:
         fraction = round(parts[1] / (parts[0] + parts[1]), 6)
-        run.map("split", "validation-fraction", fraction, "no part is kept for tests")
+        run.map("split", "validation-fraction", fraction, "no data is kept for tests")
 
 
 def evaluation(run):

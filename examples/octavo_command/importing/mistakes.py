@@ -46,7 +46,7 @@ def backend(run):
         return
     which = f"is {shown(chosen[0].value)}" if chosen else "is missing"
     run.warn(f"{(chosen or on)[0].place}: the FP8 back end {which}, so torchao runs, not Transformer Engine; every "
-             "variable NVTE_* is then without effect")
+             "variable NVTE_* then has no effect")
 
 
 def connections(run):

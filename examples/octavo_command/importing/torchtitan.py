@@ -137,7 +137,7 @@ ROWS = table(
     ("mx.* quantize.linear.mx.*",
      never("GPUs multiply MX blocks only from compute capability 10.0 on; see --precision mxfp8")),
     ("float8.moe_fqns_prototype quantize.*", never("experts have no separate precision")),
-    ("comm.init_timeout_seconds", nothing("--comm-timeout is one for all communication")),
+    ("comm.init_timeout_seconds", nothing("--comm-timeout applies to all communication")),
     ("comm.train_timeout_seconds", to("comm-timeout", whole)),
     ("comm.mode", only("default", "the default", "ranks communicate through NCCL or MPI")),
     ("comm.trace_buf_size comm.save_traces_folder comm.save_traces_file_prefix",

@@ -40,8 +40,8 @@ class CheckpointWeights {
     }
     // The checkpoint may also have the padding of the last rows.
     require<ConfigError>(elements >= weight.rows * weight.columns, weight.name, " has ",
-                         weight.rows, " x ", weight.columns, " elements, but the checkpoint ",
-                         elements, " of them; it belongs to another model");
+                         weight.rows, " x ", weight.columns, " elements, but there are ", elements,
+                         " in the checkpoint; it belongs to another model");
   }
 
   /// Reads FP32 masters if the run had them, else the weights. Several threads may call it at the

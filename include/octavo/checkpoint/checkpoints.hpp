@@ -305,10 +305,10 @@ class Checkpoints {
   std::string make_place() {
     const std::uint64_t room = free_disk_bytes(options_.folder);
     const auto [takes, is_free] = size_texts(share_->bytes, room);
-    require<IoError>(room > share_->bytes, options_.folder.string(), ": a checkpoint takes ", takes,
+    require<IoError>(room > share_->bytes, options_.folder.string(), ": a checkpoint needs ", takes,
                      ", but ", is_free,
                      " are free on the disk; free disk space: older checkpoints are removed only "
-                     "after it is complete");
+                     "after the new one is complete");
     const bool is_taken = std::filesystem::exists(std::filesystem::symlink_status(record_.path));
     require<IoError>(!is_taken, record_.path.string(),
                      ": already exists, and is not replaced; move it to another folder, or resume "

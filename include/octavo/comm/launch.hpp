@@ -64,9 +64,9 @@ inline constexpr std::size_t longest_secret = 256;
 [[nodiscard]] inline int gpu_of_local_rank(int local_rank, int visible) {
   if (visible == 1) return 0;
   require<ConfigError>(local_rank < visible, "this is rank ", local_rank,
-                       " of its host, which sees ", visible,
-                       " GPUs; start at most as many ranks on a host, or set "
-                       "CUDA_VISIBLE_DEVICES for each rank");
+                       " of its host, counted from 0, but only ", visible,
+                       " GPUs are visible; start at most ", visible,
+                       " ranks per host, or set CUDA_VISIBLE_DEVICES for each rank");
   return local_rank;
 }
 

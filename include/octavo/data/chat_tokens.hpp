@@ -231,7 +231,7 @@ class ChatEncoder {
                            "' has reasoning (reasoning_content), but chat "
                            "template ",
                            template_.name,
-                           " has none for it; remove it, or use the template qwen3");
+                           " does not support reasoning; remove it, or use the template qwen3");
     }
   }
 

@@ -66,8 +66,8 @@ void check_few_rows(Index rows, Index n, Index k_x, Index k_w, const GemmOutput<
   check_gemm(name, rows, options.is_gated ? n / 2 : n, k_x, k_w, y);
   if (options.is_gated) {
     require<ShapeError>(n % 2 == 0 && y.addend.empty() && y.bias.empty(), name, ": a weight of ", n,
-                        " rows, an addend or a bias does not fit a gated result; pass as many "
-                        "gates as ups, without an addend or a bias");
+                        " rows does not fit a gated result, which has as many gates as ups and "
+                        "neither an addend nor a bias");
   }
   if (!options.cached.positions.empty()) check_cached(y, options);
   if (options.norm.weight.empty()) return;

@@ -78,7 +78,7 @@ inline constexpr std::uint64_t most_config_bytes = 1'000'000;
   model.family->read(fields, written);
   const std::vector<std::string> lost = differences(written, model);
   require<ConfigError>(lost.empty(), "a ", model.family->name,
-                       " cannot describe this model in a config.json: when read again, ",
+                       " cannot describe this model in a config.json: in the file, ",
                        lost.empty() ? "" : lost.front());
   return text.str() + "\n";
 }

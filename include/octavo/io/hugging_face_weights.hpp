@@ -132,8 +132,9 @@ class HuggingFaceWeights {
     files_.push_back(std::make_unique<SafetensorsFile>(path));
     for (const SafetensorsEntry& entry : files_.back()->tensors()) {
       const bool is_new = stored_.emplace(entry.name, Stored{files_.back().get(), &entry}).second;
-      require<IoError>(is_new, path.string(), ": has ", entry.name,
-                       ", and so has another file of the folder; download the folder again");
+      require<IoError>(
+          is_new, path.string(), ": has ", entry.name,
+          ", which another file of the folder also contains; download the folder again");
     }
   }
 

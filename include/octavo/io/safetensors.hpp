@@ -233,7 +233,7 @@ class SafetensorsFile {
       const std::uint64_t bytes = detail::safetensors_bytes(path_.string(), entry);
       if (bytes != entry.bytes()) {
         fail(message("tensor ", entry.name, " has ", entry.bytes(), " bytes, but its shape and ",
-                     entry.dtype, " take ", bytes));
+                     entry.dtype, " need ", bytes));
       }
       expected = entry.end;
       entry.begin += begin;

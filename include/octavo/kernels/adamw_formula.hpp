@@ -54,7 +54,8 @@ OCTAVO_HOST_DEVICE T round_stochastic(float value, std::uint32_t random) {
   if constexpr (std::is_same_v<T, float>) {
     return value;
   } else {
-    static_assert(std::is_same_v<T, Bf16>, "adamw_update: weights and moments are Fp32 or Bf16");
+    static_assert(std::is_same_v<T, Bf16>,
+                  "adamw_update: weights and moments must be Fp32 or Bf16");
     const std::uint32_t bits = float_bits(value);
     const std::uint32_t sum = bits + (random & 0xffffu);
     const bool is_below = fabsf(value) < FormatTraits<Bf16>::max;

@@ -51,7 +51,7 @@ void transpose_fp8_values(const QuantizedView<Format, PerTensor, Layout::row_maj
       fp8_values.outer() == transposed.inner() && fp8_values.inner() == transposed.outer(),
       "transpose_fp8_values: a copy of [", transposed.outer(), ", ", transposed.inner(),
       "] cannot be written from [", fp8_values.outer(), ", ", fp8_values.inner(),
-      "]; it must have as many rows as that has columns");
+      "]; swap its rows and columns");
   if (fp8_values.outer() == 0 || fp8_values.inner() == 0) return;
   transpose_fp8_values_body(fp8_values, transposed, context);
 }

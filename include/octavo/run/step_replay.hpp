@@ -111,8 +111,9 @@ template <class Batches>
   require<ConfigError>(step > totals.steps() && step <= options.schedule.steps, "step ", step,
                        " cannot be replayed after step ", totals.steps(), " of a run of ",
                        options.schedule.steps, " steps; pass one between");
-  require<ConfigError>(replays >= 2, replays,
-                       " replays have nothing to be compared with; pass at least 2");
+  require<ConfigError>(
+      replays >= 2,
+      "the number of replays must be at least 2, so that they can be compared, but is ", replays);
   const auto take = [&] {
     return detail::take_step(session, batches, options, detail::SpikeLimits(options.spikes, totals),
                              totals);

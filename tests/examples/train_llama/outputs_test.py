@@ -104,7 +104,7 @@ class Files(TrainerTest):
     def test_weights_without_room(self):
         Disk(self, "1m")
         done = self.train(SHORT + "--steps 1 --out with_weights --save-hf disk/weights", code=2)
-        self.tells(done, "--save-hf disk/weights: the weights take 1.6 MiB, but ")
+        self.tells(done, "--save-hf disk/weights: the weights need 1.6 MiB, but ")
         self.assertRegex(done.err, r"but [0-9.]+ [KM]iB are free")
         self.assertFalse(os.path.exists("with_weights"))
 

@@ -64,7 +64,8 @@ __device__ void multiply(Accumulator<columns>& sums, std::uint64_t a, std::uint6
     OCTAVO_START("k16", ".f32.bf16.bf16", OCTAVO_ORDERS, , "n"(a_by_columns ? 1 : 0),
                  "n"(b_by_columns ? 1 : 0))
   } else {
-    static_assert(!a_by_columns && !b_by_columns, "FP8 is reduced along rows of memory");
+    static_assert(!a_by_columns && !b_by_columns,
+                  "FP8 operands must be reduced along rows of memory");
     if constexpr (std::is_same_v<A, E4M3> && std::is_same_v<B, E4M3>) {
       OCTAVO_START("k32", ".f32.e4m3.e4m3", OCTAVO_NO_ORDERS)
     } else if constexpr (std::is_same_v<A, E5M2> && std::is_same_v<B, E4M3>) {

@@ -91,7 +91,7 @@ template <class S, class T>
 struct TileSourceCheck {
   static_assert(std::is_trivially_copyable_v<S>,
                 "TileSource: the source is copied to the GPU as it is; make it trivially copyable, "
-                "of pointers and numbers");
+                "with pointers and numbers as members");
   static_assert(HasParts<S>,
                 "TileSource: the source lacks 'static constexpr int parts = 1;', the number of "
                 "matrices that it computes side by side");
