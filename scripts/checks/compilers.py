@@ -256,23 +256,14 @@ def reading_fault(entry):
     return fault_of(entry["file"], words, folder=entry["directory"])
 
 
-@one_processor
+@nightly
 def sass():
     """Kernels use few bytes of local memory in the machine code of GPUs that no test runs on."""
-    return sass_faults("100f", "120f")
-
-
-@nightly
-def sass_long():
-    """The same for the other architectures."""
-    return sass_faults("80", "86", "89", "90")
-
-
-def sass_faults(*architectures):
     if not shutil.which("nvcc"):
         say("sass: nvcc is not installed: nothing compiled")
         return []
-    return [fault for architecture in architectures for fault in local_memory_faults(architecture)]
+    return [fault for faults in each(local_memory_faults, ["80", "86", "89", "90", "100f", "120f"])
+            for fault in faults]
 
 
 def local_memory_faults(architecture):
