@@ -43,6 +43,32 @@ def require_known_flags(flags, root, target):
                                + (" See --help" if nearest(name, known) else "; see --help"))
 
 
+# Flags whose values are files or folders to read.
+INPUTS = ("data", "validation-data", "chats", "validation-chats", "config")
+# The required flags of programs that train, and what to pass.
+REQUIRED = {"data": "a text file or a folder of text files",
+            "chats": "a file with one chat per line, or a JSON array of chats"}
+
+
+def require_inputs(flags, required=None):
+    """Checks that the flags name existing files.
+
+    @param required  the flag of the training data, from REQUIRED, if the program trains
+    """
+    for name in INPUTS:
+        for path in flags.values(name):
+            without_weight = re.sub(r":[0-9.eE+-]+$", "", path)
+            if (not path or path.startswith("-") or re.search(r"[*?[]", path)  # left to the program
+                    or os.path.exists(path) or os.path.exists(without_weight)):
+                continue
+            start = "" if os.path.isabs(path) else f"; relative paths start at {os.getcwd()}"
+            raise CommandError(f"--{name} {path}: there is no such file or folder; check the path{start}")
+    # These flags train nothing, or need advice that the program gives.
+    if required and not flags.values(required) and not flags.has("resume", "list-checkpoints", "export-hf",
+                                                                 "replay-step"):
+        raise CommandError(f"--{required} is required: pass {REQUIRED[required]}")
+
+
 def cards(root):
     """Returns the names of GPUs that the programs know."""
     return re.findall(r'GpuCard\{\s*"([^"]+)"', _read(os.path.join(root, "examples/common/gpu_cards.hpp")))

@@ -21,6 +21,7 @@ class Program:
     has_model: bool = False
     default_precision: str = ""   # empty if the program has no --precision
     trains: bool = False          # has --lora and --reduce
+    required: str = ""            # the flag of the data to train on
     has_ranks: bool = False
     has_tokenizers: bool = False  # of files, which need PCRE2
 

@@ -61,6 +61,14 @@ class Flags:
             value = self._table.get(name)
         return otherwise if value is None else str(value)
 
+    def values(self, name):
+        """Returns the texts of all flags --NAME, or the list that the file has for it."""
+        given = [self._value_at(place) for place in self._places("--" + name)]
+        if given:
+            return given
+        value = self._table.get(name, [])
+        return [str(text) for text in value] if isinstance(value, list) else [str(value)]
+
     def whole(self, name, otherwise=0):
         """Returns a whole number. The program itself rejects other values, with their place."""
         try:

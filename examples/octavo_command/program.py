@@ -48,6 +48,7 @@ def run(program, words, gpu=lambda: False, check=None):
     asks_help = flags.has("help", "version") or "-h" in flags.words
     if not asks_help:
         arguments.require_known_flags(flags, ROOT, program.target)
+        arguments.require_inputs(flags, program.required)
         if check is not None:
             check(flags, ROOT)
     if program.default_precision and asks_help and not flags.has("version"):

@@ -28,6 +28,8 @@ from octavo_command.flags import Flags  # noqa: E402
 CUSTOM = ("Layerwise<First<2, Bf16>, Fp8Recipe<DelayedScaling<16, AmaxReduction::most_recent, "
           "Margin{1}>>, Last<1, Bf16>>")
 NAMES = precision.named(str(ROOT))
+DATA = ("--data", str(ROOT / "README.md"))
+SHOWN = f"<--data><{DATA[1]}>"
 
 
 class Temporary(unittest.TestCase):
@@ -387,6 +389,29 @@ class Arguments(Temporary):
                       ["--model", folder[3:]]):
             check(Flags(words), str(ROOT))
 
+    def test_inputs_must_exist(self):
+        def check(flags, _root):
+            arguments.require_inputs(flags, "data")
+
+        file = self.folder / "a text.txt"
+        file.write_text("a")
+        self.refused_by("--data is required: pass a text file or a folder", check, "--steps", "3")
+        self.refused_by(f"--data b.txt: there is no such file or folder; check the path; relative paths start at {os.getcwd()}",
+                        check, "--data", str(file), "--data=b.txt")
+        self.refused_by("--validation-data /b:0.3: there is no such file or folder; check the path", check,
+                        "--data", str(file), "--validation-data", "/b:0.3")
+        self.refused_by("--config none.toml: there is no such", check, "--config", "none.toml")
+        config = self.folder / "a.toml"
+        config.write_text(f'data = ["{file}", "b.txt"]\n')
+        self.refused_by("--data b.txt: there is no such", check, "--config", str(config))
+        for words in (["--data", str(file)], [f"--data={file}:0.3"], ["--data", f"{self.folder}"], ["--data", "*.none"],
+                      ["--list-checkpoints"], ["--resume", "latest"],
+                      ["--config", str(config), "--data", str(file)]):
+            check(Flags(words), str(ROOT))
+        with self.assertRaisesRegex(CommandError, "--chats is required"):
+            arguments.require_inputs(Flags([]), finetune.PROGRAM.required)
+        arguments.require_inputs(Flags([]), evaluate.PROGRAM.required)
+
     def test_cards(self):
         def check(flags, root):
             arguments.require_card(flags, "card", root)
@@ -520,6 +545,8 @@ class Command(Temporary):
                 print("[1/9] Building CXX object a.o", "FAILED: a.o", os.environ["STUB_ERROR"], sep="\\n", flush=True)
                 time.sleep(60)
             time.sleep(0.5)
+            while "STUB_WAITS_FOR" in os.environ and not os.path.exists(os.environ["STUB_WAITS_FOR"]):
+                time.sleep(0.01)
             path = pathlib.Path(words[1]) / "bin" / words[words.index("--target") + 1]
             path.parent.mkdir(exist_ok=True)
             path.write_text('#!/bin/sh\\nprintf "<%s>" "$@"; exit 7\\n')
@@ -549,57 +576,57 @@ class Command(Temporary):
             time.sleep(0.01)
 
     def test_builds_once_and_runs_the_program(self):
-        code, out, err = self.run_command("train", "--precision", CUSTOM, "--data", "a b")
-        self.assertEqual((code, out), (7, f"<--precision><{CUSTOM}><--data><a b>"))
+        code, out, err = self.run_command("train", "--precision", CUSTOM, *DATA)
+        self.assertEqual((code, out), (7, f"<--precision><{CUSTOM}>{SHOWN}"))
         self.assertIn(f"octavo: built train_llama (llama_tiny, {CUSTOM}, cpu) in ", err)
         self.assertIn(f"-DOCTAVO_PRECISIONS={CUSTOM} ", self.log.read_text())
         self.assertIn("--target train_llama", self.log.read_text())
-        self.assertEqual(self.run_command("train", f"--precision={CUSTOM}")[0::2], (7, ""))
+        self.assertEqual(self.run_command("train", f"--precision={CUSTOM}", *DATA)[0::2], (7, ""))
         self.assertEqual(self.builds(), 1)
-        self.run_command("train", "--precision", "bf16")
+        self.run_command("train", "--precision", "bf16", *DATA)
         self.assertEqual(self.builds(), 2)
 
     def test_ranks_share_a_build(self):
-        ranks = [self.start("train", "--steps", "3", OMPI_COMM_WORLD_SIZE="4", OMPI_COMM_WORLD_RANK=str(rank))
+        ranks = [self.start("train", *DATA, OMPI_COMM_WORLD_SIZE="4", OMPI_COMM_WORLD_RANK=str(rank))
                  for rank in range(4)]
         said = []
         for rank in ranks:
             with rank:
                 out, err = rank.communicate(timeout=30)
-                self.assertEqual((rank.returncode, out), (7, "<--steps><3>"))
+                self.assertEqual((rank.returncode, out), (7, SHOWN))
                 said += err.splitlines()
         self.assertEqual(self.builds(), 1)
         self.assertEqual(len([line for line in said if ": built " in line]), 1)
-        self.run_command("train")  # one rank
+        self.run_command("train", *DATA)  # one rank
         self.assertEqual(self.builds(), 1 if shutil.which("mpicxx") else 2)
 
     def test_a_type_that_does_not_compile_is_answered_by_one_sentence(self):
         sentence = "Layerwise: First occurs twice; use it once"
-        code, out, err = self.run_command("train", STUB_ERROR=f"a: error: static assertion failed: {sentence}")
+        code, out, err = self.run_command("train", *DATA, STUB_ERROR=f"a: error: static assertion failed: {sentence}")
         self.assertEqual((code, out), (2, ""))
         self.assertEqual(err.splitlines()[1:], [f"octavo: {sentence}"])
         self.assertEqual(list((self.folder / "cache/programs").iterdir()), [])
 
     def test_a_cache_that_cannot_be_written(self):
         (self.folder / "cache").write_text("")
-        code, _, err = self.run_command("train")
+        code, _, err = self.run_command("train", *DATA)
         self.assertEqual(code, 1)
         self.assertIn("set OCTAVO_CACHE to a writable folder", err)
 
     def test_a_full_disk(self):
-        self.run_command("train")
+        self.run_command("train", *DATA)
         programs = self.folder / "cache/programs"
         shutil.rmtree(programs)
         log = next((self.folder / "cache/builds").glob("*.log"))
         log.unlink()
         log.symlink_to("/dev/full")
-        code, _, err = self.run_command("train", STUB_ERROR="a: error: b")
+        code, _, err = self.run_command("train", *DATA, STUB_ERROR="a: error: b")
         self.assertEqual((code, len(err.splitlines())), (1, 2), err)
         self.assertIn(f"octavo: cannot build in the cache {self.folder / 'cache'}: writing: No space left", err)
         self.assertEqual(os.listdir(programs), [])
 
     def test_damaged_programs_are_built_again(self):
-        self.run_command("train")
+        self.run_command("train", *DATA)
         kept = next((self.folder / "cache/programs").iterdir())
         program = kept / "train_llama"
 
@@ -613,14 +640,14 @@ class Command(Temporary):
                    lambda: (kept / "train_llama.size").unlink())
         for count, damage in enumerate(damages, 2):
             damage()
-            code, _, err = self.run_command("train")
+            code, _, err = self.run_command("train", *DATA)
             self.assertEqual(code, 7, err)
             self.assertIn(f"octavo: {kept} does not contain a complete program; building it again\n", err)
             self.assertEqual(self.builds(), count)
-        self.assertEqual(self.run_command("train")[0::2], (7, ""))
+        self.assertEqual(self.run_command("train", *DATA)[0::2], (7, ""))
 
     def test_a_shape_that_cmake_refuses_is_not_kept(self):
-        code, _, err = self.run_command("train", "--model", f"hf:{self.make_folder('m')}", STUB_REFUSES="1")
+        code, _, err = self.run_command("train", "--model", f"hf:{self.make_folder('m')}", *DATA, STUB_REFUSES="1")
         self.assertEqual((code, err.splitlines()[1:]), (2, ["octavo: octavo_add_model: n_layer is missing"]))
         self.assertEqual(os.listdir(self.folder / "cache/models"), [])
 
@@ -632,7 +659,7 @@ class Command(Temporary):
 
     def test_signals_end_the_compilers(self):
         for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM):
-            with self.start("train", STUB_ERROR="wait") as process:
+            with self.start("train", *DATA, STUB_ERROR="wait") as process:
                 self.wait_for_builds(1)
                 process.send_signal(number)
                 self.assertEqual(process.wait(timeout=10), 128 + number)
@@ -640,15 +667,20 @@ class Command(Temporary):
             self.log.unlink()
 
     def test_a_build_folder_is_locked_while_a_compiler_runs(self):
-        with self.start("train") as process:
+        end = self.folder / "end of the build"
+        self.addCleanup(end.touch)
+        with self.start("train", *DATA, STUB_WAITS_FOR=str(end)) as process:
             self.wait_for_builds(1)
             process.kill()
-        code, _, err = self.run_command("train")
-        self.assertEqual(code, 7)
-        self.assertIn("octavo: waiting for another build\n", err)
+            process.wait()
+            with self.start("train", *DATA) as second:
+                self.assertEqual(second.stderr.readline(), "octavo: waiting for another build\n")
+                end.touch()
+                second.communicate(timeout=30)
+                self.assertEqual(second.returncode, 7)
 
     def test_a_compiler_that_does_not_exist(self):
-        code, _, err = self.run_command("train", CXX="no-such-compiler")
+        code, _, err = self.run_command("train", *DATA, CXX="no-such-compiler")
         self.assertEqual(code, 1)
         self.assertIn("building needs the compiler no-such-compiler, which is not on PATH", err)
 

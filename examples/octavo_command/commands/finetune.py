@@ -4,7 +4,7 @@ from octavo_command.combination import Program
 
 SUMMARY = "fine-tune a Hugging Face model on chats"
 PROGRAM = Program("finetune_llama", has_model=True, default_precision="fp8-delayed", trains=True,
-                  has_ranks=True, has_tokenizers=True)
+                  required="chats", has_ranks=True, has_tokenizers=True)
 
 
 def run(words):

@@ -4,7 +4,7 @@ from octavo_command.combination import Program
 
 SUMMARY = "train on text or token files"
 PROGRAM = Program("train_llama", has_model=True, default_precision="fp8-delayed", trains=True,
-                  has_ranks=True)
+                  required="data", has_ranks=True)
 
 
 def run(words):
