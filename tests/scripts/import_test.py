@@ -8,6 +8,7 @@ import io
 import json
 import os
 import re
+import resource
 import subprocess
 import sys
 import tempfile
@@ -31,7 +32,7 @@ sys.path.insert(0, os.path.join(ROOT, "examples"))
 
 from octavo_command import dispatch  # noqa: E402
 from octavo_command.commands import import_  # noqa: E402
-from octavo_command.importing import effects, report, rows, shapes  # noqa: E402
+from octavo_command.importing import effects, limits, report, rows, shapes  # noqa: E402
 
 TRAINERS = dict(zip(("train_llama", "finetune_llama"), map(os.path.realpath, sys.argv[1:3])))
 
@@ -650,6 +651,67 @@ class Keys(Case):
         flags = {flag for group in groups for flag in re.findall(r"--([\w-]+)", group)}
         known = {flag for names, *_ in effects.NEEDS for flag in names.split()}
         self.assertEqual(known, flags & set(report.ORDER))
+
+    def test_ranges_are_those_of_the_trainers(self):
+        checks = {}
+        for name in ("train_llama/declare.hpp", "train_llama/optimizer.hpp", "train_llama/model_choice.hpp",
+                     "train_llama/data.hpp", "finetune_llama.cpp", "train_llama/chats.hpp"):
+            with open(os.path.join(ROOT, "examples", name), encoding="utf-8") as file:
+                for statement in file.read().split(";\n"):
+                    flags = re.findall(r'"--([\w-]+)"', statement)
+                    check = re.search(r"->check\((?:programs::)?(\w+)\(", statement)
+                    if flags and check and check[1] in limits.RULES and flags[-1] in report.ORDER:
+                        checks.setdefault(check[1], set()).add(flags[-1])
+        self.assertEqual({rule: set(names.split()) for rule, names in limits.FLAGS.items()}, checks)
+
+    def test_values_that_the_trainers_refuse(self):
+        path = self.file("ds.json", json.dumps({"gradient_clipping": -5, "zero_optimization": {"stage": 7}}))
+        run = Imported(path)
+        self.assertEqual((run.code, run.kind("gradient_clipping"), run.kind("zero_optimization.stage")),
+                         (1, "refused", "refused"))
+        self.assertEqual(run.text("gradient_clipping"),
+                         "max-gradient-norm must be a number of at least 0, but would be -5.0")
+        self.assertTrue({"zero", "max-gradient-norm"}.isdisjoint(run.toml))
+
+    def test_scripts_that_grow_without_bound(self):
+        double = "A=xxxxxxxxxx\n" + "A=$A$A\n" * 60
+        for begin in (double, "A=$((9**9**9**9))\n", "A=$((3**(9**9)))\n", double.replace("$A$A", '"$A $A"')):
+            with self.subTest(begin[:20]):
+                path = self.file("grows.sh", begin + "torchrun pretrain_gpt.py --num-layers $A --micro-batch-size 1\n")
+                self.assertEqual(Imported(path).kind("--num-layers"), "refused")
+        path = self.file("powers.sh", "A=$((2**10))\ntorchrun pretrain_gpt.py --seq-length $A --micro-batch-size 1\n")
+        self.assertEqual(Imported(path).toml["seq-len"], 1024)
+        self.assertIn("must have at most", octavo(self.file("long.sh", "X=1 " * 100_000)).stderr)
+
+    def test_a_file_that_cannot_be_written_is_not_left(self):
+        path = self.file("ds.json", '{"train_micro_batch_size_per_gpu": 2}')
+        out = os.path.join(os.path.dirname(path), "out.toml")
+        def limit():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))
+
+        done = octavo_process(path, "--out", out, preexec_fn=limit)
+        self.assertEqual((done.returncode, os.path.exists(out)), (1, False), done.stderr)
+        self.assertIn(f"cannot write {out}: File too large", done.stderr)
+
+    def test_standard_output_that_cannot_be_written(self):
+        path = self.file("ds.json", '{"train_micro_batch_size_per_gpu": 2}')
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            done = subprocess.run([os.path.join(ROOT, "octavo"), "import", path], stdout=full,
+                                  stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+        self.assertEqual((done.returncode, done.stderr),
+                         (1, "octavo: standard output: cannot be written: No space left on device\n"))
+
+    def test_names_and_values_that_are_not_utf8(self):
+        path = self.file("ds.json", '{"train_batch_size": "\\ud800", "zero_optimization": {}}')
+        self.assertIn("must be valid UTF-8", octavo(path).stderr)
+        folder = os.path.dirname(path)
+        os.rename(path, os.fsencode(folder) + b"/b\xff.json")
+        out = os.path.join(folder, "out.toml")
+        with open(os.fsencode(folder) + b"/b\xff.json", "w", encoding="utf-8") as file:
+            file.write('{"train_micro_batch_size_per_gpu": 2}')
+        done = octavo_process(os.fsencode(folder) + b"/b\xff.json", "--out", out)
+        self.assertEqual((done.returncode, os.path.exists(out)), (2, False), done.stderr)
+        self.assertIn("must be valid UTF-8", done.stderr)
 
     def test_malformed_values_of_llm_c(self):
         """A malformed value is refused, and the trainer's default replaces it."""

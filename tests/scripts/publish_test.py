@@ -1,6 +1,7 @@
 """octavo publish reads the records that count, and sends them to MLflow if that is installed."""
 import importlib.util
 import json
+import os
 import sys
 import tempfile
 import unittest
@@ -46,6 +47,18 @@ class Publish(unittest.TestCase):
             self.write(lines)
             self.assertRaises(CommandError, publish.Metrics, self.folder)
         self.assertRaises(CommandError, publish.Metrics, self.folder / "none")
+
+    def test_damaged_files_are_refused(self):
+        path = self.folder / "metrics.jsonl"
+        for content, reason in ((b'{"event":"run","name":"a"}\n\xff\n', "must be UTF-8 text"),
+                                (b"[" * 100_000 + b"\n", "not a valid record")):
+            path.write_bytes(content)
+            with self.assertRaisesRegex(CommandError, reason):
+                publish.Metrics(self.folder)
+        path.unlink()
+        os.mkfifo(path)
+        with self.assertRaisesRegex(CommandError, "must be a regular file"):
+            publish.Metrics(self.folder)
 
     @unittest.skipUnless(importlib.util.find_spec("mlflow"), "mlflow is not installed")
     def test_mlflow_has_every_step(self):

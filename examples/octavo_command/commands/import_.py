@@ -4,9 +4,9 @@ import os
 import sys
 
 from octavo_command.errors import CommandError
-from octavo_command.importing import (accelerate, deepspeed, derive, effects, environment, hugging_face, llama_factory,
-                                      llm_c, llm_c_llama3, llm_c_python, megatron, mistakes, report, rows, shell, sources,
-                                      torchtitan)
+from octavo_command.importing import (accelerate, deepspeed, derive, effects, environment, hugging_face, limits,
+                                      llama_factory, llm_c, llm_c_llama3, llm_c_python, megatron, mistakes, report,
+                                      rows, shell, sources, torchtitan)
 from octavo_command.importing.run import MAPPED, NO_EFFECT, REFUSED, UNKNOWN, Run, Setting
 
 SUMMARY = "write Octavo's configuration from that of another trainer"
@@ -164,6 +164,7 @@ def import_run(options, command):
     if not set(run.trainers) - {"deepspeed", "accelerate"}:
         derive.common(run)
     derive.decay(run)
+    limits.refuse(run)
     effects.drop(run)
     for setting in run.settings:
         if not setting.answer:
@@ -177,7 +178,9 @@ def run(words):
     found = import_run(options, command)
     ranks = derive.ranks_of(found)
     text = report.configuration(found, ranks)
-    print("\n".join(report.lines(found)))
+    lines = "\n".join(report.lines(found))
+    require_utf8(lines + "\n" + text)
+    print(lines)
     for warning in found.warnings:
         print(f"\nwarning: {warning}")
     counted = report.counts(found)
@@ -191,9 +194,25 @@ def run(words):
     return 1 if counted[REFUSED] or counted[UNKNOWN] else 0
 
 
+def require_utf8(text):
+    """@throws CommandError  if a name or value cannot be written to a file"""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        found = text[max(0, error.start - 20):error.end + 20].encode("ascii", "backslashreplace").decode()
+        raise CommandError("names and values must be valid UTF-8, but one is not: "
+                           f"{' '.join(found.split())}; rename the file, or correct the value") from None
+
+
 def write(path, text):
+    """Writes a new file as a whole, or not at all."""
     try:
         with open(path, "x", encoding="utf-8") as file:
-            file.write(text)
+            try:
+                file.write(text)
+                file.flush()
+            except OSError:
+                os.remove(path)
+                raise
     except OSError as error:
         raise CommandError(f"cannot write {path}: {error.strerror}", 1) from None

@@ -4,9 +4,11 @@ import importlib
 import json
 from pathlib import Path
 
+from octavo_command import files
 from octavo_command.errors import CommandError
 
 SUMMARY = "copy the metrics of runs to Weights & Biases or MLflow"
+MOST_BYTES = 4 << 30
 SERVICES = ("mlflow", "wandb")
 STEP_KEYS = ("epoch", "loss", "learning_rate", "gradient_norm", "milliseconds", "tokens_per_second", "skipped")
 
@@ -22,13 +24,16 @@ class Metrics:
         self.tags = set()
         file = folder / "metrics.jsonl"
         try:
-            lines = file.read_text(encoding="utf-8").split("\n")
+            lines = files.read(file, MOST_BYTES).decode("utf-8").split("\n")
         except OSError as error:
             raise CommandError(f"cannot read {file}: {error.strerror}; pass the folder of a run") from error
+        except UnicodeDecodeError as error:
+            raise CommandError(f"{file} must be UTF-8 text, but is not: byte {error.start} is "
+                               f"{error.object[error.start]:#04x}; remove the damaged line") from error
         for number, line in enumerate(lines[:-1], 1):  # the last one is empty, or not complete yet
             try:
                 self.add(json.loads(line))
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                 raise CommandError(f"{file}:{number}: not a valid record of a run: {error}") from error
         if not self.configuration:
             raise CommandError(f"{file} has no record of the start of a run; pass the folder of a run")

@@ -126,6 +126,15 @@ def endless_body(stream, at):
     return at + 1 if at < len(stream) and stream[at][1] == "do" else None
 
 
+LONGEST = 1 << 16  # of a value, in characters or elements
+
+
+def bounded(value):
+    """Returns a value, or a mark in place of one that grows without bound."""
+    size = sum(len(str(one)) + 1 for one in value) if isinstance(value, list) else len(value)
+    return value if size <= LONGEST else mark(f"a text of more than {LONGEST} characters")
+
+
 class Shell:
     """Evaluates a script. `commands` are those that it would run, `exported` its environment variables."""
 
@@ -250,7 +259,8 @@ class Shell:
             text = re.sub(rf"\b{name}\b", lambda _, text=replacement: text, text)
         if unresolved(text):
             return mark(unresolved(text))
-        if not re.fullmatch(r"[\d\s+\-*/%()]+", text):
+        has_powers = "**" in text and not re.fullmatch(r"\s*\d{1,9}\s*\*\*\s*\d{1,2}\s*", text)
+        if has_powers or not re.fullmatch(r"[\d\s+\-*/%()]+", text):
             return mark(f"$(({inner}))")
         try:
             return str(int(eval(text.replace("/", "//"), {"__builtins__": {}})))  # digits and operators only
@@ -411,7 +421,7 @@ class Shell:
             if isinstance(old, str) and isinstance(value, list):
                 old = [old] if old else []
             value = old + ([value] if isinstance(old, list) and isinstance(value, str) else value)
-        self.variables[name] = value
+        self.variables[name] = bounded(value)
         return name
 
     def _command(self, stream):

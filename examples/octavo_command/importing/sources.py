@@ -11,6 +11,7 @@ from octavo_command.importing.run import Setting
 
 MEGATRON = {"--micro-batch-size", "--hidden-size", "--tensor-model-parallel-size", "--train-iters"}  # only its flags
 LLM_C = {llm_c_python.PROGRAM: "llm_c_python", llm_c_llama3.PROGRAM: "llm_c_llama3"}
+LONGEST_SCRIPT = 1 << 18
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "llamafactory-cli", "python", "python3", "torchtitan")
 
 
@@ -140,6 +141,9 @@ def read_python(run, path, text):
 
 
 def read_script(run, path, text, given):
+    if len(text) > LONGEST_SCRIPT:
+        raise CommandError(f"{path}: a script must have at most {LONGEST_SCRIPT} characters, but has {len(text)}; pass "
+                           "the command line itself behind --")
     script = shell.Shell(text, given, os.path.dirname(path))
     run.has_script = True
     started = [command for command in script.commands if is_trainer(command.words)]
