@@ -34,7 +34,7 @@ def require_known_flags(flags, root, target):
         if not word.startswith("--"):
             continue
         if known is None:
-            known = _flags_in_sources(root, target)
+            known = sorted(_flags_in_sources(root, target))
             # The program describes its own flags for the words of other trainers.
             foreign = _read(os.path.join(root, "examples/common/foreign_flags.hpp"))
         name = word.partition("=")[0][2:].lower().replace("_", "-")
@@ -67,6 +67,12 @@ def require_inputs(flags, required=None):
     if required and not flags.values(required) and not flags.has("resume", "list-checkpoints", "export-hf",
                                                                  "replay-step"):
         raise CommandError(f"--{required} is required: pass {REQUIRED[required]}")
+
+
+def require_evaluation(flags, _root):
+    """Checks the flags of `evaluate` that do not depend on the model."""
+    if not any(flags.values(name) for name in ("data", "chats", "hellaswag")):
+        raise CommandError("nothing to evaluate; pass --data, --chats or --hellaswag")
 
 
 def cards(root):

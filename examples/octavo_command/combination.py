@@ -104,7 +104,8 @@ def _of_model(program, flags, root, cache_models, options, environment):
     model = models.resolve((run or flags).get("model", "llama_tiny"), root, cache_models)
     device = flags.get("device", "cpu")
     if device not in ("cpu", "cuda"):
-        raise CommandError(f"--device must be cpu or cuda, but is '{device}'")
+        meant = "; did you mean 'cuda'?" if device.lower() in ("gpu", "nvidia") else ""
+        raise CommandError(f"--device must be cpu or cuda, but is '{device}'{meant}")
     if run is not None and not precisions.is_name(chosen):
         flags.set("precision", chosen)
     if run is None and flags.get("model", "llama_tiny") != model.flag:

@@ -12,5 +12,9 @@ class CommandError(Exception):
 
 def nearest(word, known):
     """Returns the end of a message about a word that is not known: the one that it resembles, or ""."""
-    found = difflib.get_close_matches(word, known, 1)
+    word = word.lower()
+    lower = {name.lower(): name for name in known}
+    # The beginning of a name, such as fp8, is nearer to that name than to mxfp8.
+    found = [name for spelled, name in lower.items() if len(word) > 2 and spelled.startswith(word)]
+    found += [lower[spelled] for spelled in difflib.get_close_matches(word, lower, 1)]
     return f"; did you mean '{found[0]}'?" if found else ""

@@ -72,7 +72,7 @@ def resolve(text, names):
 
     A type that has a name becomes the name.
     """
-    if is_name(text):
+    if is_name(text) or (text.lower() in names and text not in names.values()):  # such as FP8-Delayed
         if text not in names:
             raise CommandError(f"--precision must be one of {', '.join(names)}, or a C++ type, "
                                f"but is '{text}'{nearest(text, names)}")

@@ -147,6 +147,9 @@ class Precisions(Temporary):
 
     def test_a_text_that_is_neither_is_refused(self):
         self.refused("--precision must be one of fp32, bf16, fp8-delayed,", train, "--precision", "bf17")
+        for text, meant in (("fp8", "fp8-delayed"), ("FP8-Delayed", "fp8-delayed"), ("BF16", "bf16"),
+                            ("fp8-tensorwise-edges", "fp8-tensorwise-bf16-edges")):
+            self.refused(f"but is '{text}'; did you mean '{meant}'?", train, "--precision", text)
         for text, found in (("Layerwise<Bf16", "a '<' without '>'"), ("Bf16>", "'>' after the type"),
                             ("First<1, Bf16}", "'}' where ',' or '>' is expected"),
                             ('Bf16; int x', "';' after the type"), ("", "no end")):
@@ -313,7 +316,8 @@ class Combinations(Temporary):
         self.refused("but is 'lama_tiny'; did you mean 'llama_tiny'?", train, "--model", "lama_tiny")
         self.refused("there is no such folder", train, "--model", "hf:/none")
         self.refused("cannot read", train, "--model", f"shape:{self.folder}")
-        self.refused("--device must be cpu or cuda, but is 'gpu'", train, "--device", "gpu")
+        self.refused("but is 'llama3'; did you mean 'llama3_", train, "--model", "llama3")
+        self.refused("--device must be cpu or cuda, but is 'gpu'; did you mean 'cuda'?", train, "--device", "gpu")
         self.assertIn("llama_tiny", model.presets(str(ROOT)))
 
     def test_a_checkpoint_has_the_model_and_precision_of_its_run(self):
@@ -411,6 +415,10 @@ class Arguments(Temporary):
         with self.assertRaisesRegex(CommandError, "--chats is required"):
             arguments.require_inputs(Flags([]), finetune.PROGRAM.required)
         arguments.require_inputs(Flags([]), evaluate.PROGRAM.required)
+
+    def test_evaluation(self):
+        self.refused_by("nothing to evaluate; pass --data", arguments.require_evaluation, "--model", "llama_tiny")
+        arguments.require_evaluation(Flags(["--hellaswag", "a"]), str(ROOT))
 
     def test_cards(self):
         def check(flags, root):

@@ -1,5 +1,5 @@
 """`octavo evaluate`: evaluate."""
-from octavo_command import program
+from octavo_command import arguments, program
 from octavo_command.combination import Program
 
 SUMMARY = "measure perplexity, chats and HellaSwag"
@@ -8,4 +8,4 @@ PROGRAM = Program("evaluate", has_model=True, default_precision="bf16", has_rank
 
 
 def run(words):
-    return program.run(PROGRAM, words)
+    return program.run(PROGRAM, words, check=arguments.require_evaluation)
