@@ -6,6 +6,7 @@ import glob
 import os
 import re
 
+from octavo_command import cache
 from octavo_command.errors import CommandError, nearest
 
 SHARED = ("common", "train_llama")
@@ -67,6 +68,15 @@ def require_inputs(flags, required=None):
     if required and not flags.values(required) and not flags.has("resume", "list-checkpoints", "export-hf",
                                                                  "replay-step"):
         raise CommandError(f"--{required} is required: pass {REQUIRED[required]}")
+
+
+def require_gpu(environment, devices="/dev"):
+    """Checks that this machine has a GPU, because a program for `cuda` is compiled for it and runs on it."""
+    # A container may have the GPU's device without nvidia-smi; WSL names it dxg.
+    if (cache.architecture(environment) is None
+            and not any(os.path.exists(os.path.join(devices, name)) for name in ("nvidiactl", "dxg"))):
+        raise CommandError("--device cuda needs an NVIDIA GPU, but nvidia-smi finds none on this machine; run octavo "
+                           "on a machine with a GPU, or pass --device cpu")
 
 
 def require_evaluation(flags, _root):

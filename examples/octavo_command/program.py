@@ -51,6 +51,8 @@ def run(program, words, gpu=lambda: False, check=None):
         arguments.require_inputs(flags, program.required)
         if check is not None:
             check(flags, ROOT)
+        if program.has_model and wanted.device == "cuda":
+            arguments.require_gpu(os.environ)
     if program.default_precision and asks_help and not flags.has("version"):
         print(_help(program), flush=True)
     # A signal that is ignored, such as SIGHUP under nohup, stays ignored.

@@ -416,6 +416,18 @@ class Arguments(Temporary):
             arguments.require_inputs(Flags([]), finetune.PROGRAM.required)
         arguments.require_inputs(Flags([]), evaluate.PROGRAM.required)
 
+    def test_a_gpu_is_found_before_the_build(self):
+        environment = {"PATH": str(self.folder)}
+        with self.assertRaisesRegex(CommandError, "needs an NVIDIA GPU, but nvidia-smi finds none"):
+            arguments.require_gpu(environment, str(self.folder))
+        (self.folder / "nvidiactl").touch()
+        arguments.require_gpu(environment, str(self.folder))
+        (self.folder / "nvidiactl").unlink()
+        tool = self.folder / "nvidia-smi"
+        tool.write_text("#!/bin/sh\necho 9.0\n")
+        tool.chmod(0o755)
+        arguments.require_gpu(environment, str(self.folder))
+
     def test_evaluation(self):
         self.refused_by("nothing to evaluate; pass --data", arguments.require_evaluation, "--model", "llama_tiny")
         arguments.require_evaluation(Flags(["--hellaswag", "a"]), str(ROOT))
@@ -691,6 +703,17 @@ class Command(Temporary):
         code, _, err = self.run_command("train", *DATA, CXX="no-such-compiler")
         self.assertEqual(code, 1)
         self.assertIn("building needs the compiler no-such-compiler, which is not on PATH", err)
+
+    def test_a_gpu_that_does_not_exist(self):
+        tools = self.folder / "tools"
+        for name in ("nvcc", "nvidia-smi"):
+            (tools / name).write_text("#!/bin/sh\nexit 9\n")
+            (tools / name).chmod(0o755)
+        if any(os.path.exists(path) for path in ("/dev/nvidiactl", "/dev/dxg")):
+            self.skipTest("this machine has a GPU")
+        code, _, err = self.run_command("train", *DATA, "--device", "cuda")
+        self.assertEqual((code, self.builds()), (2, 0))
+        self.assertIn("--device cuda needs an NVIDIA GPU, but nvidia-smi finds none on this machine", err)
 
     def test_help_adds_the_flags_of_octavo(self):
         out = self.run_command("train", "--help")[1]
