@@ -373,8 +373,13 @@ int run(CLI::App& app, Options& options) {
   try {
     require_single_rank();
     const bool is_chat = !options.chat.empty();
-    programs::require_effects(app, {{{"--system"}, is_chat, "--chat", "TEMPLATE"},
-                                    {{"--begin"}, !is_chat, "--chat", ""}});
+    programs::require_effects(app,
+                              {{{"--system"}, is_chat, "--chat", "TEMPLATE"},
+                               {{"--begin"}, !is_chat, "--chat", ""},
+                               {{"--top-k", "--top-p", "--seed"},
+                                app.count("--temperature") == 0 || options.sampling.temperature > 0,
+                                "--temperature",
+                                "above 0"}});
     trainer::require_device_flags(app, options);
     const std::filesystem::path checkpoint =
         trainer::take_checkpoint(app, options.checkpoint, options, "generate");

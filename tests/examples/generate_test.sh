@@ -62,7 +62,7 @@ run "the defaults of generation_config.json" 0 --model hf:configured --prompt ab
 out_is "abcdefg"
 grep -qxF "configured/generation_config.json | end of text 200, end of text 104, temperature 50, top-k 1, top-p 0.5, min_p (not supported)" err \
   || fail "they are not stated: $(cat err)"
-run "flags that override them" 0 --model hf:configured --prompt abc --temperature 0 --top-k 7 --top-p 1
+run "flags that override them" 0 --model hf:configured --prompt abc --temperature 0.001 --top-k 7 --top-p 1
 out_is "abcdefg"
 grep -qxF "configured/generation_config.json | end of text 200, end of text 104, min_p (not supported)" err \
   || fail "they are stated: $(cat err)"
@@ -166,6 +166,11 @@ run "an empty text that stops it" 2 "${greedy[@]}" --prompt abc --stop ""
 err_is_one_line_with "generate: --stop must not be empty"
 run "no prompt" 2 "${greedy[@]}"
 err_is_one_line_with "--prompt is empty"
+for flag in "--top-k 5" "--top-p 0.5" "--seed 3"; do
+  # shellcheck disable=SC2086
+  run "sampling of the likeliest" 2 "${greedy[@]}" --prompt abc $flag
+  err_is_one_line_with "generate: ${flag% *} needs --temperature above 0, but --temperature is 0; pass --temperature above 0, or leave ${flag% *} out"
+done
 run "a preset" 2 --model llama_tiny --prompt abc
 err_is_one_line_with "a preset has no weights"
 run "no such folder" 2 --model hf:absent --prompt abc
