@@ -236,7 +236,7 @@ def result_of(options, config, seconds, losses, warmup):
 def print_line(result):
     print(f"{result['who']:<8}{result['model']:<13}{result['precision']:<15}"
           f"{result['attention']:<9}B={result['batch']} S={result['sequence_length']} "
-          f"micro={result['micro_batches']} | {result['milliseconds']:9.2f} ms a micro-batch | "
+          f"micro={result['micro_batches']} | {result['milliseconds']:9.2f} ms per micro-batch | "
           f"{result['tokens_per_second']:8.0f} tok/s | {result['tflops']:6.1f} TFLOP/s | "
           f"peak {result['peak_gib']:6.2f} GiB | loss {result['loss']:7.4f}", flush=True)
 

@@ -1,7 +1,7 @@
 // Where the time of a training step of Llama-3-8B goes: every part of one micro-batch of 8192
 // tokens through the library's public functions, how often it runs, and its floor: bytes over the
 // copy rate, or operations over the rate of the best square product, both measured in the run.
-// AdamW and the weights' quantisation, once a step, count as their share of a micro-batch.
+// AdamW and the weights' quantisation run once per step; each micro-batch counts its share of them.
 //
 //     step_parts --precision fp8-delayed --steps train_step-8b.jsonl
 //
@@ -33,7 +33,7 @@ constexpr AttentionShape attention_shape{1, tokens, heads};
 
 /// What floors are made from.
 struct Rates {
-  double copy = 0;     ///< bytes a second
+  double copy = 0;     ///< bytes per second
   double bf16 = 0;     ///< operations a second
   double linears = 0;  ///< the same in the linear layers' precision
 };

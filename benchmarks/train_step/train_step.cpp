@@ -320,14 +320,13 @@ void run(const Options& options) {
                options.reduce, options.gather, measured.transport);
   }
   fmt::print(
-      "gemm plans: {}\n{:<8}{:<13}{:<15}{:<20}B={} S={} micro={} | {:9.2f} ms a micro-batch | "
-      "{:8.0f} tok/s"
-      " | {:6.1f} TFLOP/s a GPU | peak {:6.2f} GiB | loss {:7.4f}\n",
+      "gemm plans: {}\n{:<8}{:<13}{:<15}{:<20}B={} S={} micro={} | {:9.2f} ms per micro-batch | "
+      "{:8.0f} tok/s | {:6.1f} TFLOP/s per GPU | peak {:6.2f} GiB | loss {:7.4f}\n",
       measured.gemm_plans, "octavo", options.model, options.precision, measured.attention,
       options.batch, options.sequence_length, options.micro_batches, milliseconds,
       tokens_per_second, tflops, measured.peak_gib, measured.losses.back());
   if (!options.timeline.empty()) {
-    fmt::print("timeline: {:.2f} ms a step, of which {:.2f} ms communicate and compute nothing\n",
+    fmt::print("timeline: {:.2f} ms per step, of which {:.2f} ms communicate and compute nothing\n",
                measured.figures.step_milliseconds, measured.figures.exposed_milliseconds);
   }
   std::fflush(stdout);

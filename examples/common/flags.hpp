@@ -101,7 +101,7 @@ inline CLI::Validator above_zero() {
 inline CLI::Validator not_negative() {
   return finite_number("is not a number of at least 0", [](double v) { return v >= 0; });
 }
-/// The name of the validator of times, by which a file of flags knows them.
+/// The name of the validator of times, by which FlagsFile recognises flags whose values are times.
 inline constexpr const char* time_name = "time";
 /// Converts a time such as 90s, 30m, 11.5h or 2d to seconds. The longest is 10,000 days.
 inline CLI::Validator seconds() {

@@ -94,8 +94,8 @@ inline constexpr std::array foreign_flags{
     ForeignFlags{"max-tokens", " max-new-tokens num-tokens "},
 };
 
-/// Returns the end of a message, "; use 'learning-rate' instead", if `word` is the flag of another
-/// trainer for something that `app` has a flag for; otherwise "".
+/// Returns the end of a message, "; use 'learning-rate' instead", if `word` is another trainer's
+/// name for one of `app`'s flags; otherwise "".
 inline std::string foreign_advice(const CLI::App& app, std::string word) {
   word = CLI::detail::to_lower(word);
   std::replace(word.begin(), word.end(), '_', '-');

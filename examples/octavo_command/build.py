@@ -56,7 +56,7 @@ def cmake_reason(output):
 
 
 class Progress:
-    """One line on standard error, which a terminal shows in place."""
+    """A line on standard error. On a terminal, each update overwrites the previous one."""
 
     def __init__(self, what):
         self._what, self._begin = what, time.monotonic()
@@ -91,7 +91,7 @@ def _read(stream, lines):
 
 
 def _run(command, log, progress, environment, folder, lock):
-    """Runs a command, with its output in `log`. Stops it soon after a first failure.
+    """Runs a command, with its output in `log`. Stops it soon after its first error.
 
     The command inherits `lock`, so that the build folder stays locked while a compiler runs, even if
     this process is killed. Returns the exit code and the lines of output.
@@ -131,8 +131,8 @@ def _run(command, log, progress, environment, folder, lock):
 
 
 def _environment(environment, tools):
-    """Returns the compilers' environment: without the launcher's variables, which CMake would pass on to
-    the programs of MPI that it looks at."""
+    """Returns the environment in which CMake and compilers run. The launcher's variables are removed, because
+    CMake's search for MPI runs programs that would use them."""
     kept = {name: value for name, value in environment.items()
             if not name.startswith(("OMPI_", "PMIX_", "PMI_", "PRTE_"))}
     # With huge pages, compilers spend half as much time in the kernel.

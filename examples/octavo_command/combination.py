@@ -43,8 +43,11 @@ def ranks_of(flags, environment):
 
 
 def libraries_of_ranks(environment):
-    """Returns the options of MPI and NCCL: AUTO if they seem to be installed, so that one rank and several
-    share a program, and OFF otherwise, so that a program is built again once they are installed."""
+    """Returns the CMake options of MPI and NCCL.
+
+    AUTO for a library that seems to be installed, so that runs with one rank and with several use the same
+    program. OFF otherwise, so that installing the library later causes a new build.
+    """
     has_mpi = any(shutil.which(name, path=environment.get("PATH", ""))
                   for name in ("mpicxx", "mpic++", "mpiCC"))
     packages = [os.path.join(folder, "nvidia/nccl")
@@ -56,7 +59,7 @@ def libraries_of_ranks(environment):
 
 
 def _checkpoint_flags(flags):
-    """Returns the flags of the run that --checkpoint names, whose model and precision it has."""
+    """Returns the flags of the run that wrote --checkpoint: they name the checkpoint's model and precision."""
     checkpoint = flags.get("checkpoint")
     if checkpoint is None:
         return None
@@ -83,7 +86,7 @@ def _take_from_resumed_run(flags):
 
 
 def _precision(flags, otherwise, names):
-    """Returns the chosen precision, which --precision then names."""
+    """Returns the chosen precision, and sets --precision to it."""
     chosen = precisions.take_words(flags, otherwise, names)
     if chosen is None:
         chosen = precisions.resolve(flags.get("precision", otherwise), names)

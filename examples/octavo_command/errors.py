@@ -11,7 +11,7 @@ class CommandError(Exception):
 
 
 def nearest(word, known):
-    """Returns the end of a message about a word that is not known: the one that it resembles, or ""."""
+    """Returns the end of a message about an unknown word: a suggestion of the most similar known word, or ""."""
     word = word.lower()
     lower = {name.lower(): name for name in known}
     # The beginning of a name, such as fp8, is nearer to that name than to mxfp8.

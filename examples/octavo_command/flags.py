@@ -103,7 +103,7 @@ class Flags:
 
 
 def config_of_run(checkpoint):
-    """Returns the config.toml of the run that a run's folder, its `checkpoints` or one of them belongs to."""
+    """Returns the config.toml of a run, given the run's folder, its folder `checkpoints`, or one checkpoint."""
     folder = os.path.abspath(checkpoint)
     for place in (folder, os.path.dirname(folder), os.path.dirname(os.path.dirname(folder))):
         path = os.path.join(place, "config.toml")

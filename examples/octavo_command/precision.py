@@ -108,7 +108,7 @@ def _is_recipe(part):
 
 
 def _set_delayed(recipe, text, flag, history, reduction, margin):
-    """Sets the parameters of delayed scaling in a recipe; None keeps one."""
+    """Sets the parameters of delayed scaling in a recipe. A parameter that is None does not change."""
     scaling = recipe.arguments[0]
     if scaling.name not in ("Delayed", "DelayedScaling"):
         _refuse(flag, text, "delayed scaling")

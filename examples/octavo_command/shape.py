@@ -1,7 +1,7 @@
 """The shape of a model, in a form that is equal for configurations that compile to equal models.
 
-cmake/OctavoAddModel.cmake reads the same keys of a config.json. Only shapes that this module knows whole have
-a form; others are built for each folder.
+cmake/OctavoAddModel.cmake reads the same keys of a config.json. Only shapes whose every key this module
+knows have this form; for any other shape, each folder gets its own build.
 """
 import glob
 import json

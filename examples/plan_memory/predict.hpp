@@ -85,7 +85,7 @@ inline double rate_of(const octavo::GemmEntry& gemm, const Rates& rates) {
 /// Returns the bytes that the casts of a weight for one of its GEMMs move in a micro-batch, if
 /// copies are remade: the weight is read in BF16, twice if its scale is computed from it, and
 /// written in FP8. FP8 values that ranks gather are available already, but must be cast from a
-/// shard (once a step, or with ZeRO-3 for each gather) and transposed.
+/// shard (once per step, or with ZeRO-3 for each gather) and transposed.
 inline double remade_bytes(const octavo::GemmEntry& gemm, const Options& options) {
   const bool reads_weight = gemm.pass != octavo::GemmPass::weight_gradient;
   if (options.weight_copies == "kept" || !gemm.expected.is_fp8() || !reads_weight) return 0;
@@ -136,8 +136,8 @@ inline Exchanges exchanges_of(const Options& options, double parameters, double 
   const auto micro_batches = static_cast<double>(options.micro_batches);
   const double to_others = (ranks - 1) / ranks;
   Exchanges result;
-  // With ZeRO-3, once for each forward and backward, but FP8 codes that are kept are gathered once
-  // a step.
+  // With ZeRO-3, weights are gathered for each forward and each backward, but FP8 values that are
+  // kept only once per step.
   const double times = options.zero == 3 ? 2 * micro_batches : 1;
   const double times_of_codes = options.weight_copies == "kept" ? 1 : times;
   if (options.gather != "fp8") cast = 0;
@@ -157,8 +157,8 @@ inline Exchanges exchanges_of(const Options& options, double parameters, double 
   return result;
 }
 
-/// Returns the bytes of activations in host memory: those that a plan with the other offloading
-/// does not have.
+/// Returns the bytes of activations in host memory: the difference to a plan that does not offload
+/// activations.
 inline double offloaded_activations(Options options, const Plan& of,
                                     const octavo::MemoryPlan& memory) {
   const octavo::Offload offload = programs::offload_named(options.offload);

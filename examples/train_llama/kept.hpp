@@ -84,7 +84,8 @@ inline void take_from(const std::filesystem::path& config, CLI::Option& option,
 
 /// Sets the save flags of a run that resumes in its folder: those that were not set get their
 /// values from its config.toml. Lists these in `saved_as_before`, such as " --checkpoint-every 50
-/// --keep-best", and in `saves_in_doubt` those that neither sets, if there are checkpoints.
+/// --keep-best". If there are checkpoints, names in `saves_in_doubt` the flags that neither the
+/// command line nor config.toml sets.
 /// @throws ConfigError  naming that file, if it contains a value that the flag does not accept
 inline void take_flags_of_saves(CLI::App& app, Options& options) {
   if (options.resume.empty() || options.out.empty() || options.replay_step != 0) return;

@@ -111,8 +111,8 @@ struct Options : ModelChoice {
 
   octavo::Index checkpoint_every = 0;
   octavo::CheckpointsToKeep keep;
-  std::string saved_as_before;  ///< flags among these that a resumed run keeps from before
-  std::string saves_in_doubt;   ///< why the run may have had more of them; empty if it had none
+  std::string saved_as_before;  ///< flags among these that a resumed run takes from config.toml
+  std::string saves_in_doubt;   ///< why flags of the earlier run may be lost; empty if none are
   std::string resume;
   bool convert = false;
   bool list_checkpoints = false;

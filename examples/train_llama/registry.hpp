@@ -45,7 +45,7 @@ struct SessionRequest {
   bool gathers_fp8 = false;       ///< weights that FP8 GEMMs use with one scale per tensor are
                                   ///< gathered in FP8
   std::string reduce = "stored";  ///< format of gradients, one of `reductions`
-  bool only_nccl = false;         ///< ranks on the `Cuda` device do not use copies
+  bool only_nccl = false;         ///< ranks on the `Cuda` device use no copy engines
   bool deterministic = false;     ///< bitwise reproducible results on the `Cuda` device
   std::vector<octavo::GemmPlanRecord> gemm_plans;      ///< algorithms that earlier runs chose
   octavo::Communicator<octavo::Cpu>* ranks = nullptr;  ///< for the `Cpu` device; null for one rank

@@ -1,5 +1,5 @@
-// --replay-step: checks whether a step has bitwise identical results each time, and the recorded
-// ones.
+// --replay-step: checks whether a step has bitwise identical results each time, and whether they
+// equal the recorded ones.
 #pragma once
 
 #include <common/text.hpp>
@@ -78,7 +78,7 @@ inline RecordedLine read_line(const std::string& text, const std::string& place)
 }
 
 /// Returns the recorded steps that follow from a run's checkpoint after step `from`: the last
-/// record of each, and none that a rollback left out.
+/// record of each, without steps that a rollback discarded.
 inline std::map<octavo::Index, RecordedStep> recorded_steps(const std::filesystem::path& metrics,
                                                             octavo::Index from) {
   std::map<octavo::Index, RecordedStep> steps;

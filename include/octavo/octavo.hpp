@@ -1,11 +1,11 @@
 /// @file
 /// The parts of models and their training, for the `Cpu` device; programs for `Cuda` include
-/// `octavo/cuda.cuh` instead. Features that not every program needs have separate headers, or a
-/// header for their whole room: `octavo/models/models.hpp` for Hugging Face's names of a model's
-/// tensors, `octavo/precision/named_precisions.hpp` for precisions by name,
+/// `octavo/cuda.cuh` instead. Features that not every program needs are in separate headers, some
+/// of which include all of a folder: `octavo/models/models.hpp` for Hugging Face's names of a
+/// model's tensors, `octavo/precision/named_precisions.hpp` for precisions by name,
 /// `octavo/session/state.hpp` for copies of a session's state, `octavo/data/data.hpp` for texts and
-/// tokens, `octavo/run/run.hpp` for training with texts and
-/// files, `octavo/inference/inference.hpp` for generating text.
+/// tokens, `octavo/run/run.hpp` for training with texts and files, `octavo/inference/inference.hpp`
+/// for generating text.
 #pragma once
 
 #include <octavo/attention/attention.hpp>

@@ -503,9 +503,9 @@ run "passes where gathered copies are made again" 0 --model llama3_8b --micro-ba
 # Forward and backward cast an eighth each, and the backward transposes 1 byte to 1.
 casts=$(($(of_passes) - kept - 4 * (2 * 3 * weights_of_blocks / 8 + 2 * weights_of_blocks) / 4100000000))
 is "milliseconds, $casts more than by hand" "casts <= 2 && casts >= -2"
-# Below ZeRO-3 they are cast once a step, not for each of eight gathers.
+# Below ZeRO-3 they are cast once per step, not for each of eight gathers.
 on_zero_3=$(of_passes)
-run "passes where copies gathered once a step are made again" 0 --model llama3_8b --micro-batches 4 --world 8 --zero 1 \
+run "passes where copies gathered once per step are made again" 0 --model llama3_8b --micro-batches 4 --world 8 --zero 1 \
   --gather fp8 --weight-copies remade
 casts=$((on_zero_3 - $(of_passes) - 7 * 3 * weights_of_blocks / 8 / 4100000000))
 is "milliseconds, $casts more than by hand" "casts <= 2 && casts >= -2"

@@ -139,7 +139,7 @@ TEST_F(DataParallelOnOneGpu, StagesOfZeroHaveTheSameBitsWithMuon) {
   EXPECT_NEAR(once[0].step.loss, on_cpu[0].step.loss, 1e-2 * on_cpu[0].step.loss);
 }
 
-// Where gradients are summed over ranks once a step, and where after each micro-batch.
+// Where gradients are summed over ranks once per step, and where after each micro-batch.
 TEST_F(DataParallelOnOneGpu, StagesOfZeroHaveTheSameBits) {
   const auto expect_equal = [&]<class Precision>(Precision, Setting setting) {
     const auto run = [&](Zero zero) {

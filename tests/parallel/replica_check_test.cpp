@@ -30,7 +30,7 @@ namespace replica_check_test {
 using namespace octavo;
 using Session = ModelSession<support::SmallModel<Bf16>, AdamW<>, DataParallel<>>;
 
-/// Runs of parameters in the order of forwards; each is gathered once a step.
+/// Runs of parameters in the order of forwards; each is gathered once per step.
 constexpr std::array<std::string_view, 5> runs{"embedding.weight", "blocks.0", "blocks.1",
                                                "blocks.2", "final_norm.weight to head.weight"};
 

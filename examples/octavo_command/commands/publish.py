@@ -14,7 +14,7 @@ STEP_KEYS = ("epoch", "loss", "learning_rate", "gradient_norm", "milliseconds", 
 
 
 class Metrics:
-    """A run's records: of a step that was repeated after a resume, the last one counts."""
+    """A run's records. If a step was repeated after a resume, its last record counts."""
 
     def __init__(self, folder):
         self.folder = folder

@@ -59,7 +59,7 @@ ROWS = table(
             "must be FULL_SHARD, SHARD_GRAD_OP or NO_SHARD")),
     ("fsdp_config.fsdp_reshard_after_forward",
      choice("zero", {"true": 3, "false": 2, "full_shard": 3, "shard_grad_op": 2}, "must be true or false")),
-    ("fsdp_config.fsdp_offload_params", never("weights stay on the GPU, --offload does not cover them")),
+    ("fsdp_config.fsdp_offload_params", never("--offload does not cover weights; they stay on the GPU")),
     ("fsdp_config.fsdp_activation_checkpointing",
      choice("recompute", {"true": "block", "false": "none"}, "must be true or false")),
     ("fsdp_config.*", nothing("blocks are sharded one by one; see docs/ranks.md")),

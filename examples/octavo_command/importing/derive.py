@@ -150,7 +150,7 @@ def final(run):
 
 
 def decay(run):
-    """Makes a schedule that ends at the full learning rate constant: the trainers need a final fraction below 1."""
+    """Replaces a schedule whose final fraction is 1, which the trainers refuse, by a constant schedule."""
     fraction, setting = run.flags.get("final-fraction", (0, None))
     if fraction < 1:
         return

@@ -219,7 +219,7 @@ def sharding(run):
         if is_off(value):
             run.answer("fsdp", NO_EFFECT, "off")
         elif "offload" in value:
-            run.answer("fsdp", REFUSED, "weights stay on the GPU, --offload does not cover them")
+            run.answer("fsdp", REFUSED, "--offload does not cover weights; they stay on the GPU")
         else:
             run.map("fsdp", "zero", stage)
     if "deepspeed" in run.facts and not run.facts["deepspeed"][1].answer:

@@ -175,7 +175,7 @@ def lora(run):
 
 
 def registered(run, names):
-    """Returns the files of datasets that dataset_info.json names, and why there are none."""
+    """Returns the files of the datasets that dataset_info.json names, and the reason if there are none."""
     folder = run.fact("dataset_dir", "data")
     for base in dict.fromkeys([os.path.dirname(path) for path in run.files] + [""]):
         path = os.path.join(base, folder, "dataset_info.json")

@@ -16,7 +16,7 @@ SAMPLE = {"sample": 32, "temperature": 1.0}
 
 
 def interval(value):
-    """Returns a number of steps; 0 and below disable what it repeats."""
+    """Returns an interval in steps. 0 or less disables the repeated action, and becomes 0."""
     return max(0, whole(value))
 
 

@@ -23,7 +23,7 @@ def find(run):
     backend(run)
     connections(run)
     for setting in values(run, None, "NVTE_FP8_ALLREDUCE"):
-        run.warn(f"{setting.place}: nothing reads NVTE_FP8_ALLREDUCE: gradients were exchanged in their own format")
+        run.warn(f"{setting.place}: nothing reads NVTE_FP8_ALLREDUCE, so gradients were not exchanged in FP8")
     for trainer in (llm_c_python, llm_c_llama3):
         for setting in values(run, trainer.__name__.rpartition(".")[2], "--zero_stage"):
             if shown(setting.value) in ("2", "3"):

@@ -161,7 +161,7 @@ def read_script(run, path, text, given):
 
 
 def is_trainer(words):
-    """Whether a command starts a trainer: a launcher and a program, or a command that a condition has hidden."""
+    """Whether a command starts a trainer: a launcher with a program, or a command whose words are unresolved."""
     if len(words) == 1 and shell.unresolved(words[0]):
         return True
     if llm_c.position(words) is not None:

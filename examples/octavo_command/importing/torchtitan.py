@@ -71,7 +71,7 @@ ROWS = table(
      choice("reduce", {"float32": "fp32"}, "sums are fp32 or in the storage format")),
     ("training.dtype",
      choice("master-weights", {"float32": "fp32", "bfloat16": "bf16"}, "master weights are fp32 or bf16")),
-    ("training.enable_cpu_offload", never("weights stay on the GPU, --offload does not cover them")),
+    ("training.enable_cpu_offload", never("--offload does not cover weights; they stay on the GPU")),
     ("training.compile compile.* training.disable_cuda_graphs experimental.enable_compiled_autograd "
      "parallelism.enable_compiled_autograd",
      nothing("the program is compiled, and every step is a CUDA graph")),

@@ -141,8 +141,8 @@ OCTAVO_HOST_DEVICE constexpr Index round_up(Index count, Index size) {
   return ceil_divide(count, size) * size;
 }
 
-/// Loops over fewer elements run on the calling thread: they take a few microseconds, and waking
-/// other threads takes longer than it saves: milliseconds on a busy machine.
+/// Loops over fewer elements run on the calling thread. They take a few microseconds; waking other
+/// threads would take longer, and on a busy machine even milliseconds.
 inline constexpr Index least_parallel_elements = 8192;
 /// For loops with long calls, which always use several threads.
 inline constexpr Index many_elements = least_parallel_elements;

@@ -105,8 +105,9 @@ struct ChatRequest {
   /// Files for validation; if empty, the last training chats are used. Without `train`, only these
   /// files are read.
   std::vector<std::string> validation;
-  double validation_fraction = 0.1;  ///< fraction of chats for validation then; at least one
-  Index longest = 0;                 ///< maximum number of tokens of a chat
+  /// Fraction of `train` for validation if `validation` is empty; at least one chat.
+  double validation_fraction = 0.1;
+  Index longest = 0;  ///< maximum number of tokens of a chat
   LongChats long_chats = LongChats::cut;
   Index vocabulary = 0;         ///< of the model; tokens must be below it
   bool last_turn_only = false;  ///< only the assistant's last message of each chat is trained on

@@ -49,7 +49,7 @@ Index most_documents_in(std::span<const Token> tokens, Index sequence_length, To
   const auto inner = static_cast<std::size_t>(sequence_length - 1);  // whose end begins another
   Index ends = 0;
   Index most = 0;
-  for (std::size_t i = 0; i + 1 < tokens.size(); ++i) {  // no document begins behind the last
+  for (std::size_t i = 0; i + 1 < tokens.size(); ++i) {  // no document begins after the last token
     if (tokens[i] == document_end) ++ends;
     if (i >= inner && tokens[i - inner] == document_end) --ends;
     most = std::max(most, ends);

@@ -37,8 +37,8 @@ constexpr void check_scales() {
                 "128, float> with the same or PerBlock<128, 128, float>");
 }
 
-/// Whether a GEMM has dense operands of one format. A writable operand also converts; the catch-all
-/// overload would otherwise accept it.
+/// Whether a GEMM has dense operands of one format, writable or not. A writable view converts to
+/// the required type, but the overload that rejects all other operands would match it better.
 template <class A, class B, class Y>
 inline constexpr bool are_dense = false;
 template <class A, class B, class T, Device D>

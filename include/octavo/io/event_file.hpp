@@ -152,10 +152,10 @@ class EventFile {
     append(event.add_bytes(5, summary.bytes()));
   }
 
-  /// Marks the start of steps: earlier records of these steps, also in older files of this folder,
-  /// no longer belong to the run. TensorBoard's Python reader (`--load_fast=false`) then hides
-  /// them. When a tag is written again, its default reader drops that tag's earlier points from
-  /// that step on.
+  /// Marks the step from which the run continues: earlier records of this and later steps, also in
+  /// older files of this folder, no longer belong to the run. TensorBoard's Python reader
+  /// (`--load_fast=false`) then hides them. When a tag is written again, its default reader drops
+  /// that tag's earlier points from that step on.
   /// @param step  the first of these steps
   /// @throws IoError  as `write`
   void begin_steps(std::int64_t step, double time = event_time()) {

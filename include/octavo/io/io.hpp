@@ -1,5 +1,5 @@
 /// @file
-/// All headers of this room that need no other library.
+/// All headers of this folder that need no other library.
 #pragma once
 
 #include <octavo/io/appended_file.hpp>

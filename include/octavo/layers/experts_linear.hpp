@@ -26,7 +26,8 @@ std::size_t experts_workspace(const GemmEntry& gemm, Index tokens, const DeviceL
 
 namespace detail {
 
-/// Whether GEMMs of experts in precision `P` are those of Nvfp4, or of the operands' values.
+/// Whether experts in precision `P` would need GEMMs of Nvfp4, or of the operands' values, which
+/// `Cuda` does not have.
 template <class P>
 inline constexpr bool needs_values = is_emulated<P> || is_four_bit<P>;
 

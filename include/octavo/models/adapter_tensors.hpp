@@ -30,8 +30,8 @@ struct AdaptedTensor {
                        " do not support adapters; choose a model without them, such as a Llama");
   constexpr std::string_view ending = ".weight";
   const std::vector<std::string> targets = options.target_names();
-  std::map<std::string, Index> adapters;  // that a parameter has, so far
-  std::map<std::string, Index> rows;      // of their B
+  std::map<std::string, Index> adapters;  // number of adapters of each parameter so far
+  std::map<std::string, Index> rows;      // number of rows of their B
   std::vector<AdaptedTensor> all;
   for (const HuggingFaceTensor& weight : hugging_face_tensors(model)) {
     const std::string layer = weight.name.substr(0, weight.name.size() - ending.size());

@@ -201,7 +201,8 @@ class Decoder {
   /// Returns the number of stages: the embedding, the blocks and the head.
   [[nodiscard]] static constexpr std::size_t stages() { return config.layers + std::size_t{2}; }
 
-  /// Runs the forward of consecutive stages in training. The head's is part of its backward.
+  /// Runs the forward of consecutive stages in training. The head's forward is part of its
+  /// backward.
   /// @param batch  its losses are written by the backward
   void forward(const MicroBatch<D>& batch, StageRange range, Hooks& hooks,
                const Context<D>& context) {

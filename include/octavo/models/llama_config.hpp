@@ -64,7 +64,7 @@ struct LlamaConfig {
     return layers * block + hidden + table * (tied_embeddings ? 1 : 2);
   }
 
-  /// Returns the values of an MLP, or of a router and this number of experts.
+  /// Returns the number of parameters of an MLP, or of a router and `count` experts.
   [[nodiscard]] constexpr Index mlp_parameters(Index count) const {
     const Index of_one = Index{3} * hidden * ffn;
     return experts.experts == 0 ? of_one : count * of_one + Index{hidden} * experts.experts;

@@ -19,8 +19,9 @@ struct HuggingFaceFamily;
 
 /// The shape of a model of any family, and the related settings in a file.
 struct ModelDescription {
-  /// Names the tensors and settings of such models in Hugging Face folders. Not part of the shape:
-  /// a Mistral without a window is a Llama.
+  /// Names the tensors and settings of such models in Hugging Face folders. It does not count as a
+  /// part of the shape, because families may share shapes: that of a Mistral without a window is
+  /// that of a Llama.
   const HuggingFaceFamily* family = nullptr;
   Index layers = 0;
   Index hidden = 0;

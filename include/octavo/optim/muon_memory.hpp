@@ -121,7 +121,7 @@ class MuonMemory {
   struct Flat {
     Index begin, size;                ///< this rank's shard
     Index whole;                      ///< number of elements
-    std::vector<std::size_t> shards;  ///< the ranges of matrices, as numbers of `matrices_`' shards
+    std::vector<std::size_t> shards;  ///< indices in `matrices_` of the ranges of matrices
     std::vector<ExchangedMatrix> matrices;
   };
   /// Ranks that share layers.
@@ -185,8 +185,9 @@ class MuonMemory {
     return 1;
   }
 
-  /// Allocates directions for the largest flat parameters with matrices. Must come before any
-  /// memory whose size differs between ranks, because ranks write to each other's directions.
+  /// Allocates directions for the largest flat parameters with matrices. Call it before anything
+  /// whose size differs between ranks is allocated: ranks write to each other's directions, which
+  /// must be at the same offset on all ranks.
   TensorView<Bf16, 1, D> take_directions(Arena<D>& arena, const Shards& shards, bool takes) const {
     Index most = 0;
     for (const Shard& shard : shards) {

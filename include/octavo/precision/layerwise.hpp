@@ -220,7 +220,8 @@ struct PartsCheck {
                 "Bf16, not Fp32");
 };
 
-/// Rejects edges of more blocks than the model has. g++ and clang print the numbers.
+/// Rejects `First` and `Last` if they select more blocks than the model has. g++ and clang print
+/// both numbers.
 template <int Edges, int Layers>
 struct EdgeCheck {
   static_assert(Edges <= Layers,

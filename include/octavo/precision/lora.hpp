@@ -46,8 +46,8 @@ struct FrozenTraits<Lora<P>> {
   using Base = P;
 };
 
-/// The precision in which a frozen weight is cast. A scale from the amax of earlier steps is
-/// replaced by that of the current weight, which does not change.
+/// The precision in which a frozen weight is cast. A delayed scale is replaced by a current one,
+/// because a frozen weight does not change.
 template <class P>
 struct FrozenWeight {
   using type = P;

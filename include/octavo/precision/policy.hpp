@@ -294,20 +294,21 @@ template <class P>
 inline constexpr GemmAccumulation input_gradient_accumulation<P> =
     PrecisionTraits<P>::input_gradient;
 
-/// Returns the divisor of features that keeps blocks of scales whole.
+/// The number of features must be a multiple of this, so that it consists of whole blocks of
+/// scales.
 template <class Granularity>
 inline constexpr int block_multiple = 1;
 template <int Rows, int Columns, class Scale>
 inline constexpr int block_multiple<PerBlock<Rows, Columns, Scale>> =
     PerBlock<Rows, Columns, Scale>::block_columns;
 
-/// Features for all kinds of GEMMs, which no single GPU has.
+/// The GPU features that all kinds of GEMMs need together; no GPU has all of them.
 inline constexpr GpuFeatures every_feature{
     .fp8_products = true, .row_scales = true, .block_scales = true, .mx_products = true};
 }  // namespace detail
 
-/// Returns the divisor of a linear layer's input and output features that `P` and its scaling
-/// require.
+/// Returns the number of which a linear layer's input and output features must be multiples in
+/// precision `P`.
 template <LinearPrecision P>
 constexpr int feature_multiple() {
   constexpr int own = PrecisionTraits<P>::shape_multiple;

@@ -112,7 +112,8 @@ class RunTotals {
     losses.shape = losses.whole = {1 + most_recent, 2};
     losses.bytes = (1 + most_recent) * sizeof(Applied);
     losses.read_sync = [this](std::byte* target) {
-      std::vector<Applied> values{{first_loss_, tokens_}};  // in place of the first loss's norm
+      // The first step's norm is not needed; the number of tokens is in its place.
+      std::vector<Applied> values{{first_loss_, tokens_}};
       values.insert(values.end(), recent_.begin(), recent_.end());
       values.resize(1 + most_recent, {std::nan(""), 0});
       std::memcpy(target, values.data(), values.size() * sizeof(Applied));

@@ -261,7 +261,8 @@ class SessionCore : public TrainingSession {
   /// Returns the shape of the batch whose first rows contain a text. Tokens after the last one do
   /// not affect it, except through a current scale of a whole tensor, which includes the filler.
   [[nodiscard]] BatchShape shape_of_text(Index count) const {
-    constexpr Index of_fp8_gemms = 16;  // other formats: fewer sizes to choose algorithms for
+    // Only FP8 GEMMs require a multiple; with one, algorithms are chosen for fewer sizes.
+    constexpr Index of_fp8_gemms = 16;
     const Index multiple = std::lcm(of_fp8_gemms, Index{options_.sharding.tensor_ranks});
     BatchShape shape{1, std::min(round_up(count, multiple), buffers_.shape.tokens)};
     while (shape.rows() % multiple != 0 && shape.sequences < buffers_.shape.sequences) {

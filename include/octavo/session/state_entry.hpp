@@ -77,7 +77,7 @@ inline std::string entry_is(const std::string& name) {
   if (name == "session.lora") return "the adapters are of ";
   return name + " is ";
 }
-/// Returns the advice for an entry that differs from the saved state or that it lacks.
+/// Returns the advice for an entry that the saved state lacks, or that differs from it.
 inline const char* entry_advice(const std::string& name) {
   if (name.starts_with("data.")) {
     return "; the text or the options of its batches have changed since: resume with the run's "

@@ -106,7 +106,7 @@ class TrainingSession {
   /// @param learning_rate  at least 0, and finite in FP32
   /// @throws ShapeError     for a wrong number of tokens or targets
   /// @throws ConfigError    for an invalid learning rate, a token outside the vocabulary, documents
-  ///                        that are out of order or more than the shape allows
+  ///                        out of order, or more documents than the shape allows
   /// @throws ManifestError  if GEMMs ran differently than announced in the manifest
   /// @throws CommError      if ranks compared weights (`SessionOptions::check_replicas`) and some
   ///                        differ; the program must end

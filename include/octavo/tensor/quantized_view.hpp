@@ -16,8 +16,8 @@ namespace octavo OCTAVO_ABI {
 enum class Layout { row_major, transposed };
 
 namespace detail {
-/// Number of E4M3 scales whose place the tensor's FP32 scale occupies, at the beginning of an array
-/// with two levels of scales. It is padded so that the scales of blocks are 16-byte aligned.
+/// Number of bytes at the beginning of an array with two levels of scales that are reserved for the
+/// tensor's FP32 scale. The padding aligns the blocks' E4M3 scales, of one byte each, to 16 bytes.
 template <class Granularity>
 inline constexpr Index tensor_scale_room = has_tensor_scale<Granularity> ? 16 : 0;
 }  // namespace detail

@@ -19,8 +19,8 @@ constexpr bool runs_in_fp8(AttentionPass pass, const AttentionShape& shape) {
   return pass == AttentionPass::forward && shape.options.forward == AttentionForward::fp8;
 }
 
-/// Rounds queries, keys and values to E4M3 in place, divided by their scales again. All results are
-/// values of `T`; rounding them again does not change them.
+/// Replaces queries, keys and values by the numbers that their E4M3 codes and scales represent.
+/// These numbers are values of `T`, and rounding them again does not change them.
 template <class T>
 void round_to_fp8(const AttentionShape& shape, TensorView<T, 2, Cpu> qkv,
                   const Context<Cpu>& context) {

@@ -38,8 +38,9 @@ struct MeetingNews {
   std::uint32_t under_way[most_meeting_contexts];
 };
 
-/// A meeting of ranks, from the view of one rank. Each rank has a word for each rank and for every
-/// second meeting; the other ranks write their words when they arrive.
+/// A meeting of ranks, from the view of one rank. Each rank has two sets of words, for meetings
+/// with even and odd numbers. A set has one word for each rank, which that rank writes when it
+/// arrives.
 struct Meeting {
   std::uint32_t* number;     ///< of the last meeting
   std::uint32_t* has_ended;  ///< not 0: this rank no longer takes part in meetings
@@ -108,9 +109,9 @@ OCTAVO_KERNEL void meet_kernel(Meeting meeting) {
 /// block of a few threads while ranks meet. May be enqueued while a CUDA graph is recorded.
 /// Operations on several streams must be enqueued in the same order on all ranks.
 ///
-/// Waits for a missing rank end after `patience`, or with `give_up`. All enqueued work then runs to
-/// its end with invalid data, including copies to other ranks. This rank does not join any further
-/// meeting, so that no rank uses the invalid data as a result.
+/// A wait for a missing rank ends after `patience`, or when `give_up` is called. All enqueued work
+/// then runs to its end with invalid data, including copies to other ranks. This rank does not join
+/// any further meeting, so that no rank uses the invalid data as a result.
 class CopyExchange {
  public:
   /// All ranks of `memory` call it together.

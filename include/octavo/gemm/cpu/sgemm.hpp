@@ -32,8 +32,8 @@ struct SgemmOperand {
   [[nodiscard]] Index across() const { return transpose == Transpose::no ? 1 : leading; }
 };
 
-// The following code depends on the target processor of a source file, so its names also do: a
-// program may have files compiled for different processors, and the linker must not mix them.
+// The following code depends on the processor that a source file is compiled for, and so do its
+// names: the linker must not mix the code of files that are compiled for different processors.
 #if defined(__AVX512F__)
 #define OCTAVO_SGEMM_LANES 16
 #define OCTAVO_SGEMM_NAMES lanes_16

@@ -34,7 +34,7 @@ using WideAccumulator = Accumulator<128>;
 #define OCTAVO_OPERANDS_128(v)                                                                \
   OCTAVO_OPERANDS_64(v), OCTAVO_SIXTEEN(v, 64), OCTAVO_SIXTEEN(v, 80), OCTAVO_SIXTEEN(v, 96), \
       OCTAVO_SIXTEEN(v, 112)
-// The operands after the sums have other numbers if there are more sums.
+// In the assembly text, the numbers of the operands after the sums depend on the number of sums.
 #define OCTAVO_START(shape, types, tail, ...)                             \
   if constexpr (columns == 128) {                                         \
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"            \

@@ -130,14 +130,15 @@ struct QuantizeTile {
   }
 };
 
-/// Returns the factor with which a row is cast.
+/// Returns the factor that a row is multiplied by before it is rounded.
 template <class S, class Format>
 float row_scale(float amax) {
   return current_scale(FormatTraits<Format>::max, amax,
                        rounding_of<S> == ScaleRounding::power_of_two);
 }
 
-/// Returns the factor with which a block is cast, and writes its inverse to `scale_inverse`.
+/// Returns the factor that a block is multiplied by before it is rounded, and writes its inverse to
+/// `scale_inverse`.
 /// @param tensor_scale  the upper one of two levels of scales
 template <class S, class Format, class Scale>
 float block_scale(float amax, float tensor_scale, Scale& scale_inverse) {

@@ -9,8 +9,8 @@ namespace octavo OCTAVO_ABI::detail {
 
 /// Rows and columns that one block of threads casts and transposes; a multiple of every block size.
 inline constexpr int tile_side = 128;
-/// Maximum columns: offsets within a tile's rows, including the columns of a second part, have 31
-/// bits.
+/// Maximum columns: with them, offsets within the rows of a tile fit in 31 bits, even if a second
+/// part is next to the first.
 inline constexpr Index most_columns = Index{1} << 24;
 /// Maximum rows of a cast: a grid has at most 65535 tiles from the first row to the last.
 inline constexpr Index most_cast_rows = Index{65535} * tile_side;

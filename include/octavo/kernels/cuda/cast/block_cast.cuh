@@ -127,7 +127,7 @@ __device__ void cast_tile_rows(const CastArguments<Format, Granularity>& argumen
     for (int i = 0; i < tile_rounds / 2; ++i) {
       const std::uint32_t first = larger_magnitudes(0, run(2 * i));
       const std::uint32_t second = larger_magnitudes(0, run(2 * i + 1));
-      // The larger half of each, side by side.
+      // The larger magnitude of each word's two, side by side.
       pairs[i] = __vmaxu2(__byte_perm(first, second, 0x5410), __byte_perm(first, second, 0x7632));
     }
     // A thread beyond the matrix may compute the scale of a block that begins within it.

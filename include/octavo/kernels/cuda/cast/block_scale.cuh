@@ -8,7 +8,8 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// Returns the factor with which a block is cast, and writes its inverse to `scale_inverse`.
+/// Returns the factor that a block is multiplied by before it is rounded, and writes its inverse to
+/// `scale_inverse`.
 template <class S, class Format, class Scale>
 __device__ float find_block_scale(std::uint32_t amax_bits, Scale& scale_inverse) {
   constexpr float largest = FormatTraits<Format>::max;

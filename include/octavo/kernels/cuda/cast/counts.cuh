@@ -45,7 +45,7 @@ __device__ inline float2 scaled_pair(float2 values, float scale) {
   return make_float2(__fmul_rn(values.x, scale), __fmul_rn(values.y, scale));
 }
 
-/// Counts the saturated ones of two scaled values.
+/// Counts how many of two scaled values saturate.
 template <class Format>
 __device__ void count_saturated(float2 scaled, CastTotals& totals) {
   totals.saturated += !(fabsf(scaled.x) <= largest_unsaturated<Format>) ? 1u : 0u;

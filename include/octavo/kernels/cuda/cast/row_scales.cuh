@@ -116,7 +116,7 @@ struct TileAmaxes {
 
 // ---- the cast -----------------------------------------------------------------------------------
 
-/// The factors with which a tile is cast.
+/// The factors that a tile's values are multiplied by before they are rounded.
 template <int Parts>
 struct TileScales {
   float rows[tile_side];

@@ -41,7 +41,8 @@ struct UpperScale {
     return {scale, __fdiv_rn(1.0f, scale)};
   }
 
-  /// Returns the factor with which a block is cast, and writes its scale to `block`.
+  /// Returns the factor that a block is multiplied by before it is rounded, and writes its scale to
+  /// `block`.
   __device__ float factor(float amax, E4M3& block) const {
     block = two_level_scale_inverse(FormatTraits<E2M1>::max, amax, scale);
     return two_level_factor(block, inverse);

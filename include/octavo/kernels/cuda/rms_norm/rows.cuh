@@ -9,8 +9,8 @@
 namespace octavo OCTAVO_ABI::detail {
 
 /// The part of a row that one warp squares and sums at once: two runs per lane, `segment_stride`
-/// runs apart. Every kernel here sums a row in the same order, two runs, all segments, then 32
-/// lanes, so that a row's inverse root mean square always has the same bits.
+/// runs apart. Every kernel here sums a row in the same order, first a lane's two runs, then all
+/// segments, then the 32 lanes, so that a row's inverse root mean square always has the same bits.
 template <class T>
 struct Segment {
   Run<T> runs[2];
