@@ -190,7 +190,7 @@ int main(int argc, char** argv) {
                "compare_runs");
   app.add_option("RUN_FOLDER", folders, "folders of runs (--out of the trainer)")->required();
   app.add_option("--html", html_path, "write a self-contained HTML report to this file");
-  app.add_option("--baseline", baseline, "precision of the baseline for the gap")
+  app.add_option("--baseline", baseline, "precision of the run with which the others are compared")
       ->capture_default_str();
   app.add_option("--watch", seconds,
                  "repeat at this interval in seconds until all runs have ended; the report reloads "

@@ -114,7 +114,7 @@ int main(int argc, char** argv) {
   CLI::Option* table =
       app.add_option("--table", card,
                      "print the recipes that a card supports, such as \"RTX 4090\" or a "
-                     "compute capability such as 8.9; by default, the GPU --gpu");
+                     "compute capability such as 8.9; by default, the GPU that --gpu selects");
   table->expected(0, 1);
   if (const auto code = programs::parse(app, argc, argv)) return *code;
 #if !defined(OCTAVO_WITH_CUDA)

@@ -36,7 +36,7 @@ void declare_chats(CLI::App& app, Options& options) {
   const auto add = [&app](const std::string& name, auto& value, const std::string& text) {
     return app.add_option(name, value, text)->group(data_group);
   };
-  // Without defaults: config.toml could not distinguish them from choices.
+  // No defaults are declared, because config.toml could not distinguish them from choices.
   add("--chats", chats.files,
       "file of chats, JSON Lines or a JSON array, possibly compressed; required, repeatable");
   add("--validation-chats", chats.validation_files,

@@ -105,7 +105,7 @@ struct Run {
   std::vector<std::string> remarks;
   std::vector<Conversion> conversions;
   std::string second_run;        ///< error if a step follows without a "resumed" event
-  bool was_resumed = false;      ///< the summary has the speed of the last process
+  bool was_resumed = false;      ///< its summary has the speed of its last process only
   bool begins = true;            ///< the next step is the first of a process
   bool has_other_ranks = false;  ///< resumed on other ranks or cards: steps are not comparable
 

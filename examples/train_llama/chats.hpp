@@ -23,7 +23,7 @@ inline void declare_chat_form(CLI::App& app, ChatOptions& chats, const std::stri
   const auto add = [&](const std::string& name, auto& value, const std::string& text) {
     return app.add_option(name, value, text)->group(group);
   };
-  // Without a default: config.toml could not distinguish it from a choice.
+  // No default is declared, because config.toml could not distinguish it from a choice.
   add("--chat-template", chats.chat_template,
       "chat template: " +
           programs::joined(

@@ -32,7 +32,7 @@ inline void declare_text(CLI::App& app, Options& options) {
                  "repeatable; either all or none have a weight, as in code.bin:0.3")
       ->group(data_group)
       ->capture_default_str();
-  // Without defaults: config.toml could not distinguish them from choices.
+  // No defaults are declared, because config.toml could not distinguish them from choices.
   app.add_option("--validation-data", options.validation_data,
                  "validation files, named like those of --data; replaces --validation-fraction")
       ->group(data_group);

@@ -88,7 +88,8 @@ inline void declare(CLI::App& app, Options& options, void (*declare_data)(CLI::A
                "bitwise reproducible results on the cuda device, at some cost in speed; the cpu "
                "device is always reproducible")
       ->group(model);
-  // Without a default: config.toml would contain it, and the other device rejects the flag.
+  // No default is declared, because config.toml would contain it, and the other device rejects the
+  // flag.
   app.add_option(
          "--gemm-plans", options.gemm_plans,
          "file of GEMM algorithms for the cuda device; missing ones are chosen in a rehearsal and "
@@ -102,7 +103,7 @@ inline void declare(CLI::App& app, Options& options, void (*declare_data)(CLI::A
   const std::string lora = "LoRA (adapters for frozen layers)";
   add("--lora", options.lora, "adapter rank; only adapters are trained; 0 disables LoRA", lora)
       ->check(not_negative_whole());
-  // Without defaults: config.toml could not distinguish them from choices.
+  // No defaults are declared, because config.toml could not distinguish them from choices.
   app.add_option("--lora-alpha", options.adapters.alpha,
                  "adapters are scaled by alpha / rank; 16 by default")
       ->group(lora)

@@ -80,7 +80,8 @@ inline void declare_model(CLI::App& app, ModelChoice& choice) {
       ->capture_default_str();
   add("--device", choice.device, joined(detail::compiled(&Instance::device)))
       ->capture_default_str();
-  // Without defaults: config.toml would contain them, and the other device rejects the flags.
+  // No defaults are declared, because config.toml would contain them, and the other device rejects
+  // the flags.
   add("--threads", choice.threads, "number of CPU threads for the cpu device; 0 uses all (default)")
       ->check(not_negative_whole());
   add("--gpu", choice.gpu, "index of the GPU for the cuda device; 0 by default")

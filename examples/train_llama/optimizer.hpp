@@ -42,7 +42,7 @@ inline void declare_optimizer(CLI::App& app, const auto& add, OptimizerOptions& 
   add("--beta1", options.beta1, "decay rate of AdamW's first moment", group)->check(share());
   add("--beta2", options.beta2, "decay rate of AdamW's second moment", group)->check(share());
   add("--epsilon", options.epsilon, "AdamW epsilon", group)->check(above_zero());
-  // Without defaults: config.toml could not distinguish them from choices.
+  // No defaults are declared, because config.toml could not distinguish them from choices.
   const auto of_muon = [&](const char* name, auto& value, const char* text) {
     return app.add_option(name, value, text)->group(group);
   };

@@ -177,7 +177,7 @@ TEST(GemmPlanText, MessagesSayWhatIsWrong) {
   EXPECT_EQ(says(replaced("alignment=256", "align=256"), "'alignment=' is expected"), "");
   EXPECT_EQ(says(replaced("microseconds=251.5", "microseconds=inf"), "not a number"), "");
   EXPECT_EQ(says(replaced("algorithm=", "algorithm=0"), "129 digits instead of 128"), "");
-  EXPECT_EQ(says(complaint(signed_line(good + " more=1")), "follows its end"), "");
+  EXPECT_EQ(says(complaint(signed_line(good + " more=1")), "must not follow the last value"), "");
   EXPECT_EQ(says(complaint("# octavo gemm plans 1\n"), "plans.txt:1: the title"), "");
   EXPECT_EQ(says(complaint("# octavo gemm plans 2\n" + good + '\n'), "checksum"), "");
   EXPECT_EQ(says(complaint("# octavo gemm plans 2\n\n"), "plans.txt:2: "), "");

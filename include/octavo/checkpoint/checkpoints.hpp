@@ -341,7 +341,8 @@ class Checkpoints {
     tell_(record_);
   }
 
-  /// Commits the current save, once all ranks have written and verified their files or have failed.
+  /// Ends the current save, once every rank has verified its file or has failed: commits it, unless
+  /// a rank failed.
   void commit() {
     const auto begin = Clock::now();
     join();

@@ -281,7 +281,8 @@ class TokenizerJsonReader {
       if (behavior != "Isolated" && split_text_.empty())
         json_.fail(message("only Isolated is supported for ", key));
     } else if (key == "invert") {
-      (void)json_.boolean();  // the pieces are equal if each is kept
+      // Without effect: all pieces are kept, whichever of them the pattern matches.
+      (void)json_.boolean();
     } else if (key.empty()) {
       if (pattern.empty() && split_text_.empty()) json_.fail("Split has no pattern");
       if (!pattern.empty()) add_pattern(pattern);

@@ -136,7 +136,7 @@ class RecordReader {
   }
 
   void end() const {
-    if (!rest_.empty()) fail(message("'", rest_, "' follows its end"));
+    if (!rest_.empty()) fail(message("'", rest_, "' must not follow the last value"));
   }
 
  private:
@@ -191,7 +191,7 @@ GemmPlanRecord read_record_line(std::string_view line, std::string_view file, st
   constexpr std::string_view mark = " checksum=";
   const std::size_t end = line.rfind(mark);
   Reader record(line.substr(0, end), file, number);
-  if (end == std::string_view::npos) record.fail("the checksum at its end is missing");
+  if (end == std::string_view::npos) record.fail("the line must end with a checksum");
   Reader checksum(line.substr(end + 1), file, number);
   const auto found = checksum.template number<std::uint32_t>(
       "checksum", 0, std::numeric_limits<std::uint32_t>::max(), 16);

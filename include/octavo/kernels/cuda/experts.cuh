@@ -70,8 +70,8 @@ struct PlacePairs {
   }
 };
 
-/// See order_by_expert. The sort is stable. Its scratch memory is free again when the starts are
-/// written there.
+/// See order_by_expert. The sort is stable. When it has ended, its scratch memory is reused for the
+/// starts.
 inline void order_by_expert_body(TensorView<const std::int32_t, 2, Cuda> experts,
                                  const ExpertRows<Cuda>& rows, const Context<Cuda>& context) {
   constexpr const char* name = "order_by_expert";
