@@ -72,6 +72,8 @@ set(OCTAVO_TENSOR_PARALLEL "" CACHE STRING "Presets and precisions compiled for 
 set(OCTAVO_LORA "" CACHE STRING "Presets and precisions compiled for the trainers' --lora: \
 PRESET:PRECISION, such as llama3_8b:fp8-delayed")
 
+set(OCTAVO_LEARN ALL CACHE STRING "Programs of examples/learn to build: ALL, or their names")
+
 option(OCTAVO_PLAIN_MODELS "Compile the trainers' models without adapters and tensor parallelism" ON)
 
 set(OCTAVO_REDUCE "stored" CACHE STRING "Formats compiled for the trainer's --reduce, in which ranks \

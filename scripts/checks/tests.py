@@ -3,7 +3,7 @@
 import shutil
 from xml.etree import ElementTree
 
-from checks.common import JOBS, ROOT, WORK, build, check, fault_of, nightly, run, say
+from checks.common import JOBS, ROOT, WORK, build, check, fault_of, nightly, run, say, sources
 
 # Rooms with threads, sockets, files and memory of their own. The others compute, and their tests take
 # minutes under sanitizers.
@@ -37,7 +37,8 @@ def sanitize_long():
 
 def sanitized(rooms, without=()):
     programs = test_programs(rooms)
-    return build("sanitize", *programs) or test_faults("sanitize", programs, without)
+    return build("sanitize", *programs) or test_faults(
+        "sanitize", rf"^({'|'.join(programs)})\.", f"^({'|'.join(without)})$")
 
 
 def rooms_with_tests():
@@ -48,13 +49,13 @@ def test_programs(rooms):
     return [f"test_{room}" for room in sorted(rooms)]
 
 
-def test_faults(preset, programs, without=()):
-    """Runs test programs of a build, except some tests; returns the output of the tests that failed."""
+def test_faults(preset, included, excluded="^$"):
+    """Runs tests of a build whose names match one expression and not another; returns the output of the
+    tests that failed."""
     report = WORK / f"{preset}.xml"
     WORK.mkdir(parents=True, exist_ok=True)
-    omitted = ["--exclude-regex", f"^({'|'.join(without)})$"] if without else []
     status, output = run(["ctest", "--test-dir", f"build/{preset}", "--no-tests=error",
-                          "--tests-regex", f"^({'|'.join(programs)})\\.", *omitted,
+                          "--tests-regex", included, "--exclude-regex", excluded,
                           "--parallel", JOBS + WAITING_TESTS, "--output-junit", report])
     if status == 0:
         return []
@@ -62,6 +63,13 @@ def test_faults(preset, programs, without=()):
               for case in ElementTree.parse(report).iter("testcase") if case.get("status") == "fail"]
     # The list of failures as well: a test that crashed or timed out may have printed nothing.
     return [*failed, output[max(output.find("The following tests "), 0):]]
+
+
+@nightly
+def learn():
+    """The programs of examples/learn compile and pass their tests."""
+    programs = [path.stem for path in sources(["examples/learn"], {".cpp"})]
+    return build("learn", *programs) or test_faults("learn", rf"^examples\.({'|'.join(programs)})$")
 
 
 @nightly
