@@ -1,7 +1,7 @@
 /// @file
 /// Converts text to token files for the trainer:
 ///
-///     prepare_data TEXT.txt DOCUMENTS.jsonl --tokenizer tokenizer.json --out data/train.bin
+///     prepare_data TEXT.txt DOCUMENTS.jsonl --tokenizer tokenizer.json --out train.bin
 ///
 /// Exit codes: 0 success, 1 a file cannot be read or written, 2 an option or a text is invalid, 3
 /// stopped by a signal. There is no output unless the exit code is 0.

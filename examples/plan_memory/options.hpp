@@ -148,7 +148,7 @@ inline void declare(CLI::App& app, Options& options) {
       "master-weight format: fp32; bf16, which keeps no separate copy; auto: fp32 if it fits in "
       "GPU memory")
       ->check(one_of(master_choices));
-  choose("--optimizer", options.optimizer, "optimizer: adamw or muon", optimizer_names);
+  choose("--optimizer", options.optimizer, "optimizer", optimizer_names);
   choose("--moments", options.moments,
          "format of the optimizer's moments, not wider than --master-weights", moment_choices);
   choose("--offload", options.offload, "optimizer state and activations kept in host memory",

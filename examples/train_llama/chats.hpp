@@ -34,7 +34,7 @@ inline void declare_chat_form(CLI::App& app, ChatOptions& chats, const std::stri
       ->capture_default_str()
       ->check(programs::one_of(too_long_names));
   app.add_flag("--last-turn-only", chats.last_turn_only,
-               "train only on the assistant's last message of each chat")
+               "use only the assistant's last message of each chat, not all of its messages")
       ->group(group);
   add("--most-chats", chats.most_in_sequence, "maximum number of chats in a sequence")
       ->capture_default_str()
