@@ -96,6 +96,39 @@ TEST(ThreadPool, SharesLargeLoopsAndNoSmallOnes) {
   EXPECT_EQ(threads_that_meet(1, 3), 1u);
 }
 
+TEST(ThreadPool, AThreadBeginsWithItsShare) {
+  const Context<Cpu> context(3);
+  for (int round = 0; round < 20; ++round) {
+    std::array<std::atomic<Index>, 3> first{-1, -1, -1};
+    std::atomic<int> threads{0};
+    parallel_for(300, many_elements, context, [&](Index i) {
+      auto& begin = first.at(static_cast<std::size_t>(octavo::thread_index()));
+      if (begin == -1) {
+        begin = i;
+        ++threads;
+      }
+      while (threads < 3) std::this_thread::yield();
+    });
+    EXPECT_EQ(first[0], 0);
+    EXPECT_EQ(first[1], 100);
+    EXPECT_EQ(first[2], 200);
+  }
+}
+
+TEST(ThreadPool, OtherThreadsTakeTheShareOfADelayedOne) {
+  const Context<Cpu> context(2);
+  std::atomic<int> others{0};
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  parallel_for(16, many_elements, context, [&](Index i) {
+    if (i != 8) {
+      ++others;
+      return;
+    }
+    while (others < 15 && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+    EXPECT_EQ(others.load(), 15) << "iterations wait for a thread that is delayed";
+  });
+}
+
 TEST(ThreadPool, ALoopInsideALoopRunsWhereItIs) {
   const Context<Cpu> context(3);
   std::atomic<int> calls{0};

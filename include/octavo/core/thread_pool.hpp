@@ -80,9 +80,11 @@ inline std::atomic<unsigned>& fork_count() {
 }  // namespace detail
 
 /// Threads that share the iterations of one loop at a time with the thread that calls `run`. They
-/// start with the first loop, and sleep between loops. A thread takes a few iterations at a time,
-/// so a thread that the system does not schedule delays only a few. After a fork the child starts
-/// new threads.
+/// start with the first loop, and sleep between loops. Each thread begins with its own contiguous
+/// share of the iterations, so that loops over the same rows find them in the same processor's
+/// cache, and then takes iterations of other threads' shares. A thread takes a few iterations at a
+/// time, so a thread that the system does not schedule delays only a few. After a fork the child
+/// starts new threads.
 class ThreadPool {
  public:
   /// @param threads  threads for each loop, including the calling thread; at least 1
@@ -109,8 +111,12 @@ class ThreadPool {
     team.error = nullptr;
     team.done.store(0, std::memory_order_relaxed);
     const std::uint32_t number = team.loops.load(std::memory_order_relaxed) + 1;
-    team.left.store(std::uint64_t{number} << 32 | static_cast<std::uint64_t>(parts),
-                    std::memory_order_release);
+    for (int thread = 0; thread < threads_; ++thread) {
+      const Index size = team.end_of_share(thread) - team.end_of_share(thread - 1);
+      team.shares[static_cast<std::size_t>(thread)].left.store(
+          std::uint64_t{number} << 32 | static_cast<std::uint64_t>(size),
+          std::memory_order_release);
+    }
     team.loops.store(number, std::memory_order_release);
     team.loops.notify_all();
     team.take_parts(0);
@@ -134,9 +140,16 @@ class ThreadPool {
     Index parts = 0;
   };
 
+  /// The parts of a loop that a thread begins with.
+  struct alignas(64) Share {
+    /// The loop's number in the upper half, and the number of parts that no thread has taken in the
+    /// lower half.
+    std::atomic<std::uint64_t> left{0};
+  };
+
   /// The started threads, and the state that they share.
   struct Team {
-    explicit Team(int threads) {
+    explicit Team(int threads) : shares(static_cast<std::size_t>(threads)) {
       try {
         for (int thread = 1; thread < threads; ++thread) {
           members.push_back(detail::start_thread("a loop", [this, thread] { serve(thread); }));
@@ -166,10 +179,22 @@ class ThreadPool {
       }
     }
 
-    /// Takes parts of the current loop until none is left. A part can be taken only while the loop
-    /// waits for it, so `loop` cannot change meanwhile.
+    /// Returns the end of a thread's share, in parts of the current loop.
+    [[nodiscard]] Index end_of_share(int thread) const {
+      return loop.parts * (thread + 1) / static_cast<Index>(shares.size());
+    }
+
+    /// Takes parts of the current loop until none is left, first those of the thread's own share.
     void take_parts(int thread) {
+      const auto threads = static_cast<int>(shares.size());
+      for (int i = 0; i < threads; ++i) take_share((thread + i) % threads, thread);
+    }
+
+    /// Takes parts of a share until none is left. A part can be taken only while the loop waits for
+    /// it, so `loop` cannot change meanwhile.
+    void take_share(int share, int thread) {
       constexpr std::uint64_t count_bits = 0xffffffffu;
+      std::atomic<std::uint64_t>& left = shares[static_cast<std::size_t>(share)].left;
       std::uint64_t now = left.load(std::memory_order_acquire);
       while ((now & count_bits) != 0) {
         if (!left.compare_exchange_weak(now, now - 1, std::memory_order_acq_rel,
@@ -177,7 +202,7 @@ class ThreadPool {
           continue;
         }
         const auto all = static_cast<std::uint32_t>(loop.parts);
-        run_part(loop.parts - static_cast<Index>(now & count_bits), thread);
+        run_part(end_of_share(share) - static_cast<Index>(now & count_bits), thread);
         if (done.fetch_add(1, std::memory_order_acq_rel) + 1 == all) done.notify_one();
         now = left.load(std::memory_order_acquire);
       }
@@ -194,9 +219,7 @@ class ThreadPool {
     }
 
     Loop loop;
-    /// The loop's number in the upper half, and the number of parts that no thread has taken in the
-    /// lower half.
-    alignas(64) std::atomic<std::uint64_t> left{0};
+    std::vector<Share> shares;                        ///< one for each thread
     alignas(64) std::atomic<std::uint32_t> done{0};   ///< parts of the loop that have ended
     alignas(64) std::atomic<std::uint32_t> loops{0};  ///< the number of the newest loop
     std::atomic<bool> has_ended{false};
