@@ -11,9 +11,22 @@ namespace octavo OCTAVO_ABI {
 
 namespace detail {
 
-/// Sizes of the result's tiles. Fixed, so that sums do not depend on the number of threads.
+/// Maximum sizes of the result's tiles.
 inline constexpr Index matmul_tile_rows = 128;
 inline constexpr Index matmul_tile_columns = 128;
+
+/// Returns the number of columns of the tiles of a result of m x n elements. Small results, such as
+/// weight gradients of small models, have narrower tiles, so that all threads have equal work. The
+/// elements' bits do not depend on the tiles: see `sgemm`.
+inline Index tile_columns(Index m, Index n, int threads) {
+  constexpr Index narrowest = 32;
+  Index width = matmul_tile_columns;
+  const Index enough = threads > 1 ? 2 * Index{threads} : 1;
+  while (width > narrowest && ceil_divide(m, matmul_tile_rows) * ceil_divide(n, width) < enough) {
+    width /= 2;
+  }
+  return width;
+}
 
 /// Widens a row of a dense matrix to FP32.
 template <class T>
@@ -100,13 +113,14 @@ struct ResultTile {
 /// Calls `body(tile)` for each tile of a result of m x n elements.
 template <class Body>
 void for_each_tile(Index m, Index n, Index k, const Context<Cpu>& context, const Body& body) {
-  const Index across = ceil_divide(n, matmul_tile_columns);
+  const Index width = tile_columns(m, n, context.threads());
+  const Index across = ceil_divide(n, width);
   const Index tiles = ceil_divide(m, matmul_tile_rows) * across;
   parallel_for(tiles, matmul_tile_rows * k, context, [&](Index i) {
     const Index row0 = i / across * matmul_tile_rows;
-    const Index column0 = i % across * matmul_tile_columns;
+    const Index column0 = i % across * width;
     body(ResultTile{row0, std::min(matmul_tile_rows, m - row0), column0,
-                    std::min(matmul_tile_columns, n - column0)});
+                    std::min(width, n - column0)});
   });
 }
 
