@@ -3,6 +3,8 @@
 
 #include <common/flags.hpp>
 #include <common/needs.hpp>
+#include <common/paths.hpp>
+#include <octavo/data/data_files.hpp>
 #include <octavo/octavo.hpp>
 #include <train_llama/chats.hpp>
 #include <train_llama/checkpoints.hpp>
@@ -76,7 +78,9 @@ inline void declare(CLI::App& app, Options& options) {
   add("--json", options.json, "JSON file for the results");
 }
 
-/// @throws ConfigError  if flags contradict each other, or --json cannot be written
+/// @throws ConfigError  if flags contradict each other or have no effect, or --json cannot be
+/// written
+///                      or names a file that evaluate did not write
 /// @throws IoError      if a file of a flag does not exist
 inline void require_consistent(CLI::App& app, const Options& options) {
   octavo::require<octavo::ConfigError>(
@@ -103,6 +107,12 @@ inline void require_consistent(CLI::App& app, const Options& options) {
   octavo::require<octavo::ConfigError>(folder.empty() || std::filesystem::is_directory(folder),
                                        "--json ", options.json, ": the folder ", folder.string(),
                                        " does not exist; create it, or pass another file");
+  programs::require_own_output("--json " + options.json, options.json, "{\"octavo\":");
+  for (const std::string& name : options.data) {
+    octavo::require<octavo::ConfigError>(
+        !octavo::detail::weighted_name(name).weight.has_value(), "--data ", name,
+        ": every token of every file is evaluated, so a weight has no effect; leave it out");
+  }
 }
 
 }  // namespace evaluate

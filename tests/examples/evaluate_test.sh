@@ -271,6 +271,12 @@ import struct
 open('wrong.bin', 'wb').write(struct.pack('<256i', 20240520, 1, 300, *[0] * 253) + struct.pack('<300H', *[1] * 299, 256))"
 refused "a token outside of the vocabulary" "wrong.bin: the token at byte 1622 is 256" --data wrong.bin --precision fp32 \
   --batch 2 --seq-len 64
+cp held_out.txt precious.txt
+refused "results in a file of others" "--json precious.txt: exists and was not written by this program" --data held_out.txt \
+  --precision fp32 --json precious.txt
+cmp -s held_out.txt precious.txt || fail "it is replaced"
+refused "weights of files" "--data held_out.txt:0.5: every token of every file is evaluated, so a weight has no effect; leave it out" \
+  --data held_out.txt:0.5 --precision fp32
 refused "results in no folder" "--json absent/results.json: the folder absent does not exist; create it, or pass another file" \
   --data held_out.txt --json absent/results.json
 
