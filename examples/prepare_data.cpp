@@ -144,6 +144,8 @@ int run(CLI::App& app, const Options& options) {
   programs::require_effects(app,
                             {{{"--key"}, reads_json_lines(options), "--input-format", "jsonl"},
                              {{"--special"}, options.tokenizer != "bytes", "--tokenizer", "FILE"}});
+  octavo::require<octavo::ConfigError>(!options.out.empty(),
+                                       "--out must name a file, but is empty; pass a new file");
   const octavo::Context<octavo::Cpu> context(options.threads);
   const auto tokenizer = programs::open_tokenizer(options.tokenizer);
   const std::vector<std::int32_t> begin = mark_of(*tokenizer, options.begin);

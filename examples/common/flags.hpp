@@ -21,6 +21,7 @@
 #include <filesystem>
 #include <functional>
 #include <limits>
+#include <new>
 #include <optional>
 #include <string>
 #include <system_error>
@@ -402,8 +403,12 @@ inline void flush_output() {
 }
 
 /// Returns the message of an exception in one line. Adds the name of standard output, which {fmt}
-/// does not report.
+/// does not report, and explains std::bad_alloc.
 inline std::string text_of(const std::exception& error) {
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) {
+    return "the system refuses memory, which may be limited (ulimit -v, or the job's limit); raise "
+           "the limit, or process less at once";
+  }
   const auto* reason = dynamic_cast<const std::system_error*>(&error);
   return reason != nullptr && std::ferror(stdout) != 0
              ? "standard output: cannot be written: " + reason->code().message()

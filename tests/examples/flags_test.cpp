@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstddef>
+#include <new>
 #include <string>
 
 #include <sys/resource.h>
@@ -60,6 +61,11 @@ TEST(Times, AreSecondsMinutesHoursAndDays) {
   for (const char* text : {"", "h", "-1s", "1w", "1h30m", "nan", "inf", "10001d", "1 h", "1e"}) {
     EXPECT_NE(seconds_of(text).find("is not a time"), std::string::npos) << text;
   }
+}
+
+TEST(TextOf, ExplainsThatMemoryIsMissing) {
+  EXPECT_NE(programs::text_of(std::bad_alloc()).find("the system refuses memory"),
+            std::string::npos);
 }
 
 }  // namespace flags_test

@@ -31,6 +31,8 @@ run "a file that is there" 1 a.txt --out bytes.bin
 err_is_one_line_with "bytes.bin: already exists"
 cmp -s bytes.bin kept || fail "it was changed"
 
+run "no name" 2 a.txt --out ""
+err_is_one_line_with "prepare_data: --out must name a file, but is empty; pass a new file"
 run "no such text" 1 absent.txt --out x.bin
 err_is_one_line_with "absent.txt"
 mkdir folder.txt
