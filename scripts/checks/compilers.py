@@ -27,8 +27,6 @@ NVCC = ["nvcc", "-std=c++20", "-Werror=all-warnings", f"-I{INCLUDE}"]
 # Targets whose .cpp files contain code for the Cuda device. Of programs that share such a header, one
 # is listed.
 ASK_FOR_CUDA = {"octavo_trainer", "doctor"}
-# Targets that only cuda-build compiles: test_inference_cuda instantiates the same templates.
-CUDA_OF_THE_NIGHT = {"octavo_program_inferences"}
 
 
 @nightly
@@ -206,7 +204,7 @@ def length_of(source):
 
 @check
 def cuda():
-    """Tests and programs (few models) of the Cuda device compile to PTX, if nvcc is installed.
+    """Tests of the Cuda device compile to PTX, if nvcc is installed.
 
     The host's code of test_parallel_cuda, which contains whole models, is compiled as well."""
     if not shutil.which("nvcc"):
@@ -228,11 +226,11 @@ def target_of(entry):
 
 
 def is_of_cuda(entry):
-    """Whether nvcc compiles a source of tests or of programs not in CUDA_OF_THE_NIGHT, or ASK_FOR_CUDA
-    lists its target."""
-    in_benchmarks = "/benchmarks/" in entry["file"].removeprefix(str(ROOT))
-    is_omitted = in_benchmarks or target_of(entry) in CUDA_OF_THE_NIGHT
-    return not is_omitted and (entry["file"].endswith(".cu") or target_of(entry) in ASK_FOR_CUDA)
+    """Whether a source is a .cu of the tests, or ASK_FOR_CUDA lists its target. Programs and benchmarks
+    instantiate the same templates as the tests; cuda-build compiles them."""
+    if entry["file"].endswith(".cu"):
+        return "/tests/" in entry["file"].removeprefix(str(ROOT))
+    return target_of(entry) in ASK_FOR_CUDA
 
 
 def reading_fault(entry):
