@@ -44,6 +44,12 @@ sed -nE 's/^([a-z-]+): (OK|FAILED) .*/\1/p' "$scratch/log" | sort |
   fail "a landing waits for other checks"
 }
 
+# Checks after --except are left out, and must exist.
+"$scratch/scripts/check" once lengths --except lengths >"$scratch/log" 2>&1 || fail "nothing can be left out"
+[ "$(grep -oE '^[a-z-]+: OK' "$scratch/log")" = "once: OK" ] || fail "other checks run than those that are left"
+"$scratch/scripts/check" landing --except own >"$scratch/log" 2>&1
+[ $? -eq 2 ] && grep -qF "unknown own" "$scratch/log" || fail "an unknown check is left out"
+
 # What nvcc reads: a build of seven sources, by compilers that say what they are given.
 mkdir -p "$scratch/bin" "$scratch/build/cuda"
 printf '#!/usr/bin/env bash\nprintf "%%s\\n" "$@" | grep -E "\\.(cpp|cu)$" >>%q\n' "$scratch/read" \
