@@ -421,6 +421,16 @@ class Keys(Case):
         run = self.megatron("--global-batch-size 64 --tensor-model-parallel-size 2")
         self.assertEqual((run.toml["micro-batches"], run.toml["tensor-parallel"]), (32, 2))
 
+    def test_positions_that_the_preset_does_not_have(self):
+        run = Imported("--", *("torchrun pretrain_gpt.py --num-layers 32 --hidden-size 4096 --num-attention-heads 32 "
+                               "--group-query-attention --num-query-groups 8 --ffn-hidden-size 14336").split())
+        self.assertIn("llama3_8b has rotary positions, but these settings select learnt positions",
+                      run.text("--num-layers"))
+        run = Imported("--", *("torchrun pretrain_gpt.py --num-layers 32 --hidden-size 4096 --num-attention-heads 32 "
+                               "--group-query-attention --num-query-groups 8 --ffn-hidden-size 14336 "
+                               "--position-embedding-type rope --rotary-base 500000 --vocab-size 100000").split())
+        self.assertIn("llama3_8b has vocab_size = 128256; write a config.json", run.text("--vocab-size"))
+
     def test_shape_of_no_preset(self):
         run = self.megatron("--num-layers 5 --hidden-size 640 --num-attention-heads 10")
         self.assertEqual((run.kind("--num-layers"), run.toml.get("model")), ("refused", None))
@@ -768,9 +778,9 @@ class Scripts(Case):
         script = ("N=$(cat steps)\nif [ -f data ]; then\n R=1\nfi\n"
                   "torchrun pretrain_gpt.py --train-iters $N --seed $R --lr $LR\n")
         run = self.imported("run.sh", script)
-        self.assertIn("depends on $(cat steps)", run.text("--train-iters"))
+        self.assertIn("depends on $(cat steps); pass --set NAME=VALUE", run.text("--train-iters"))
         self.assertIn("depends on the condition in line 2", run.text("--seed"))
-        self.assertIn("depends on $LR", run.text("--lr"))
+        self.assertIn("depends on $LR; pass --set LR=VALUE", run.text("--lr"))
         run = self.imported("run.sh", script, "--set", "N=5", "--set", "R=2", "--set", "LR=0.1")
         self.assertEqual((run.toml["steps"], run.toml["seed"], run.toml["learning-rate"]), (5, 2, 0.1))
 

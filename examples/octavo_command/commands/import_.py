@@ -1,6 +1,7 @@
 """octavo import: reads the configuration of another trainer, and writes Octavo's."""
 import argparse
 import os
+import re
 import sys
 
 from octavo_command.errors import CommandError
@@ -75,7 +76,9 @@ def answer(setting, run):
     elif row is None:
         run.say(setting, UNKNOWN, "unknown to this importer")
     elif shell.unresolved(setting.value) and not isinstance(row, (rows.nothing, rows.exported)):
-        run.say(setting, REFUSED, f"depends on {shell.unresolved(setting.value)}; pass --set NAME=VALUE")
+        missing = shell.unresolved(setting.value)
+        variable = re.match(r"\$\{?([A-Za-z_]\w*)", missing)
+        run.say(setting, REFUSED, f"depends on {missing}; pass --set {variable[1] if variable else 'NAME'}=VALUE")
     elif setting.value is None:
         run.say(setting, NO_EFFECT, "not set")
     elif setting.value == "auto" and setting.trainer == "deepspeed":

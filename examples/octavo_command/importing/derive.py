@@ -258,8 +258,11 @@ def model(run):
         return
     for name in known:
         if name in wrong:
-            run.answer(name, REFUSED, f"{preset} has {toml(shapes.PRESETS[preset][name])}; write a config.json for the "
-                                      "shape into a folder, and pass --model shape:FOLDER")
+            found = f"{preset} has {shapes.WORDS[name]} = {toml(shapes.PRESETS[preset][name])}"
+            if name == "rope_theta" and not known[name]:
+                found = f"{preset} has rotary positions, but these settings select learnt positions"
+            run.answer(name, REFUSED, f"{found}; write a config.json for the shape into a folder, and pass --model "
+                                      "shape:FOLDER")
         else:
             run.answer(name, MAPPED, f'model = "{preset}"')
     run.flags.setdefault("model", (preset, None))

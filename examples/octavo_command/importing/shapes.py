@@ -2,6 +2,11 @@
 
 FIELDS = "layers hidden ffn heads kv_heads head_dim vocabulary rope_theta tied qk_norm qkv_bias".split()
 
+# The words for the fields in messages.
+WORDS = dict(zip(FIELDS, ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads",
+                          "num_key_value_heads", "head_dim", "vocab_size", "rope_theta", "tie_word_embeddings",
+                          "QK norms", "biases of Q, K and V")))
+
 PRESETS = {name: dict(zip(FIELDS, values)) for name, *values in (
     # layers, hidden, ffn, heads, KV heads, head size, vocabulary, RoPE's base, tied, QK norm, bias of Q, K and V
     ("llama_tiny", 4, 128, 384, 4, 2, 32, 256, 10000, False, False, False),
