@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <tuple>
+#include <type_traits>
 #include <utility>
 
 namespace octavo OCTAVO_ABI::detail {
@@ -83,7 +85,7 @@ inline void atomic_max(std::uint32_t& target, std::uint32_t value) {
   }
 }
 
-/// A square row-major tile of FP32 values.
+/// A square row-major tile of FP32 values. `load` sets the columns beyond the tensor to 0.
 struct QuantizeTile {
   Index rows = 0;
   Index columns = 0;
@@ -100,6 +102,7 @@ struct QuantizeTile {
       const Storage* from = source.data() + (row0 + r) * source.extent(1) + column0;
       float* to = row(r);
       for (Index c = 0; c < columns; ++c) to[c] = static_cast<float>(from[c]);
+      std::fill(to + columns, to + quantize_tile, 0.0f);
     }
   }
 
@@ -162,26 +165,25 @@ struct CopyCast {
   RandomStream random = {};   ///< for stochastic rounding
 };
 
-/// Casts the tile whose first element is (row0, column0) of `copy`. For scales per row,
-/// `find_row_amaxes` must have run.
+/// Casts the tile whose first element is (row0, column0) of `copy`, which has scales of rows or
+/// blocks. For scales per row, `find_row_amaxes` must have run.
 /// @tparam Rounding  of values
 template <class S, ValueRounding Rounding, class Format, class Granularity, Layout L>
 CastStatistics cast_tile(const QuantizeTile& tile, Index row0, Index column0, const CopyCast& cast,
                          QuantizedView<Format, Granularity, L, Cpu> copy) {
-  constexpr bool per_tensor = std::is_same_v<Granularity, PerTensor>;
   constexpr bool per_row = std::is_same_v<Granularity, PerRow>;
-  constexpr Index height = per_tensor ? quantize_tile : Granularity::block_rows;
-  constexpr Index width = per_tensor || per_row ? quantize_tile : Granularity::block_columns;
+  constexpr Index height = Granularity::block_rows;
+  constexpr Index width = per_row ? quantize_tile : Granularity::block_columns;
   static_assert(quantize_tile % height == 0 && quantize_tile % width == 0);
   CastStatistics total;
   for (Index top = 0; top < tile.rows; top += height) {
     const Index bottom = std::min(top + height, tile.rows);
     for (Index left = 0; left < tile.columns; left += width) {
       const Index count = std::min(width, tile.columns - left);
-      float scale = cast.tensor_scale;
+      float scale = 1.0f;
       if constexpr (per_row) {
         scale = row_scale<S, Format>(copy.scale_inverses()[row0 + top]);
-      } else if constexpr (!per_tensor) {
+      } else {
         std::uint32_t amax = 0;
         for (Index r = top; r < bottom; ++r) {
           amax = std::max(amax, amax_bits(tile.row(r) + left, count));
@@ -208,6 +210,53 @@ CastStatistics cast_tile(const QuantizeTile& tile, Index row0, Index column0, co
     }
   }
   return total;
+}
+
+/// A tile that was cast.
+template <class Format>
+using CastTile = std::array<Format, quantize_tile * quantize_tile>;
+
+/// Transposes a tile by perfect shuffles, each of which rotates the bits of all indices by one.
+/// Compilers vectorise them.
+template <class Format>
+void transpose_cast(CastTile<Format>& tile) {
+  constexpr std::size_t half = std::tuple_size_v<CastTile<Format>> / 2;
+  CastTile<Format> other;
+  Format* from = tile.data();
+  Format* to = other.data();
+  for (Index rotated = 1; rotated < quantize_tile; rotated *= 2) {
+    for (std::size_t i = 0; i < half; ++i) {
+      to[2 * i].bits = from[i].bits;
+      to[2 * i + 1].bits = from[half + i].bits;
+    }
+    std::swap(from, to);
+  }
+  if (from != tile.data()) tile = other;
+}
+
+/// Casts a tile whose copies have the same scale, and therefore the same elements, only once.
+template <class Format>
+CastStatistics cast_tile_once(
+    const QuantizeTile& tile, Index row0, Index column0, float scale,
+    QuantizedView<Format, PerTensor, Layout::row_major, Cpu> row_major,
+    QuantizedView<Format, PerTensor, Layout::transposed, Cpu> transposed) {
+  if (row_major.empty() && transposed.empty()) return {};
+  CastTile<Format> cast;
+  const auto counts = cast_run(tile.row(0), cast.data(), tile.rows * quantize_tile, scale);
+  if (!row_major.empty()) {
+    for (Index r = 0; r < tile.rows; ++r) {
+      std::copy_n(cast.data() + r * quantize_tile, tile.columns,
+                  row_major.data() + (row0 + r) * row_major.inner() + column0);
+    }
+  }
+  if (!transposed.empty()) {
+    transpose_cast(cast);
+    for (Index c = 0; c < tile.columns; ++c) {
+      std::copy_n(cast.data() + c * quantize_tile, tile.rows,
+                  transposed.data() + (column0 + c) * transposed.inner() + row0);
+    }
+  }
+  return counts;
 }
 
 /// Calls `body(tile, row0, column0)` for every tile of `values`.
@@ -369,15 +418,20 @@ void quantize_body(const Operand<P, Kind, Cpu>& operand, const Context<Cpu>& con
   std::uint64_t flushed = 0;
   for_each_tile(operand.values, context, [&](const QuantizeTile& tile, Index row0, Index column0) {
     CastStatistics counts;
-    if (!operand.row_major.empty()) {
-      counts = cast_tile<S, rounding>(tile, row0, column0, row_major, operand.row_major);
-    }
-    if (!operand.transposed.empty()) {
-      QuantizeTile turned;
-      turn<S, Kind>(tile, turned);
-      const auto other =
-          cast_tile<S, rounding>(turned, column0, row0, transposed, operand.transposed);
-      if (operand.row_major.empty()) counts = other;
+    if constexpr (std::is_same_v<OperandGranularity<P, Kind>, PerTensor>) {
+      counts = cast_tile_once(tile, row0, column0, row_major.tensor_scale, operand.row_major,
+                              operand.transposed);
+    } else {
+      if (!operand.row_major.empty()) {
+        counts = cast_tile<S, rounding>(tile, row0, column0, row_major, operand.row_major);
+      }
+      if (!operand.transposed.empty()) {
+        QuantizeTile turned;
+        turn<S, Kind>(tile, turned);
+        const auto other =
+            cast_tile<S, rounding>(turned, column0, row0, transposed, operand.transposed);
+        if (operand.row_major.empty()) counts = other;
+      }
     }
     if (operand.record) {
       atomic_max(amax, tile.amax());
