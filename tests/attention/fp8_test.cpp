@@ -97,7 +97,7 @@ TEST(Fp8Attention, HasTheGradientsOfItsRoundedOperands) {
   for (const float factor : {1.0f, 8.0f}) {
     const AttentionShape shape = in_fp8({1, 300, {4, 2, 64}});
     const Inputs<Bf16> inputs = rounded_inputs(shape, factor);
-    expect_close_gradients(shape, inputs, run(shape, inputs).qkv_gradient);
+    expect_close_gradients(shape, inputs, run(shape, inputs).qkv_gradient, 0.03);
   }
 }
 
