@@ -55,6 +55,15 @@ struct Reference {
     values[at(place)] += value;
     magnitudes[at(place)] += magnitude;
   }
+  /// Adds factor · row, whose terms have magnitudes of magnitude · |row|.
+  void add_row(Index place, double factor, double magnitude, const double* row, Index columns) {
+    double* value = values.data() + place;
+    double* sum = magnitudes.data() + place;
+    for (Index c = 0; c < columns; ++c) {
+      value[c] += factor * row[c];
+      sum[c] += magnitude * std::abs(row[c]);
+    }
+  }
 };
 
 struct References {
@@ -75,11 +84,17 @@ References formula(const AttentionShape& shape, const Inputs<T>& inputs,
                                                   : 1.0 / std::sqrt(static_cast<double>(dim));
   References result{Reference(shape.rows() * out_columns), Reference(shape.rows() * columns),
                     Reference(shape.rows() * heads)};
-  const auto value = [&](Index i) {
-    return static_cast<double>(static_cast<float>(inputs.qkv[at(i)]));
+  const auto converted = [](const std::vector<T>& values) {
+    std::vector<double> numbers;
+    for (const T v : values) numbers.push_back(static_cast<double>(static_cast<float>(v)));
+    return numbers;
   };
-  const auto gradient = [&](Index i) {
-    return static_cast<double>(static_cast<float>(inputs.output_gradient[at(i)]));
+  const std::vector<double> qkv = converted(inputs.qkv);
+  const std::vector<double> gradients = converted(inputs.output_gradient);
+  const auto dot = [count = dim](const double* a, const double* b) {
+    double sum = 0;
+    for (Index c = 0; c < count; ++c) sum += a[c] * b[c];
+    return sum;
   };
   std::vector<double> p(at(shape.tokens));
   for (Index s = 0; s < shape.sequences; ++s) {
@@ -97,11 +112,12 @@ References formula(const AttentionShape& shape, const Inputs<T>& inputs,
           return (s * shape.tokens + u) * columns + (heads + kv) * dim;
         };
         const Index to_value = kv_heads * dim;
+        const double* const query = qkv.data() + q;
+        const double* const gradient = gradients.data() + o;
+        const auto row = [&](Index i) { return qkv.data() + i; };
         double largest = -INFINITY;
         for (Index u = begin; u <= t; ++u) {
-          double score = 0;
-          for (Index c = 0; c < dim; ++c) score += value(q + c) * value(key(u) + c);
-          p[at(u)] = score * scale;
+          p[at(u)] = dot(query, row(key(u))) * scale;
           largest = std::max(largest, p[at(u)]);
         }
         double sum = 0;
@@ -114,29 +130,20 @@ References formula(const AttentionShape& shape, const Inputs<T>& inputs,
         double delta_magnitude = 0;
         for (Index u = begin; u <= t; ++u) {
           p[at(u)] = std::exp(p[at(u)] - log_sum);
-          for (Index c = 0; c < dim; ++c) {
-            const double v = p[at(u)] * value(key(u) + to_value + c);
-            result.output.add(o + c, v, std::abs(v));
-          }
+          result.output.add_row(o, p[at(u)], p[at(u)], row(key(u) + to_value), dim);
         }
         for (Index c = 0; c < dim; ++c) {
-          delta += result.output.values[at(o + c)] * gradient(o + c);
+          delta += result.output.values[at(o + c)] * gradient[c];
           // The output carries the rounding of every probability that made it.
-          delta_magnitude += result.output.magnitudes[at(o + c)] * std::abs(gradient(o + c));
+          delta_magnitude += result.output.magnitudes[at(o + c)] * std::abs(gradient[c]);
         }
         for (Index u = begin; u <= t; ++u) {
-          double dp = 0;
-          for (Index c = 0; c < dim; ++c) dp += gradient(o + c) * value(key(u) + to_value + c);
+          const double dp = dot(gradient, row(key(u) + to_value));
           const double ds = p[at(u)] * (dp - delta) * scale;
           const double ds_magnitude = p[at(u)] * (std::abs(dp) + delta_magnitude) * scale;
-          for (Index c = 0; c < dim; ++c) {
-            const double k = value(key(u) + c);
-            const double x = value(q + c);
-            const double dv = p[at(u)] * gradient(o + c);
-            result.qkv_gradient.add(q + c, ds * k, ds_magnitude * std::abs(k));
-            result.qkv_gradient.add(key(u) + c, ds * x, ds_magnitude * std::abs(x));
-            result.qkv_gradient.add(key(u) + to_value + c, dv, std::abs(dv));
-          }
+          result.qkv_gradient.add_row(q, ds, ds_magnitude, row(key(u)), dim);
+          result.qkv_gradient.add_row(key(u), ds, ds_magnitude, query, dim);
+          result.qkv_gradient.add_row(key(u) + to_value, p[at(u)], p[at(u)], gradient, dim);
         }
       }
     }
