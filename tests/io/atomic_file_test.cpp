@@ -15,6 +15,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -76,6 +77,27 @@ TEST_F(AtomicFile, ReplacesAFile) {
   write_file_atomically(folder_ / "file", "new");
   EXPECT_EQ(content(folder_ / "file"), "new");
   EXPECT_EQ(entries(), 1);
+}
+
+TEST_F(AtomicFile, LeavesNothingIfAllDescriptorsAreInUse) {
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    {
+      octavo::AtomicFile file(folder_ / "file");
+      const rlimit few{32, 32};
+      ::setrlimit(RLIMIT_NOFILE, &few);
+      while (::dup(STDERR_FILENO) >= 0) {
+      }
+      try {
+        file.commit();
+      } catch (const IoError&) {
+      }
+    }
+    ::_exit(0);
+  }
+  ::waitpid(child, nullptr, 0);
+  EXPECT_EQ(entries(), 0);
 }
 
 TEST_F(AtomicFile, WritesAnEmptyFile) {

@@ -92,7 +92,7 @@ inline ListedCheckpoint look_at_checkpoint(const std::filesystem::path& path) {
     if (named.has_value() && *named != manifest.step) {
       found.is_damaged = false;
       found.problem = message("its ", manifest_name, " is of step ", manifest.step,
-                              ": it is a copy under another name; move it to another folder");
+                              ": it is a copy under another name");
       return found;
     }
     for (const CheckpointFile& file : manifest.files) {

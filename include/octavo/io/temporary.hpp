@@ -36,7 +36,10 @@ class Temporary {
   /// Removes it, unless it was released.
   ~Temporary() {
     std::error_code ignored;
-    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
+    // remove_all opens folders, and so fails if all descriptors are in use.
+    if (!path_.empty() && ::unlink(path_.c_str()) != 0) {
+      std::filesystem::remove_all(path_, ignored);
+    }
     if (descriptor_ >= 0) ::close(descriptor_);
   }
 
