@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <span>
+#include <type_traits>
 
 namespace octavo OCTAVO_ABI::detail {
 
@@ -51,6 +52,33 @@ void update_run(const AdamWParameter<W, G, M, Cpu>& parameter, const AdamWNow& n
              parameter.second_moment.data() + begin, [&](Rounding rounding, Index i) {
                return bits[static_cast<int>(rounding)][static_cast<int>(i)];
              });
+}
+
+/// Whether no element is rounded stochastically: FP32 moments with master weights, or with FP32
+/// weights and none.
+template <class W, class G, class M>
+bool rounds_to_nearest(const AdamWParameter<W, G, M, Cpu>& parameter) {
+  const bool has_master = parameter.master.data() != nullptr;
+  return std::is_same_v<M, float> && std::is_same_v<W, float> != has_master;
+}
+
+/// Updates elements of such a parameter, in loops that compilers vectorise.
+template <class W, class G>
+void update_to_nearest(const AdamWParameter<W, G, float, Cpu>& parameter,
+                       const AdamWFactors& factors, Index begin, Index end) {
+  const G* gradient = parameter.gradient.data();
+  float* first = parameter.first_moment.data();
+  float* second = parameter.second_moment.data();
+  W* weight = parameter.weight.data();
+  float* exact = parameter.master.data();
+  if constexpr (std::is_same_v<W, float>) exact = weight;
+  for (Index i = begin; i < end; ++i) {
+    exact[i] = adamw_element(exact[i], static_cast<float>(gradient[i]), first[i], second[i],
+                             factors, 0u, 0u);
+  }
+  if constexpr (!std::is_same_v<W, float>) {
+    for (Index i = begin; i < end; ++i) weight[i] = W(exact[i]);
+  }
 }
 
 /// Returns the largest magnitude of a group, ignoring NaN.
@@ -124,6 +152,11 @@ void adamw_update_body(const AdamWParameter<W, G, M, Cpu>& parameter, const Adam
   const AdamWNow now{*step.data(), adamw_factors(settings, *step.data(), parameter.weight_decay,
                                                  status.data()->clip_coefficient)};
   parallel_runs(parameter.weight.extent(0), context, [&](Index begin, Index end) {
+    if constexpr (std::is_same_v<M, float>) {
+      if (rounds_to_nearest(parameter)) {
+        return update_to_nearest(parameter, now.factors, begin, end);
+      }
+    }
     for (Index at = begin; at < end; at += adamw_multiple<M>) {
       const Index behind = std::min(at + adamw_multiple<M>, end);
       if constexpr (has_moment_scales<M>) {
