@@ -36,7 +36,7 @@ inline constexpr octavo::LlamaConfig small_dense{.name = "small_dense",
                                                  .head_dim = 128,
                                                  .vocabulary = 128256};
 
-/// A session and the context that it works on: BF16 weights, gradients and moments.
+/// A session and its context: BF16 weights and gradients.
 template <class Model, class Ranks>
 struct SessionOwner {
   explicit SessionOwner(const Request& request)
@@ -52,10 +52,16 @@ struct SessionOwner {
     }
 #endif
     using namespace octavo;
-    if (request.is_muon) {
-      session = make<Muon<MasterWeights<Bf16>, Moments<Bf16>>>(request);
-    } else {
-      session = make<AdamW<MasterWeights<Bf16>, Moments<Bf16>>>(request);
+    switch (request.optimizer) {
+      case OptimizerKind::adamw:
+        session = make<AdamW<MasterWeights<Bf16>, Moments<Bf16>>>(request);
+        break;
+      case OptimizerKind::adamw_8bit:
+        session = make<AdamW<MasterWeights<Bf16>, Moments<EightBit>>>(request);
+        break;
+      case OptimizerKind::muon:
+        session = make<Muon<MasterWeights<Bf16>, Moments<Bf16>>>(request);
+        break;
     }
   }
 

@@ -11,11 +11,14 @@
 
 namespace benchmarks {
 
+/// The rule that updates the parameters and the format of its moments. All use BF16 master weights.
+enum class OptimizerKind { adamw, adamw_8bit, muon };
+
 /// Everything that a session is made from.
 struct Request {
   octavo::SessionOptions options;
   std::vector<octavo::GemmPlanRecord> gemm_plans;  ///< algorithms that earlier runs chose
-  bool is_muon = false;                            ///< the optimizer is Muon instead of AdamW
+  OptimizerKind optimizer = OptimizerKind::adamw;
   bool deterministic = false;
   int local_rank = 0;                        ///< among those of its host
   octavo::Rendezvous* rendezvous = nullptr;  ///< of several ranks

@@ -1,5 +1,5 @@
 // Time of training steps on one GPU, or on several that ranks have: random tokens of the whole
-// vocabulary, the same in every step; BF16 weights, gradients and moments; gradients clipped to 1.
+// vocabulary, the same in every step; BF16 weights and gradients; gradients clipped to 1.
 // Each step is timed by the host, from the call to its result, so with everything.
 //
 //     train_step --model llama3_8b --precision fp8-tensorwise --micro-batches 4 --json run.json
@@ -63,6 +63,7 @@ struct Options {
 };
 
 constexpr std::array recompute_names{"none", "norms", "swiglu", "ffn", "block"};
+constexpr std::array optimizers{"adamw", "adamw-8bit", "muon"};  // in the order of OptimizerKind
 constexpr double learning_rate = 3e-4;
 
 /// What a run measured.
@@ -108,48 +109,53 @@ void declare(CLI::App& app, Options& options) {
   };
   const CLI::Range count(1, 1 << 30);
   const std::vector<std::string> recompute(recompute_names.begin(), recompute_names.end());
-  add("--model", options.model, "preset")->check(CLI::IsMember(compiled(&Instance::model)));
-  add("--precision", options.precision, "of the linear layers")
+  add("--model", options.model, "model preset")->check(CLI::IsMember(compiled(&Instance::model)));
+  add("--precision", options.precision, "precision of the linear layers")
       ->check(CLI::IsMember(compiled(&Instance::precision)));
-  add("--batch", options.batch, "sequences in a micro-batch")->check(count);
-  add("--seq-len", options.sequence_length, "tokens in a sequence")->check(count);
-  add("--micro-batches", options.micro_batches, "micro-batches in a step")->check(count);
-  add("--steps", options.steps, "steps that are timed")->check(count);
-  add("--warmup", options.warmup, "steps before them")->check(count);
-  add("--optimizer", options.optimizer, "adamw or muon, with BF16 weights and moments")
-      ->check(CLI::IsMember({"adamw", "muon"}));
-  add("--recompute", options.recompute, "what the backward makes again")
+  add("--batch", options.batch, "sequences per micro-batch")->check(count);
+  add("--seq-len", options.sequence_length, "tokens per sequence")->check(count);
+  add("--micro-batches", options.micro_batches, "micro-batches per step")->check(count);
+  add("--steps", options.steps, "timed steps")->check(count);
+  add("--warmup", options.warmup, "untimed steps before the timed ones")->check(count);
+  add("--optimizer", options.optimizer,
+      "adamw, adamw-8bit or muon, with BF16 weights and BF16 or 8-bit moments")
+      ->check(CLI::IsMember(std::vector<std::string>(optimizers.begin(), optimizers.end())));
+  add("--recompute", options.recompute, "activations that the backward recomputes")
       ->check(CLI::IsMember(recompute));
-  add("--weight-copies", options.weight_copies, "quantised copies of weights: kept or remade")
+  add("--weight-copies", options.weight_copies,
+      "quantised copies of weights: kept, or remade in each micro-batch")
       ->check(CLI::IsMember(std::vector<std::string>{"kept", "remade"}));
-  add("--offload", options.offload, "kept in host memory: none, optimizer, activations or both")
+  add("--offload", options.offload,
+      "data kept in host memory: none, optimizer, activations or both")
       ->check(CLI::IsMember(std::vector<std::string>{"none", "optimizer", "activations", "both"}));
-  add("--head-chunk", options.head_chunk, "tokens whose logits exist at once; 0: chosen");
+  add("--head-chunk", options.head_chunk, "tokens per chunk of logits; 0 chooses automatically");
   add("--documents", options.documents,
-      "documents in a sequence, all but the last of one length; 0: the sequence is one")
+      "documents per sequence, of equal length except the last; 0 disables document masks")
       ->check(CLI::Range(0, 1 << 30));
-  app.add_flag("--deterministic", options.deterministic, "the same bits in every run");
+  app.add_flag("--deterministic", options.deterministic, "make every run bitwise identical");
   app.add_flag("--masked-targets", options.masked_targets,
-               "every step ignores some of its targets, and never as many as the one before");
+               "ignore some targets in each step, a different number each time");
   add("--gemm-plans", options.gemm_plans,
-      "file of GEMM algorithms: those in it are taken, others are chosen in a rehearsal and added; "
-      "empty: by heuristics");
-  add("--json", options.json, "file that the result is appended to");
-  add("--zero", options.zero, "what each of several ranks has a part of: 1 to 3")
-      ->check(CLI::Range(1, 3));
-  add("--reduce", options.reduce, "what gradients travel in between ranks: bf16, fp32 or e4m3")
+      "file of GEMM algorithms; missing ones are timed before the first step and added; without a "
+      "file, cuBLASLt's heuristics choose");
+  add("--json", options.json, "append the result to this file");
+  add("--zero", options.zero, "ZeRO stage, 1 to 3")->check(CLI::Range(1, 3));
+  add("--reduce", options.reduce, "format of the gradients' reduction: bf16, fp32 or e4m3")
       ->check(CLI::IsMember({"bf16", "fp32", "e4m3"}));
-  add("--gather", options.gather, "how weights travel between ranks: stored or fp8")
+  add("--gather", options.gather, "format of the weights' all-gather: stored or fp8")
       ->check(CLI::IsMember({"stored", "fp8"}));
-  app.add_flag("--only-nccl", options.only_nccl, "ranks exchange through NCCL's kernels alone");
-  add("--comm-timeout", options.comm_timeout, "seconds after which a rank is lost")->check(count);
-  add("--timeline", options.timeline, "file for what two more steps of rank 0 spend their time on");
+  app.add_flag("--only-nccl", options.only_nccl,
+               "communicate through NCCL only, without copy engines");
+  add("--comm-timeout", options.comm_timeout, "seconds until a silent rank counts as lost")
+      ->check(count);
+  add("--timeline", options.timeline, "write a trace of two further steps of rank 0 to this file");
 }
 
 Request request_of(const Options& options) {
   Request request;
   request.deterministic = options.deterministic;
-  request.is_muon = options.optimizer == "muon";
+  const auto* optimizer = std::find(optimizers.begin(), optimizers.end(), options.optimizer);
+  request.optimizer = static_cast<OptimizerKind>(optimizer - optimizers.begin());
   if (!options.gemm_plans.empty()) {
     request.gemm_plans = octavo::load_gemm_plans(options.gemm_plans);
     request.options.gemm_choice = octavo::GemmChoice::rehearsed;
