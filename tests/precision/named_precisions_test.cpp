@@ -32,7 +32,7 @@ static_assert(std::is_same_v<PrecisionNamed<"fp8-tensorwise-fp8-head">,
                              Layerwise<Fp8Recipe<Tensorwise>, Head<Fp8Recipe<Rowwise>>>>);
 static_assert(std::is_same_v<PrecisionNamed<"fp8-delayed-fast">,
                              Layerwise<Fp8Recipe<Delayed, Hybrid, GemmAccumulation::fast>,
-                                       Head<Fp8Recipe<Rowwise>>, ForAttention<Fp8Forward>>>);
+                                       Head<Fp8Recipe<Rowwise>>>>);
 static_assert(std::is_same_v<PrecisionNamed<"fp8-rowwise-fp8-head">,
                              Layerwise<Fp8Recipe<Rowwise>, Head<Fp8Recipe<Rowwise>>>>);
 static_assert(std::is_same_v<PrecisionNamed<"mxfp8">, Mxfp8>);

@@ -64,8 +64,8 @@ inline constexpr PrecisionList named_precisions{
     NamedPrecision<Layerwise<Fp8Recipe<Tensorwise>, Head<Fp8Recipe<Rowwise>>>>{
         "fp8-tensorwise-fp8-head"},
     NamedPrecision<Layerwise<Fp8Recipe<Rowwise>, Head<Fp8Recipe<Rowwise>>>>{"fp8-rowwise-fp8-head"},
-    NamedPrecision<Layerwise<Fp8Recipe<Delayed, Hybrid, GemmAccumulation::fast>,
-                             Head<Fp8Recipe<Rowwise>>, ForAttention<Fp8Forward>>>{
+    NamedPrecision<
+        Layerwise<Fp8Recipe<Delayed, Hybrid, GemmAccumulation::fast>, Head<Fp8Recipe<Rowwise>>>>{
         "fp8-delayed-fast"},
     NamedPrecision<Mxfp8>{"mxfp8"},
     NamedPrecision<Nvfp4>{"nvfp4"},
