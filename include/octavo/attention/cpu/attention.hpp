@@ -127,8 +127,7 @@ inline void row_log_sum_exp(const float* scores, const BlockKeys& keys, Index ro
   for (Index r = 0; r < rows; ++r) {
     const float* row = scores + r * keys.count + keys.visible_begin(r);
     const Index visible = keys.visible_end(r) - keys.visible_begin(r);
-    float largest = row[0];
-    for (Index c = 1; c < visible; ++c) largest = row[c] > largest ? row[c] : largest;
+    const float largest = lane_max(visible, [&](Index c) { return row[c]; });
     const float sum = lane_sum(visible, [&](Index c) { return fast_exp(row[c] - largest); });
     log_sum_exp[r] = largest + std::log(sum);
   }

@@ -63,8 +63,7 @@ void scores_to_fp8_probabilities(float* scores, const Keys& keys, Index rows) {
     float* row = scores + r * keys.count;
     const Index begin = keys.visible_begin(r);
     const Index end = keys.visible_end(r);
-    float largest = row[begin];
-    for (Index c = begin; c < end; ++c) largest = row[c] > largest ? row[c] : largest;
+    const float largest = lane_max(end - begin, [&](Index c) { return row[begin + c]; });
     const float exponent = std::ceil(largest * std::numbers::log2e_v<float>);
     const float base =
         (exponent - static_cast<float>(fp8_probability_exponent)) * std::numbers::ln2_v<float>;

@@ -26,11 +26,7 @@ void cross_entropy_body(TensorView<T, 2, Cpu> logits,
     const bool ignored = target < 0;
     const bool exists = !ignored && target < vocabulary;
     constexpr float nan = std::numeric_limits<float>::quiet_NaN();
-    float largest = static_cast<float>(row[0]);
-    for (Index i = 1; i < vocabulary; ++i) {
-      const float value = static_cast<float>(row[i]);
-      largest = value > largest ? value : largest;
-    }
+    const float largest = lane_max(vocabulary, [&](Index i) { return static_cast<float>(row[i]); });
     const float sum = lane_sum(
         vocabulary, [&](Index i) { return fast_exp(static_cast<float>(row[i]) - largest); });
     const float at_target = exists ? static_cast<float>(row[target]) : nan;

@@ -41,6 +41,26 @@ float lane_sum(Index count, const Term& term) {
   return static_cast<float>(total);
 }
 
+/// Returns the largest value(i) for 0 ≤ i < count, of at least one, in sixteen interleaved maxima.
+/// NaN if the first value is NaN; ignores other NaN.
+template <class Value>
+float lane_max(Index count, const Value& value) {
+  constexpr Index lanes = 16;
+  std::array<float, lanes> largest;
+  largest.fill(value(0));
+  const auto take = [](float& most, float next) { most = next > most ? next : most; };
+  const Index whole = count / lanes * lanes;
+  for (Index i = 0; i < whole; i += lanes) {
+    for (Index lane = 0; lane < lanes; ++lane)
+      take(largest[static_cast<std::size_t>(lane)], value(i + lane));
+  }
+  for (Index i = whole; i < count; ++i)
+    take(largest[static_cast<std::size_t>(i - whole)], value(i));
+  float most = largest[0];
+  for (const float one : largest) take(most, one);
+  return most;
+}
+
 /// Returns 1 / root mean square of a row's elements.
 template <class T>
 float inverse_root_mean_square(const T* row, Index count, float epsilon) {
