@@ -36,6 +36,7 @@
 #include <cstdio>
 #include <new>
 #include <optional>
+#include <sstream>
 #include <string>
 
 #include <sys/stat.h>

@@ -8,8 +8,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <span>
 #include <type_traits>
+#include <vector>
 
 namespace octavo OCTAVO_ABI {
 
@@ -102,7 +102,7 @@ void check_documents(const char* operation, const AttentionShape& shape,
 /// @throws ConfigError  if neither the device's kernels nor a library that the context's settings
 ///                      name support a shape
 template <class T, Device D>
-[[nodiscard]] DeviceLimits<D> attention_limits(std::span<const AttentionShape> shapes,
+[[nodiscard]] DeviceLimits<D> attention_limits(const std::vector<AttentionShape>& shapes,
                                                const Context<D>& context) {
   DeviceLimits<D> limits = context;
   for (const AttentionShape& shape : shapes) {
@@ -114,7 +114,7 @@ template <class T, Device D>
 template <class T, Device D>
 [[nodiscard]] DeviceLimits<D> attention_limits(const AttentionShape& shape,
                                                const Context<D>& context) {
-  return attention_limits<T>(std::span(&shape, 1), context);
+  return attention_limits<T>(std::vector<AttentionShape>{shape}, context);
 }
 
 /// Computes output = softmax(scale · Q · Kᵀ) · V for each head. A token attends to itself and to

@@ -2,12 +2,12 @@
 /// All-gather of texts.
 #pragma once
 
+#include <octavo/comm/all_gather_values.hpp>
 #include <octavo/core/version.hpp>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -18,19 +18,16 @@ namespace octavo OCTAVO_ABI {
 template <class Ranks>
 std::vector<std::string> all_gather_texts(Ranks& communicator, const std::string& text,
                                           const char* what) {
-  const auto ranks = static_cast<std::size_t>(communicator.size());
-  const std::uint64_t length = text.size();
-  std::vector<std::uint64_t> lengths(ranks);
-  communicator.all_gather_host_sync(std::as_bytes(std::span(&length, 1)),
-                                    std::as_writable_bytes(std::span(lengths)), what);
+  const auto lengths = all_gather_values<std::uint64_t>(communicator, text.size(), what);
   const std::uint64_t longest = *std::max_element(lengths.begin(), lengths.end());
   std::string part = text;
   part.resize(longest);
-  std::string whole(longest * ranks, '\0');
-  communicator.all_gather_host_sync(std::as_bytes(std::span(part)),
-                                    std::as_writable_bytes(std::span(whole)), what);
+  std::string whole(longest * lengths.size(), '\0');
+  communicator.all_gather_host_sync({reinterpret_cast<const std::byte*>(part.data()), part.size()},
+                                    {reinterpret_cast<std::byte*>(whole.data()), whole.size()},
+                                    what);
   std::vector<std::string> texts;
-  for (std::size_t rank = 0; rank < ranks; ++rank) {
+  for (std::size_t rank = 0; rank < lengths.size(); ++rank) {
     texts.push_back(whole.substr(rank * longest, lengths[rank]));
   }
   return texts;

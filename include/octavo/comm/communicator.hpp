@@ -2,6 +2,7 @@
 /// The interface through which ranks communicate.
 #pragma once
 
+#include <octavo/comm/all_gather_values.hpp>
 #include <octavo/memory/buffer.hpp>
 #include <octavo/tensor/tensor_view.hpp>
 
@@ -93,9 +94,7 @@ class Communicator {
  protected:
   /// Returns the ranks that passed the same number as this one, in ascending order.
   [[nodiscard]] std::vector<int> ranks_of_group(int group) {
-    std::vector<int> groups(static_cast<std::size_t>(size()));
-    all_gather_host_sync(std::as_bytes(std::span(&group, 1)),
-                         std::as_writable_bytes(std::span(groups)), "groups of ranks");
+    const std::vector<int> groups = all_gather_values(*this, group, "groups of ranks");
     std::vector<int> members;
     for (int other = 0; other < size(); ++other) {
       if (groups[static_cast<std::size_t>(other)] == group) members.push_back(other);

@@ -42,11 +42,11 @@ inline std::string difference_text(const std::string& value, std::size_t common)
 template <class RanksOfValues>
 std::string values_text(const RanksOfValues& values) {
   // Values are sorted: the common prefix of the first and the last is that of all.
-  const std::string& first = values.begin()->first;
-  const std::string& last = values.rbegin()->first;
+  const auto& first = values.begin()->first;
+  const auto& last = values.rbegin()->first;
   const auto [differs, there] = std::mismatch(first.begin(), first.end(), last.begin(), last.end());
   const auto common = static_cast<std::size_t>(differs - first.begin());
-  std::vector<std::pair<std::vector<int>, std::string>> fewest_first;
+  std::vector<std::pair<typename RanksOfValues::mapped_type, std::string>> fewest_first;
   fewest_first.reserve(values.size());
   for (const auto& [value, ranks] : values) {
     fewest_first.emplace_back(ranks, difference_text(value, common));

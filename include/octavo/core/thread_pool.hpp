@@ -3,11 +3,11 @@
 #pragma once
 
 #include <octavo/core/device.hpp>
+#include <octavo/core/host_clock.hpp>
 #include <octavo/core/start_thread.hpp>
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <memory>
@@ -56,15 +56,14 @@ inline void pause_spinning() {
 /// Waits until `value` differs from `old`. Spins briefly, because the next loop of a step usually
 /// starts soon, then sleeps in the kernel.
 inline void wait_for_change(const std::atomic<std::uint32_t>& value, std::uint32_t old) {
-  using Clock = std::chrono::steady_clock;
-  constexpr std::chrono::microseconds moment(200);
-  const auto begin = Clock::now();
+  constexpr double moment = 200;  // µs
+  const double begin = host_microseconds();
   do {
     for (int i = 0; i < 50; ++i) {
       if (value.load(std::memory_order_acquire) != old) return;
       pause_spinning();
     }
-  } while (Clock::now() - begin < moment);
+  } while (host_microseconds() - begin < moment);
   value.wait(old, std::memory_order_acquire);
 }
 

@@ -3,9 +3,9 @@
 #pragma once
 
 #include <octavo/core/context.hpp>
+#include <octavo/core/host_clock.hpp>
 
 #include <cstddef>
-#include <ctime>
 #include <map>
 #include <string>
 #include <utility>
@@ -38,14 +38,6 @@ struct TimelineSpan {
 };
 
 namespace detail {
-
-/// Returns the microseconds of the host's clock, which all processes of a host share.
-[[nodiscard]] inline double host_microseconds() {
-  std::timespec now{};
-  ::clock_gettime(CLOCK_MONOTONIC, &now);  // including <chrono> takes a tenth of octavo.hpp's
-                                           // compile time
-  return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) * 1e-3;
-}
 
 /// Reports when a context has reached a point in its work. Specialised for each device.
 /// `begin_sync` is called before the first mark of a step. `mark` marks the end of the work

@@ -10,7 +10,6 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -153,9 +152,11 @@ class Manifest {
   /// Adds a GEMM and returns its number.
   /// @throws ConfigError  if another layer has the same name
   std::size_t add(GemmEntry entry) {
-    const bool is_new = layers_[static_cast<std::size_t>(entry.pass)].insert(entry.layer).second;
-    require<ConfigError>(is_new, "two layers have the name ", entry.layer,
-                         "; use a separate prefix for each branch");
+    for (const GemmEntry& other : entries_) {
+      require<ConfigError>(other.pass != entry.pass || other.layer != entry.layer,
+                           "two layers have the name ", entry.layer,
+                           "; use a separate prefix for each branch");
+    }
     entries_.push_back(std::move(entry));
     return entries_.size() - 1;
   }
@@ -253,7 +254,6 @@ class Manifest {
   }
 
   std::vector<GemmEntry> entries_;
-  std::array<std::set<std::string>, 3> layers_;  // names of each pass
   std::vector<AttentionEntry> attentions_;
 };
 

@@ -20,8 +20,9 @@ namespace detail {
   if (names.size() == 1) return first;
   std::size_t common = first.size();
   for (const std::string& name : names) {
-    const auto differs = std::mismatch(first.begin(), first.end(), name.begin(), name.end()).first;
-    common = std::min(common, static_cast<std::size_t>(differs - first.begin()));
+    std::size_t same = 0;
+    while (same < std::min(common, name.size()) && first[same] == name[same]) ++same;
+    common = same;
   }
   const std::size_t dot = common == 0 ? std::string::npos : first.rfind('.', common - 1);
   return dot == std::string::npos ? first + " to " + names.back() : first.substr(0, dot);

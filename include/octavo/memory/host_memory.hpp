@@ -31,9 +31,9 @@ inline std::string text_of_file(const std::string& path) {
   return text;
 }
 
-/// Returns the text after `name` in the first line that begins with it; nothing if there is no such
+/// Returns the text after `name` in the first line that begins with it; empty if there is no such
 /// line.
-inline std::optional<std::string> rest_of_line(const std::string& text, std::string_view name) {
+inline std::string rest_of_line(const std::string& text, std::string_view name) {
   for (std::size_t line = 0; line < text.size();) {
     const std::size_t end = std::min(text.find('\n', line), text.size());
     if (text.compare(line, name.size(), name) == 0) {
@@ -41,14 +41,14 @@ inline std::optional<std::string> rest_of_line(const std::string& text, std::str
     }
     line = end + 1;
   }
-  return std::nullopt;
+  return {};
 }
 
 /// Returns the number after `name`, or at the beginning of the text if `name` is empty; nothing for
 /// "max" or if no line begins with `name`.
 inline std::optional<std::size_t> number_behind(const std::string& text,
                                                 std::string_view name = "") {
-  const std::string rest = rest_of_line(text, name).value_or("");
+  const std::string rest = rest_of_line(text, name);
   char* end = nullptr;
   const std::size_t number = std::strtoull(rest.c_str(), &end, 10);
   if (end == rest.c_str()) return std::nullopt;
@@ -84,7 +84,7 @@ inline std::size_t available_in_group(const std::string& group) {
 inline std::size_t available_in_groups(const std::string& root, const std::string& membership) {
   std::size_t available = available_in_group(root);
   // The group's name in version 2, and then each ancestor, up to each slash.
-  const std::string group = rest_of_line(text_of_file(membership), "0::").value_or("");
+  const std::string group = rest_of_line(text_of_file(membership), "0::");
   for (std::size_t end = 0; end < group.size();) {
     end = std::min(group.find('/', end + 1), group.size());
     available = std::min(available, available_in_group(root + group.substr(0, end)));

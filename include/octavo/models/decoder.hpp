@@ -12,7 +12,6 @@
 
 #include <algorithm>
 #include <array>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -52,7 +51,7 @@ class Decoder {
     for (const BlockShape& block : Family::block_shapes) {
       shapes.push_back(attention_shape(block.with(attention_forward_of<Precision>), batch));
     }
-    return attention_limits<T>(std::span<const AttentionShape>(shapes), context);
+    return attention_limits<T>(shapes, context);
   }
 
   /// Returns the shape in which a session runs batches of shape `batch`: each sequence is padded at

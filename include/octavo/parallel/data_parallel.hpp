@@ -2,6 +2,7 @@
 /// Ranks that train one model on separate batches, and share the optimizer's work and state.
 #pragma once
 
+#include <octavo/comm/all_gather_values.hpp>
 #include <octavo/core/lane.hpp>
 #include <octavo/kernels/packed_parts.hpp>
 #include <octavo/kernels/rank_sums.hpp>
@@ -181,10 +182,8 @@ struct DataParallel {
 
     [[nodiscard]] Index total_targets(Index local) override {
       if (sharding_.ranks == 1) return local;
-      std::vector<Index> all(static_cast<std::size_t>(sharding_.ranks));
       const auto span = this->timeline().host_communication("numbers of targets");
-      ranks_->all_gather_host_sync(std::as_bytes(std::span(&local, 1)),
-                                   std::as_writable_bytes(std::span(all)), "numbers of targets");
+      const auto all = all_gather_values(*ranks_, local, "numbers of targets");
       if (const Index least = *std::min_element(all.begin(), all.end()); least < 0) return least;
       Index total = 0;
       for (const Index targets : all) total += targets;

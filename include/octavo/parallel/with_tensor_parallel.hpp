@@ -2,6 +2,7 @@
 /// The collective operations of ranks if groups of them share the layers of a model.
 #pragma once
 
+#include <octavo/comm/all_gather_values.hpp>
 #include <octavo/comm/rank_names.hpp>
 #include <octavo/comm/tensor_parallel.hpp>
 #include <octavo/kernels/rank_sums.hpp>
@@ -121,10 +122,8 @@ class WithTensorParallel final : public Base {
     add(batch.tokens);
     add(batch.targets);
     add(batch.documents);
-    std::vector<std::uint64_t> all(static_cast<std::size_t>(Degree));
     const auto span = this->timeline().host_communication("hashes of batches");
-    group_->all_gather_host_sync(std::as_bytes(std::span(&hash, 1)),
-                                 std::as_writable_bytes(std::span(all)), "hashes of batches");
+    const auto all = all_gather_values(*group_, hash, "hashes of batches");
     const int first = all_->rank() - place_;
     std::vector<int> others;
     for (int place = 0; place < Degree; ++place) {

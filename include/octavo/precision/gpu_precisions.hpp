@@ -15,7 +15,9 @@ namespace octavo OCTAVO_ABI {
 
 /// Returns the names of the precisions that a GPU runs in every layer, such as "fp32, bf16,
 /// fp8-delayed or fp8-tensorwise".
-inline std::string precisions_of(const GpuFeatures& gpu) {
+/// @tparam Features  `GpuFeatures`; a template, so that only programs for GPUs compile it
+template <class Features>
+std::string precisions_of(const Features& gpu) {
   std::vector<std::string> names;
   named_precisions.for_each([&]<class P>(NamedPrecision<P> named) {
     if constexpr (LinearPrecision<P>) {

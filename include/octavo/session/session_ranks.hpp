@@ -3,6 +3,7 @@
 #pragma once
 
 #include <octavo/comm/all_gather_texts.hpp>
+#include <octavo/comm/all_gather_values.hpp>
 #include <octavo/comm/sharding.hpp>
 #include <octavo/core/device.hpp>
 
@@ -51,7 +52,8 @@ class SessionRanks {
   }
   /// Returns the maximum over all ranks, on each of them.
   [[nodiscard]] std::int64_t largest(std::int64_t own) {
-    return std::ranges::max(gather(own, "signals"));
+    const std::vector<std::int64_t> all = gather(own, "signals");
+    return *std::max_element(all.begin(), all.end());
   }
   /// Returns the texts of all ranks, in rank order, on each of them.
   /// @param what  names the exchange in errors; must stay valid until the program ends
@@ -61,16 +63,13 @@ class SessionRanks {
   /// Returns the values of all ranks, in rank order, on each of them.
   template <class T>
   [[nodiscard]] std::vector<T> gather(const T& own, const char* what) {
-    std::vector<T> all(static_cast<std::size_t>(size()));
-    all_gather_host_sync(std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(all)),
-                         what);
-    return all;
+    return all_gather_values(*this, own, what);
   }
   /// See Communicator.
   virtual void all_gather_host_sync(std::span<const std::byte> part, std::span<std::byte> whole,
                                     const char* what) {
     (void)what;
-    std::ranges::copy(part, whole.begin());
+    std::copy(part.begin(), part.end(), whole.begin());
   }
 
  private:
