@@ -95,8 +95,8 @@ class TokenTable {
 
   /// Returns the tokens of a Unigram model: those of texts, without added tokens, `unknown`, and
   /// tokens of bytes.
-  /// @param model    its scores are by token; receives its texts
-  /// @param unknown  or −1
+  /// @param model    contains the score of each token; receives their texts
+  /// @param unknown  the unknown token, or −1
   /// @throws IoError  if tokens are missing or contradictory
   [[nodiscard]] BytePairs unigram(const std::vector<AddedToken>& added, const TokenDecoder& decoder,
                                   bool has_byte_fallback, std::int32_t unknown,

@@ -65,8 +65,8 @@ void dequantize_where(QuantizedView<W, Granularity, L, Cuda> source, const std::
   const bool vectors = rows_are_vectors(columns, source.data(), values.data());
   if constexpr (FormatTraits<W>::bits == 4) {
     require<ShapeError>(vectors,
-                        "dequantize: E2M1 rows must be multiples of 16 elements on Cuda, "
-                        "aligned to 16 bytes, but have ",
+                        "dequantize: the rows of an E2M1 matrix must be aligned to 16 bytes on "
+                        "Cuda, and have a multiple of 16 elements, but have ",
                         columns);
     enqueue(std::true_type{});
   } else if (vectors) {
