@@ -86,14 +86,14 @@ def check(report, programs, work):
                     "peer", str(work)], check=True)
     their_losses, weights = torch.load(work / "peer.pt")
     apart = [abs(ours / theirs - 1) for ours, theirs in zip(losses, their_losses)]
-    report.add(f"losses of {STEPS} steps, apart by at most {max(apart):.0e}", STEPS,
+    report.add(f"losses of {STEPS} steps, differing by at most {max(apart):.0e}", STEPS,
                [f"step {i + 1}: {losses[i]}, not {their_losses[i]}" for i in range(STEPS)
                 if not apart[i] <= LOSS_BOUND])
     found = load_file(work / "trained" / "model.safetensors")
     apart = {name: float((tensor - weights[name]).norm() / weights[name].norm())
              for name, tensor in found.items()}
-    report.add(f"weights after {STEPS} steps, apart by at most {max(apart.values()):.0e}", len(found),
-               [f"{name} is apart by {error:.1e}" for name, error in apart.items() if not error <= WEIGHT_BOUND])
+    report.add(f"weights after {STEPS} steps, differing by at most {max(apart.values()):.0e}", len(found),
+               [f"{name} differs by {error:.1e}" for name, error in apart.items() if not error <= WEIGHT_BOUND])
 
 
 if __name__ == "__main__":

@@ -97,7 +97,7 @@ def check(report, programs, work):
                    [] if round(ours * QUESTIONS) == round(peers * QUESTIONS) else [f"{ours}, not {peers}"])
     ours, peers = own["perplexity"]["bits_per_byte"], theirs["local_text"]["bits_per_byte,none"]
     apart = abs(ours / peers - 1)
-    report.add(f"bits per byte of a local text, apart by {apart:.0e}", LENGTH * WINDOWS,
+    report.add(f"bits per byte of a local text, differing by {apart:.0e}", LENGTH * WINDOWS,
                [] if apart <= BOUND else [f"{ours}, not {peers}"])
 
 

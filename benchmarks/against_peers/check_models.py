@@ -122,7 +122,7 @@ class Comparison:
         self.cases[subject] += 1
         self.largest[subject] = max(self.largest[subject], value)
         if not value <= bound:
-            self.differences[subject].append(f"{name} is apart by {value:.1e}")
+            self.differences[subject].append(f"{name} differs by {value:.1e}")
 
     def equal(self, subject, name, is_equal):
         self.cases[subject] += 1
@@ -153,7 +153,7 @@ class Comparison:
     def report(self, report, models):
         for subject, cases in self.cases.items():
             largest = self.largest[subject]
-            error = f", apart by at most {largest:.0e}" if largest > 0 else ""
+            error = f", differing by at most {largest:.0e}" if largest > 0 else ""
             report.add(f"{subject} of {models} compiled models{error}", cases, self.differences[subject])
 
 

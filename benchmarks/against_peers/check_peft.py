@@ -32,8 +32,8 @@ def compare(report, subject, folder, expected):
         apart = float((tensor - expected[name]).abs().max() / expected[name].abs().max())
         largest = max(largest, apart)
         if not apart <= BOUND:
-            differences.append(f"{name} is apart by {apart:.1e}")
-    report.add(f"{subject}, apart by at most {largest:.0e}", len(found), differences)
+            differences.append(f"{name} differs by {apart:.1e}")
+    report.add(f"{subject}, differing by at most {largest:.0e}", len(found), differences)
 
 
 def check(report, programs, work):
