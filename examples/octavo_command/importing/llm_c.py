@@ -157,7 +157,7 @@ def spikes(run):
 def watch(run):
     """Derives validation, HellaSwag and samples, which llm.c measures before, during and after the run."""
     if run.fact("validation_batches") == -1:
-        run.answer("validation_batches", REFUSED, "the whole split: pass its number of batches with "
+        run.answer("validation_batches", REFUSED, "-1 means the whole split; pass its number of batches with "
                                                   "--validation-batches")
     else:
         run.map("validation_batches", "validation-batches", run.fact("validation_batches"))

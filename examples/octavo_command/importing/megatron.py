@@ -215,7 +215,7 @@ ROWS = table(
     ("--norm-epsilon",
      only("1e-05 1e-5 0.00001", "presets of Llama and GPT-2 have 1e-5",
           "the preset has another epsilon; write a config.json, and pass --model shape:FOLDER")),
-    ("--apply-layernorm-1p", nothing("the same function: weights begin at 1")),
+    ("--apply-layernorm-1p", nothing("only changes how norm weights are stored; they begin at 1")),
     ("--init-method-std --init-method-xavier-uniform --embedding-init-method-std --embedding-init-method "
      "--init-method --output-layer-init-method",
      nothing("Octavo initialises weights as its model does; --model hf:FOLDER loads others")),

@@ -15,7 +15,7 @@ struct CachedOutput {
   float sine = 0.0f;  ///< with the sign that `rotated` expects
   bool rotates = false;
 
-  /// @param partner  the output half a head away
+  /// @param partner  the output with which it is rotated, half a head away
   __device__ void store(T output, float partner) const {
     if (target == nullptr) return;
     *target = rotates ? T(rotated(static_cast<float>(output), cosine, sine, partner)) : output;

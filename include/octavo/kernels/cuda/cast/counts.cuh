@@ -40,7 +40,7 @@ __device__ inline void add_to_counter(std::uint64_t& counter, std::uint64_t coun
   if (count != 0) atomicAdd(reinterpret_cast<unsigned long long*>(&counter), count);
 }
 
-/// Multiplies two values by the scale with which they are cast.
+/// Multiplies two values by the scale of their cast.
 __device__ inline float2 scaled_pair(float2 values, float scale) {
   return make_float2(__fmul_rn(values.x, scale), __fmul_rn(values.y, scale));
 }
