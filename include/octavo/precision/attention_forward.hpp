@@ -17,10 +17,10 @@ enum class AttentionForward {
 /// keys and values in the storage format.
 ///
 /// Queries, keys and values have a scale for each head and each 128 tokens of a sequence: 448 /
-/// amax rounded down to a power of two. Probabilities are not normalised before they are rounded:
-/// they are scaled by a power of two, so that the largest of their row is between 2^7 and 2^8,
-/// rounded, and the output is divided by the sum of the rounded probabilities. Softmax computes in
-/// FP32. Evaluation also runs this forward; text generation with a KV cache does not.
+/// amax rounded down to a power of two. Probabilities are not normalised before they are rounded.
+/// They are scaled by a power of two, so that the largest of their row is between 2^7 and 2^8.
+/// After rounding, the output is divided by the sum of the rounded probabilities. Softmax computes
+/// in FP32. Evaluation also runs this forward; text generation with a KV cache does not.
 struct Fp8Forward {
   static constexpr AttentionForward attention_forward = AttentionForward::fp8;
 };
