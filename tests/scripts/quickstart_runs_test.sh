@@ -68,6 +68,7 @@ for step in 1 10 20; do
 done
 grep -q "^step \(2\|11\) " out && fail "too many steps are printed"
 grep -qx "compares ${precisions[*]/#/runs/quickstart/} --html $scratch/report.html" out || fail "no comparison"
+grep -q "^Compare only the losses: the Cpu device emulates FP8" out || fail "nothing is said about the speeds"
 
 rm -rf started counts running
 code=0
