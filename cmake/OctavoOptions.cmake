@@ -23,6 +23,7 @@ option(OCTAVO_WARNINGS "Compile our targets with warnings, which take a tenth of
 # Each compiler warns about other things: scripts/check makes warnings of its compilers errors.
 option(OCTAVO_WERROR "Treat warnings in our targets as errors" OFF)
 option(OCTAVO_TEST_EACH_SOURCE "Build one test program per source file, as scripts/mutate does" OFF)
+option(OCTAVO_TEST_ALL_TYPES "Instantiate typed test suites also for combinations of choices that other types have one by one" ON)
 option(OCTAVO_TEST_FEW_TYPES "Instantiate typed test suites for two types only: for sanitizers, clang-tidy, and nvcc without a GPU")
 set(OCTAVO_SANITIZE "" CACHE STRING "Sanitizers for our targets, such as address,undefined")
 

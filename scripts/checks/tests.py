@@ -66,10 +66,13 @@ def test_faults(preset, included, excluded="^$"):
 
 
 @nightly
-def learn():
-    """The programs of examples/learn compile and pass their tests."""
-    programs = [path.stem for path in sources(["examples/learn"], {".cpp"})]
-    return build("learn", *programs) or test_faults("learn", rf"^examples\.({'|'.join(programs)})$")
+def tests_long():
+    """The tests pass that run-tests omits: programs of examples/learn, and further types of typed suites."""
+    learn = [path.stem for path in sources(["examples/learn"], {".cpp"})]
+    typed = sorted({f"test_{path.parent.name}" for path in sources(["tests"], {".cpp"})
+                    if "TypesAlways<" in path.read_text()})
+    return build("tests-long", *learn, *typed) or test_faults(
+        "tests-long", rf"^(examples\.({'|'.join(learn)})$|({'|'.join(typed)})\.)")
 
 
 @nightly

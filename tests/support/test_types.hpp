@@ -24,4 +24,17 @@ template <class... All>
 using TestTypes = testing::Types<All...>;
 #endif
 
+/// The types of a suite that combines choices which other types have one by one: those of And only
+/// in builds with OCTAVO_TEST_ALL_TYPES, which the preset `tests` is not.
+template <class... Always>
+struct TypesAlways {
+#if defined(OCTAVO_TEST_ALL_TYPES) || defined(OCTAVO_TEST_FEW_TYPES)
+  template <class... Further>
+  using And = TestTypes<Always..., Further...>;
+#else
+  template <class...>
+  using And = testing::Types<Always...>;
+#endif
+};
+
 }  // namespace support
