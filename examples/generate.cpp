@@ -177,6 +177,12 @@ void take_generation_config(Setup& setup, const CLI::App& app, Options& options)
   take("temperature", config.temperature, options.sampling.temperature);
   take("top-k", config.top_k, options.sampling.top_k);
   take("top-p", config.top_p, options.sampling.top_p);
+  for (const char* flag : {"--top-k", "--top-p", "--seed"}) {
+    octavo::require<octavo::ConfigError>(
+        app.count(flag) == 0 || options.sampling.temperature > 0, flag,
+        " needs --temperature above 0, but ", path.string(),
+        " chooses the most likely token; pass --temperature, or leave ", flag, " out");
+  }
   for (const std::string& key : config.unsupported) taken.push_back(key + " (not supported)");
   if (!taken.empty()) setup.defaults = path.string() + " | " + programs::joined(taken);
 }

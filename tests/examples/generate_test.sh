@@ -171,6 +171,11 @@ for flag in "--top-k 5" "--top-p 0.5" "--seed 3"; do
   run "sampling of the likeliest" 2 "${greedy[@]}" --prompt abc $flag
   err_is_one_line_with "generate: ${flag% *} needs --temperature above 0, but --temperature is 0; pass --temperature above 0, or leave ${flag% *} out"
 done
+printf '{"do_sample": false}' >configured/generation_config.json
+run "sampling that generation_config.json disables" 2 --model hf:configured --prompt abc --top-k 5
+err_is_one_line_with "generate: --top-k needs --temperature above 0, but configured/generation_config.json chooses the most likely token; pass --temperature, or leave --top-k out"
+run "a temperature that enables it" 0 --model hf:configured --prompt abc --top-k 1 --temperature 1 --max-tokens 5
+out_is "abcdefgh"
 run "a preset" 2 --model llama_tiny --prompt abc
 err_is_one_line_with "a preset has no weights"
 run "no such folder" 2 --model hf:absent --prompt abc
