@@ -132,7 +132,8 @@ std::unique_ptr<octavo::Tokenizer> open_tokenizer(const Options& options) {
     octavo::require<octavo::ConfigError>(
         model.vocabulary <= 256, options.load_hf,
         " contains neither tokenizer.json nor tokenizer.model, and the model has ",
-        model.vocabulary, " tokens, more than bytes; pass --tokenizer, or copy its files there");
+        model.vocabulary,
+        " tokens, not only the 256 bytes; pass --tokenizer, or copy its files there");
   }
   return programs::open_tokenizer(own.empty() ? "bytes" : own);
 }

@@ -110,7 +110,8 @@ class HellaSwagFile {
     const std::uint16_t endings = next("the number of endings");
     if (choice.label >= endings) {
       at_ -= 2;
-      refuse(place(), octavo::message("the label is ", choice.label, " of ", endings, " endings"));
+      refuse(place(), octavo::message("the label is ", choice.label, " and the number of endings ",
+                                      endings, "; the label must be smaller"));
     }
     choice.context = tokens("a context");
     for (std::uint16_t i = 0; i < endings; ++i) choice.endings.push_back({tokens("an ending")});
@@ -166,7 +167,9 @@ inline ChoiceTexts texts_of_line(std::string_view line, const std::string& place
   if (!context.has_value() || !label.has_value())
     json.fail("the object lacks 'ctx', 'endings' or 'label'");
   if (texts.endings.size() < 2 || *label >= static_cast<std::int64_t>(texts.endings.size()))
-    json.fail(octavo::message("the label is ", *label, " of ", texts.endings.size(), " endings"));
+    json.fail(octavo::message("the label is ", *label, " and the number of endings ",
+                              texts.endings.size(),
+                              "; there must be at least two, and the label must be smaller"));
   texts.context = std::move(*context);
   texts.label = static_cast<std::size_t>(*label);
   return texts;

@@ -71,8 +71,8 @@ inline void declare(CLI::App& app, Options& options) {
       ->check(at_least_one())
       ->capture_default_str();
   add("--batches", options.batches,
-      "maximum number of batches; 0 uses all. Sequences of --data are chosen at equal distances in "
-      "the text; of --chats, the first batches are used")
+      "maximum number of batches; 0 uses all. --data is sampled at equal distances; --chats is "
+      "used from its beginning")
       ->check(not_negative_whole())
       ->capture_default_str();
   add("--json", options.json, "JSON file for the results");

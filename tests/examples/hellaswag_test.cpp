@@ -326,7 +326,8 @@ TEST_F(HellaSwag, DamagedFilesAreRefusedWithFileAndByte) {
   refused([](Numbers& n) { n[512] = 1; }, "at byte 1024: the start of an example is 1");
   refused([](Numbers& n) { n[513] += 2; }, "at byte 1026: the size of an example is");
   refused([](Numbers& n) { n[514] = 3; }, "at byte 1028: the index of an example is 3");
-  refused([](Numbers& n) { n[515] = 4; }, "at byte 1030: the label is 4 of 3 endings");
+  refused([](Numbers& n) { n[515] = 4; },
+          "at byte 1030: the label is 4 and the number of endings 3;");
   refused([](Numbers& n) { n[517] = 0; }, "at byte 1034: the number of tokens of a context is 0");
   refused([](Numbers& n) { n[517] = 60000; }, "at byte 1034: the number of tokens of a context");
   refused([](Numbers& n) { n[519] = 96; }, "at byte 1038: the token 96 is outside");
@@ -370,8 +371,9 @@ TEST_F(HellaSwag, LinesThatAreNoQuestionsAreRefusedWithFileAndLine) {
   refused("{\"ctx\": \"ab\"", "val.jsonl: line 2: at byte 12");
   refused("{\"ctx\": \"ab\", \"endings\": [\"c\", \"d\"]}", "lacks 'ctx', 'endings' or 'label'");
   refused("{\"ctx\": \"a\", \"endings\": [\"c\", \"d\"], \"label\": 2}",
-          "the label is 2 of 2 endings");
-  refused("{\"ctx\": \"a\", \"endings\": [\"c\"], \"label\": 0}", "the label is 0 of 1 endings");
+          "the label is 2 and the number of endings 2;");
+  refused("{\"ctx\": \"a\", \"endings\": [\"c\"], \"label\": 0}",
+          "the label is 0 and the number of endings 1;");
   refused("{\"ctx\": \"a\", \"endings\": [\"c\", \"d\"], \"label\": \"x\"}",
           "the label 'x' is not a number");
   refused("{\"ctx\": \"\", \"endings\": [\"c\", \"d\"], \"label\": 0}",

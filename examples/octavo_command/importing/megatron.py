@@ -268,7 +268,7 @@ ROWS = table(
      never("name the files with --data-path")),
     ("--test-data-path", nothing("there is no test after training; see the program evaluate")),
     ("--split", fact("split")),
-    ("--mock-data", never("there is no generated data: pass --data FILE")),
+    ("--mock-data", never("Octavo generates no data; pass --data FILE")),
     ("--data-cache-path --no-mmap-bin-files --num-workers --dataloader-type --num-dataset-builder-threads "
      "--no-create-attention-mask-in-dataloader --mid-level-dataset-surplus --object-storage-cache-path "
      "--s3-cache-path --dataloader-defer-npy-index-mmap --dataloader-fast-cache-load --renormalize-blend-weights "

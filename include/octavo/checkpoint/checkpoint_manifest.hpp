@@ -188,7 +188,7 @@ inline StateConversion read_conversion(JsonReader& json) {
   return conversion;
 }
 
-/// @throws IoError  naming the file, if there is none, it is damaged, or of a later format
+/// @throws IoError  naming the file, if it is missing, damaged, or of a later format
 inline CheckpointManifest read_manifest(const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / manifest_name;
   const std::string text = read_text_file(path);

@@ -55,8 +55,8 @@ struct BytePairs {
 };
 
 /// Returns the end of the word that begins at `from`: the first place where no merge can join the
-/// characters before and after it. The words of a text can therefore be merged separately. Words of
-/// bytes end with the text.
+/// characters before and after it. The words of a text can therefore be merged separately. A word
+/// of bytes extends to the end of the text.
 /// @param text   valid UTF-8
 /// @param until  the search stops after this position, even if the word continues
 [[nodiscard]] inline std::size_t end_of_word(const BytePairs& pairs, std::string_view text,

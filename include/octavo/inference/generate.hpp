@@ -42,9 +42,9 @@ inline std::vector<std::int32_t> generate(TextModel& model, std::span<const std:
                                           const GenerateOptions& options) {
   require<ConfigError>(!prompt.empty(), "the prompt must not be empty; pass at least one token");
   const Index vocabulary = model.facts().vocabulary;
-  require<ConfigError>(options.vocabulary >= 0 && options.vocabulary <= vocabulary, "ids below ",
-                       options.vocabulary, " cannot be drawn from a vocabulary of ", vocabulary,
-                       "; set 1 to ", vocabulary, ", or 0 for all");
+  require<ConfigError>(options.vocabulary >= 0 && options.vocabulary <= vocabulary,
+                       "vocabulary must be 0 to ", vocabulary, ", but is ", options.vocabulary,
+                       "; 0 samples from all tokens");
   Sampler sampler(options.sampling);
   std::vector<float> logits(static_cast<std::size_t>(vocabulary));
   const auto drawn = std::span(logits).first(

@@ -24,7 +24,7 @@ struct MuonElements {
   TensorView<E8M0, 1, D> momentum_scale;
   TensorView<Bf16, 1, D> direction;  ///< [elements], before or after orthogonalisation
   std::uint64_t random_stream = 0;   ///< differs between parameters
-  Index first_element = 0;           ///< index in the parameter of the first element
+  Index first_element = 0;           ///< index of the first element in the parameter
 };
 
 /// The conversion of momentum to a direction.

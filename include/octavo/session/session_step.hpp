@@ -194,7 +194,7 @@ void SessionCore<D>::settle() noexcept {
   weights_may_have_moved_ = true;
   attempt([this] { collectives().join(context_); });
   attempt([this] { communicator_.wait_sync(context_, "end of what threw"); });
-  attempt([this] { collectives().weights_moved(); });  // a recording that threw gathered none
+  attempt([this] { collectives().weights_moved(); });  // a recording that threw gathered no weights
   timeline_.abandon();
 }
 

@@ -193,8 +193,8 @@ GemmRun enqueue_expert_product(const char* name, const ExpertProduct<A, B, Y>& p
   }
   if constexpr (A::is_fp8) {
     require<ShapeError>(false, name,
-                        ": FP8 operands must be aligned to 16 bytes, with rows of a "
-                        "multiple of 16; take their memory from an arena");
+                        ": FP8 operands must be aligned to 16 bytes, and the lengths of "
+                        "their rows multiples of 16; take their memory from an arena");
   } else {
     launch(name, plain_expert_product_kernel<pass, A, B, Y>, grid(64), 256, 0, context, product);
   }
