@@ -108,7 +108,7 @@ def expected_reason(own, other):
             return "Octavo refuses a key that appears twice; safetensors uses one of the two"
         if "which the format does not define" in own:
             return "Octavo refuses a tensor with a key that the format does not define"
-        if "in __metadata__: an object is expected, but got null" in own:
+        if "in __metadata__: expected an object, but found null" in own:
             return "Octavo refuses null as __metadata__"
     return ""
 

@@ -12,8 +12,8 @@ def read_toml(path):
         import tomllib  # takes 10 ms, and few command lines need it
     except ImportError:
         raise CommandError(f"{path} is TOML, which needs Python 3.11, but this is Python "
-                           f"{sys.version_info.major}.{sys.version_info.minor}; install python3.11, and run "
-                           "it on the file octavo") from None
+                           f"{sys.version_info.major}.{sys.version_info.minor}; install Python 3.11, and "
+                           "run octavo with it") from None
     try:
         return tomllib.loads(files.read(path).decode())
     except (OSError, ValueError):

@@ -151,9 +151,10 @@ class ModelLayout {
   void make_blocks() {
     constexpr int first = detail::Edges<P>::first;
     constexpr int edges = detail::least_depth<P> - 1;
-    octavo::require<octavo::ConfigError>(
-        shape_.model.layers > edges, "the precision names ", edges, " blocks at the edges, but ",
-        shape_.name, " has ", shape_.model.layers, " layers; choose another --precision");
+    octavo::require<octavo::ConfigError>(shape_.model.layers > edges,
+                                         "First and Last of the precision select ", edges,
+                                         " blocks, but ", shape_.name, " has ", shape_.model.layers,
+                                         " layers; choose another --precision");
     const Index deeper = shape_.model.layers - (edges + 1);
     const auto place = [&](int boundary) {
       return boundary <= first ? boundary : boundary + deeper;

@@ -1,6 +1,6 @@
 // expect STORAGE: PrecisionTraits: Storage, the format of weights and activations between GEMMs
 // expect IS_QUANTIZED: PrecisionTraits: is_quantized must define whether GEMM operands
-// expect SHAPE_MULTIPLE: PrecisionTraits: shape_multiple must define the divisor of a
+// expect SHAPE_MULTIPLE: PrecisionTraits: shape_multiple, of which a layer's features must be
 // expect NAME: PrecisionTraits: name() must return the name that manifests print
 // expect SCALING_TYPE: PrecisionTraits: ScalingType of a policy that quantises must be a scaling
 // expect FORWARD_FORMAT: PrecisionTraits: ForwardFormat, of a quantised policy's inputs and weights

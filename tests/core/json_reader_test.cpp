@@ -178,7 +178,7 @@ TEST(JsonReader, SaysWhichValueOfWhichKeysIsNotAsExpected) {
   const std::string place = "here: at byte 16, in a[1].b: ";
   EXPECT_EQ(natural("8"), place + "8 is not a whole number from 0 to 7; take another");
   EXPECT_EQ(natural("[8, \"\"]"),
-            place + "a whole number from 0 to 7 is expected, but got [8, \"\"]; take another");
+            place + "expected a whole number from 0 to 7, but found [8, \"\"]; take another");
   EXPECT_EQ(natural("[8, x]"), "here: at byte 20: a value is expected" + std::string(damaged));
   EXPECT_EQ(natural("x"), "here: at byte 16: a value is expected" + std::string(damaged));
 }
@@ -193,7 +193,7 @@ TEST(JsonReader, SaysWhatIsExpected) {
       {[](JsonReader& json) { (void)json.boolean(); }, "true or false"}};
   for (const auto& [way, what] : ways) {
     EXPECT_EQ(refusal(" null", way),
-              "here: at byte 1: " + what + " is expected, but got null; take another");
+              "here: at byte 1: expected " + what + ", but found null; take another");
     EXPECT_EQ(refusal(" nul", way), "here: at byte 1: a value is expected" + std::string(damaged));
   }
   EXPECT_EQ(refusal("1e999", [](JsonReader& json) { (void)json.number(); }),

@@ -306,7 +306,7 @@ TEST_F(ChatFiles, ThatAreNoneNameTheirLine) {
   EXPECT_TRUE(has(bad(R"({"messages": [{"role": "user"}]})"), "a message has no content"));
   EXPECT_TRUE(has(bad(R"({"messages": [{"content": "x"}]})"), "a message has no role"));
   EXPECT_TRUE(has(bad(R"({"messages": [{"role": "user", "content": null}]})"),
-                  "in messages[0].content: a string is expected, but got null; correct the chat"));
+                  "in messages[0].content: expected a string, but found null; correct the chat"));
   EXPECT_TRUE(has(bad(R"({"messages": [], "conversations": []})"), "but it has several"));
   EXPECT_TRUE(has(bad(R"({"messages": []} x)"), "continues after"));
   EXPECT_TRUE(has(refusal<IoError>(" \n"), "bad.jsonl: has no chat"));

@@ -208,12 +208,12 @@ TEST_F(DataFiles, WhatIsNoJsonLineIsNamedWithItsPlace) {
   };
   const std::string at = "a.jsonl: line 2: at byte ";
   refuse("text", at + "0: a value is expected; it is damaged, or not JSON");
-  refuse("[]", at + "0: an object is expected, but got []; correct the line");
+  refuse("[]", at + "0: expected an object, but found []; correct the line");
   refuse("{\"a\": 1}", "a.jsonl: line 2: the object has no \"text\"");
   refuse("{\"a\": {\"text\": \"b\"}}", "a.jsonl: line 2: the object has no \"text\"");
   refuse("{\"messages\": []}", "because it is a chat; train on chats with finetune_llama --chats");
   refuse("{\"conversations\": []}", "because it is a chat; train on chats");
-  refuse("{\"text\": 1}", at + "9, in text: a string is expected, but got 1; correct the line");
+  refuse("{\"text\": 1}", at + "9, in text: expected a string, but found 1; correct the line");
   refuse("{\"text\": \"a\", \"text\": \"b\"}", "appears twice");
   refuse("{\"text\": \"a", at + "9: the string does not end");
   refuse("{\"text\": \"a\nb\"}", at + "9: the string does not end");

@@ -174,7 +174,7 @@ TEST(GemmPlanText, MessagesSayWhatIsWrong) {
   EXPECT_EQ(says(replaced("a=E5M2", "a=E3M4"), "a is 'E3M4', which is unknown"), "");
   EXPECT_EQ(says(replaced("adds=0", "adds=4"), "adds is '4', but must be a number from 0 to 3"),
             "");
-  EXPECT_EQ(says(replaced("alignment=256", "align=256"), "'alignment=' is expected"), "");
+  EXPECT_EQ(says(replaced("alignment=256", "align=256"), "expected 'alignment='"), "");
   EXPECT_EQ(says(replaced("microseconds=251.5", "microseconds=inf"), "not a number"), "");
   EXPECT_EQ(says(replaced("algorithm=", "algorithm=0"), "129 digits instead of 128"), "");
   EXPECT_EQ(says(complaint(signed_line(good + " more=1")), "must not follow the last value"), "");

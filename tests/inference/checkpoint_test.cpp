@@ -105,7 +105,7 @@ TEST_F(InferenceCheckpoint, WeightsAreThoseOfTheRun) {
 TEST_F(InferenceCheckpoint, WhatDoesNotFitIsRefused) {
   const fs::path path = saved(2);
   expect_refused<IoError>(folder_ / "none", "is not a complete checkpoint", OneWeight("stub"));
-  expect_refused<ConfigError>(path, "its model is stub, but that of the inference is other",
+  expect_refused<ConfigError>(path, "its model is stub, but that of the session is other",
                               OneWeight("other"));
   expect_refused<ConfigError>(path, "the checkpoint has no bias", OneWeight("stub", "bias"));
   const fs::path file = path / "rank-00001.safetensors";

@@ -321,7 +321,7 @@ TEST_F(HuggingFaceFolder, RefusesAnIndexThatIsNotTrue) {
   support::write_bytes(folder_ / "b.safetensors", content(folder_ / "a.safetensors"));
   expect_refused<IoError>(llama, "which another file of the folder also contains");
   support::write_bytes(folder_ / "model.safetensors.index.json", "{\"weight_map\":{\"a\":1}}");
-  expect_refused<IoError>(llama, "a string is expected");
+  expect_refused<IoError>(llama, "expected a string");
 }
 
 TEST_F(HuggingFaceFolder, RefusesTensorsThatAreMissing) {

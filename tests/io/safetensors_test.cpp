@@ -107,12 +107,12 @@ TEST_F(Safetensors, RefusesLengthsThatTheFileHasNot) {
 TEST_F(Safetensors, RefusesHeadersThatAreNoJson) {
   expect_refused(safetensors_bytes("{\"\xff\":1}"), "at byte 10: the bytes are not valid UTF-8");
   expect_refused(safetensors_bytes(R"({"a":{"dtype":"U8","sha)"), "the string does not end");
-  expect_refused(safetensors_bytes("[]"), "at byte 8: an object is expected");
+  expect_refused(safetensors_bytes("[]"), "at byte 8: expected an object");
   expect_refused(safetensors_bytes("{} x"), "continues after its value");
   expect_refused(safetensors_bytes("{\"a\":" + std::string(100'000, '[')), "nested more than 32");
   expect_refused(safetensors_bytes(R"({"__metadata__":{"a":1}})"),
-                 "in __metadata__.a: a string is expected, but got 1; use another file");
-  expect_refused(safetensors_bytes(R"({"__metadata__":{"a":{}}})"), "a string is expected");
+                 "in __metadata__.a: expected a string, but found 1; use another file");
+  expect_refused(safetensors_bytes(R"({"__metadata__":{"a":{}}})"), "expected a string");
 }
 
 TEST_F(Safetensors, RefusesEntriesThatSayTooMuchOrTooLittle) {

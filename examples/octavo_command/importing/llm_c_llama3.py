@@ -47,7 +47,7 @@ def model(run):
     else:
         run.answer("hugging_face", NO_EFFECT, "Octavo reads Hugging Face folders")
     for key in ("checkpoint", "tokenizer"):
-        run.answer(key, NO_EFFECT, "belongs to Meta's checkpoint; the folder of --model contains both")
+        run.answer(key, NO_EFFECT, "belongs to Meta's checkpoint; --model names a folder with both")
 
 
 def device(run):

@@ -374,7 +374,7 @@ def architecture(run):
         family, values = wanted.get(setting.key, ("none", ()))
         fits = family == positions or setting.value in values
         run.say(setting, *((NO_EFFECT, "as in the preset") if fits
-                           else (REFUSED, "the preset's family has another layer")))
+                           else (REFUSED, "the preset's family has a different kind of layer")))
 
 
 def experts(run):

@@ -48,8 +48,8 @@ struct Sharding {
 /// @throws ConfigError  if the number of ranks is not a multiple of `degree`
 [[nodiscard]] inline Sharding sharding_of_rank(Sharding sharding, int rank, int ranks, int degree) {
   require<ConfigError>(ranks % degree == 0, "the model is TensorParallel<", degree, ">: ", degree,
-                       " ranks share its layers, but there are ", ranks, "; start a multiple of ",
-                       degree);
+                       " ranks share its layers, but there are ", ranks,
+                       "; start a number of ranks that is a multiple of ", degree);
   sharding.rank = rank / degree;
   sharding.ranks = ranks / degree;
   sharding.tensor_ranks = degree;

@@ -213,7 +213,7 @@ class JsonReader {
     next();
     const std::size_t begin = at_;
     skip();
-    fail_content(begin, message(wanted, " is expected, but got ",
+    fail_content(begin, message("expected ", wanted, ", but found ",
                                 excerpt(text_.substr(begin, at_ - begin))));
   }
 

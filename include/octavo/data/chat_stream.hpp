@@ -152,7 +152,7 @@ class ChatStream {
   void next(std::span<std::int32_t> inputs, std::span<std::int32_t> targets,
             std::vector<Index>& documents, Index first, Index count) {
     require<ShapeError>(first >= 0 && count >= 0 && first <= sequences_ - count, "sequences ",
-                        first, " to ", first + count, " of a batch of ", sequences_);
+                        first, " to ", first + count, " are requested of a batch of ", sequences_);
     detail::require_batch_room(inputs.size(), targets.size(), count * form_.length);
     documents.clear();
     for (Index i = 0; i < sequences_; ++i) {

@@ -106,7 +106,7 @@ class TokenStream {
   void next(std::span<std::int32_t> inputs, std::span<std::int32_t> targets, Index first,
             Index count) {
     require<ShapeError>(first >= 0 && count >= 0 && first <= options_.sequences - count,
-                        "sequences ", first, " to ", first + count, " of a batch of ",
+                        "sequences ", first, " to ", first + count, " are requested of a batch of ",
                         options_.sequences);
     detail::require_batch_room(inputs.size(), targets.size(), count * options_.sequence_length);
     const auto length = static_cast<std::size_t>(options_.sequence_length);

@@ -88,7 +88,7 @@ class RecordReader {
     rest_.remove_prefix(std::min(rest_.size(), found.size() + 1));
     if (found.size() <= name.size() || found.substr(0, name.size()) != name ||
         found[name.size()] != '=') {
-      fail(message("'", name, "=' is expected, but got '", found, "'"));
+      fail(message("expected '", name, "=', but found '", found, "'"));
     }
     return found.substr(name.size() + 1);
   }

@@ -19,7 +19,7 @@ inline void load_checkpoint_weights(const std::filesystem::path& path, Inferring
                    " is not a complete checkpoint: ", found.problem);
   const CheckpointManifest& manifest = *found.manifest;
   require<ConfigError>(manifest.model == session.facts().name, path.string(), ": its model is ",
-                       manifest.model, ", but that of the inference is ", session.facts().name);
+                       manifest.model, ", but that of the session is ", session.facts().name);
   detail::verify_files(manifest, path, {}, Context<Cpu>(0));
   detail::CheckpointWeights saved(path, manifest);
   for (const WeightInfo& weight : session.weights()) saved.require_has(weight);

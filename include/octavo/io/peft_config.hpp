@@ -78,9 +78,10 @@ inline std::vector<std::string> read_target_modules(JsonReader& json) {
 
 /// Reads an adapter_config.json.
 /// @throws IoError      if the file cannot be read, or is not valid JSON
-/// @throws ConfigError  naming a key that is missing, or that enables an unsupported feature:
-/// adapters other than LoRA, DoRA, biases, ranks per layer, other layers. Unknown keys are accepted
-/// only if their value does not enable a feature
+/// @throws ConfigError  naming a key that is missing, or that enables an unsupported feature: DoRA,
+///                      biases, different ranks per layer, adapters of other kinds or of other
+///                      layers. Unknown keys are accepted only if their value does not enable a
+///                      feature
 [[nodiscard]] inline PeftConfig read_peft_config(const std::filesystem::path& path) {
   const std::string text = read_text_file(path);
   JsonReader json(text, path.string());

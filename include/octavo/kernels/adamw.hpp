@@ -52,8 +52,8 @@ template <class W, class G, class Moment, Device D>
                                                       Index begin, Index count) {
   detail::check_adamw(parameter);
   require<ShapeError>(begin >= 0 && count >= 0 && begin + count <= parameter.weight.size(),
-                      "part_of: elements ", begin, " to ", begin + count, " are requested of ",
-                      parameter.weight.size());
+                      "part_of: elements ", begin, " to ", begin + count,
+                      " are requested of a parameter of ", parameter.weight.size());
   constexpr Index multiple = detail::adamw_multiple<Moment>;
   const bool is_whole = count % multiple == 0 || begin + count == parameter.weight.size();
   require<ShapeError>(count == 0 || (begin % multiple == 0 && is_whole), "part_of: elements ",

@@ -31,7 +31,7 @@ struct PackedPart {
 template <class G, Device D>
 void pack_parts(TensorView<const G, 2, D> parts, TensorView<std::byte, 2, D> packed,
                 const Context<D>& context) {
-  require<ShapeError>(parts.extent(1) % PackedPart::block == 0, "pack_parts: parts of ",
+  require<ShapeError>(parts.extent(1) % PackedPart::block == 0, "pack_parts: parts have ",
                       parts.extent(1), " elements; pass a multiple of ", PackedPart::block);
   check_shape("pack_parts", "packed", packed,
               {parts.extent(0), PackedPart::bytes(parts.extent(1))});

@@ -13,9 +13,9 @@ template <class T, Device D>
 void check_positions(const char* operation, TensorView<T, 2, D> positions, Index tokens,
                      Index sequence) {
   if (sequence <= 0 || sequence > positions.extent(0) || tokens % sequence != 0) {
-    throw ShapeError(message(operation, ": ", tokens, " tokens must be whole sequences of ",
-                             sequence, ", for which there must be positions, but there are ",
-                             positions.extent(0)));
+    throw ShapeError(message(operation, ": ", tokens, " tokens in sequences of ", sequence,
+                             " need whole sequences and ", sequence, " positions, but there are ",
+                             positions.extent(0), " positions"));
   }
 }
 

@@ -42,10 +42,10 @@ void quantize(const Operand<P, Kind, D>& operand, const Context<D>& context) {
         "quantize: the copies do not have the shape of the values, [", rows, ", ", columns,
         "]; create them with OperandMemory::operand");
     if constexpr (detail::rotates_transposed<typename PrecisionTraits<P>::ScalingType, Kind>) {
-      require<ShapeError>(operand.transposed.empty() || rows % 16 == 0,
-                          "quantize: the rows of a rotated operand must be a multiple of 16, but "
-                          "are ",
-                          rows, "; change the number of tokens");
+      require<ShapeError>(
+          operand.transposed.empty() || rows % 16 == 0,
+          "quantize: the number of rows of a rotated operand must be a multiple of 16, but is ",
+          rows, "; change the number of tokens");
     }
     quantize_body(operand, context);
   } else {

@@ -38,9 +38,10 @@ struct PrecisionCheck {
   static_assert(!has_traits || HasIsQuantized<P>,
                 "PrecisionTraits: is_quantized must define whether GEMM operands are quantised "
                 "first; add `static constexpr bool is_quantized = true;`");
-  static_assert(!has_traits || HasShapeMultiple<P>,
-                "PrecisionTraits: shape_multiple must define the divisor of a layer's features, at "
-                "least 1; add `static constexpr int shape_multiple = 16;`");
+  static_assert(
+      !has_traits || HasShapeMultiple<P>,
+      "PrecisionTraits: shape_multiple, of which a layer's features must be multiples, must be "
+      "at least 1; add `static constexpr int shape_multiple = 16;`");
   static_assert(!has_traits || HasName<P>,
                 "PrecisionTraits: name() must return the name that manifests print; add `static "
                 "std::string name() { return \"...\"; }`");

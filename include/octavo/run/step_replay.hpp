@@ -110,7 +110,8 @@ template <class Batches>
     Index step, Index replays, const std::function<void(const StepRecord&)>& tell) {
   require<ConfigError>(step > totals.steps() && step <= options.schedule.steps, "step ", step,
                        " cannot be replayed after step ", totals.steps(), " of a run of ",
-                       options.schedule.steps, " steps; pass one between");
+                       options.schedule.steps, " steps; pass a step from ", totals.steps() + 1,
+                       " to ", options.schedule.steps);
   require<ConfigError>(
       replays >= 2,
       "the number of replays must be at least 2, so that they can be compared, but is ", replays);
