@@ -2,10 +2,11 @@
 /// The rounding of the FP8 forward of attention on the `Cpu` device.
 #pragma once
 
-#include <octavo/attention/attention.hpp>
+#include <octavo/attention/attention_shape.hpp>
 #include <octavo/attention/fp8.hpp>
 #include <octavo/core/math.hpp>
 #include <octavo/kernels/cpu/vector.hpp>
+#include <octavo/tensor/tensor.hpp>
 
 #include <algorithm>
 #include <cmath>
