@@ -549,6 +549,15 @@ class Keys(Case):
         self.assertIn("mpirun -n 4 octavo train", Imported("--", "srun", "-n", "4", "--label", "train_gpt2cu", "-x", "9",
                                                             "-e", "d12").output)
 
+    def test_presets_with_a_window_are_not_chosen(self):
+        """The shape of Mistral 7B without a window is that of no preset."""
+        flags = ("--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 "
+                 "--group-query-attention --num-query-groups 8 --kv-channels 128 --vocab-size 32000 "
+                 "--rotary-base 10000 --swiglu --untie-embeddings-and-output-weights --normalization RMSNorm")
+        run = Imported("--", *f"torchrun pretrain_gpt.py {flags}".split())
+        self.assertNotEqual(run.toml.get("model"), "mistral_7b")
+        self.assertEqual(run.code, 1)
+
     def test_defaults_of_llm_c_python(self):
         run = Imported("--", "python", "train_gpt2.py")
         self.assertEqual(run.toml, {

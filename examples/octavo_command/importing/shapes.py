@@ -29,15 +29,19 @@ PRESETS = {name: dict(zip(FIELDS, values)) for name, *values in (
 # Experts of a layer, experts of a token, and the coefficient of the load-balancing loss.
 EXPERTS = {"mixtral_8x7b": (8, 2, 0.02), "qwen3_30b_a3b": (128, 8, 0.001)}
 
+# Presets whose attention has a sliding window, which other trainers' shapes do not describe.
+WINDOWED = ("mistral_7b",)
+
 
 def nearest(known, experts=0):
     """Returns the preset that differs least from the known fields, and the names of the fields that differ.
 
-    Layers, hidden size and heads must be equal. Returns (None, []) if there is no such preset.
+    Layers, hidden size and heads must be equal. Returns (None, []) if there is no such preset. Does not
+    choose presets with a window.
     """
     best, wrong = None, []
     for name, shape in PRESETS.items():
-        if EXPERTS.get(name, (0,))[0] != experts:
+        if name in WINDOWED or EXPERTS.get(name, (0,))[0] != experts:
             continue
         if any(known.get(key, shape[key]) != shape[key] for key in ("layers", "hidden", "heads")):
             continue
