@@ -27,6 +27,7 @@
 #include <train_llama/report.hpp>
 #include <train_llama/resume.hpp>
 #include <train_llama/run_folder.hpp>
+#include <train_llama/tasks.hpp>
 #include <train_llama/timeline.hpp>
 #include <train_llama/watch.hpp>
 #include <train_llama/weights.hpp>
@@ -388,6 +389,7 @@ int run(CLI::App& app, Options& options) {
   std::optional<Ranks> ranks;  // outlives the session, which uses it to its end
   try {
     options.out = detail::run_of(options.out);
+    require_one_task(app, options);
     const bool is_alone = options.list_checkpoints || !options.export_hf.empty();
     // One of the ranks is enough.
     if (is_alone && octavo::read_launch().rank != 0) return success;
@@ -476,7 +478,9 @@ int main(int argc, char** argv) {
   trainer::declare(app, options, program.declare_data);
   if (const auto code = programs::parse(app, argc, argv)) return *code;
   try {
-    return trainer::run(app, options);
+    const int code = trainer::run(app, options);
+    if (code == trainer::success) programs::flush_output();
+    return code;
   } catch (const std::exception& error) {
     // On a terminal, the message starts below the progress line.
     programs::tell("{}{}: {}\n", ::isatty(STDERR_FILENO) != 0 ? "\n" : "", program.name,

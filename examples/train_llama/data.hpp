@@ -204,7 +204,19 @@ class TextData final : public RunDataOf<octavo::TokenBatches> {
         data_(std::move(data)),
         note_(data_.is_text ? note_of_bytes(vocabulary) : "") {
     const std::string& name = options.chats.tokenizer;
-    if (!name.empty() && name != "bytes") tokenizer_ = programs::open_tokenizer(name);
+    if (name.empty() || name == "bytes") return;
+    octavo::require<octavo::ConfigError>(
+        !data_.is_text, "--tokenizer ", name,
+        " must be the tokenizer of token files, but --data is text, whose bytes are the tokens; "
+        "leave it out, or write token files with prepare_data and pass those");
+    tokenizer_ = programs::open_tokenizer(name);
+    // Samples follow the training, so an error there would come too late.
+    for (const std::int32_t token : tokenizer_->encode(prompt)) {
+      octavo::require<octavo::ConfigError>(
+          token < vocabulary, "--tokenizer ", name, " must be the one that wrote the token files, ",
+          "but its token ", token, " is outside the model's vocabulary of ", vocabulary,
+          "; pass that one");
+    }
   }
 
   [[nodiscard]] std::size_t training_tokens() const override { return batches_.training_tokens(); }
@@ -245,9 +257,8 @@ class TextData final : public RunDataOf<octavo::TokenBatches> {
     const octavo::ByteTokenizer bytes;
     const octavo::Tokenizer* own = tokenizer_.get();
     const octavo::Tokenizer& tokenizer = own == nullptr ? bytes : *own;
-    const std::vector<std::int32_t> prompt = tokenizer.encode("\n");
     return tokenizer.decode(octavo::generate(
-        session, prompt, options.sequence_length,
+        session, tokenizer.encode(prompt), options.sequence_length,
         {.tokens = options.sample,
          .sampling = {.temperature = options.temperature},
          .seed = options.seed,
@@ -258,6 +269,8 @@ class TextData final : public RunDataOf<octavo::TokenBatches> {
   }
 
  private:
+  static constexpr const char* prompt = "\n";  ///< of samples
+
   octavo::Data data_;
   std::string note_;
   std::unique_ptr<octavo::Tokenizer> tokenizer_;  ///< null: tokens are bytes, or cannot be decoded

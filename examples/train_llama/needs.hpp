@@ -47,6 +47,7 @@ inline void require_effects(CLI::App& app, const Options& options) {
       {{"--sample-each", "--temperature"}, options.sample != 0, "--sample", "N"},
       {{"--hellaswag-questions"}, !options.hellaswag.empty(), "--hellaswag", "FILE"},
       {{"--hash-every"}, !options.no_out || options.hash_every == 0, "--no-out", ""},
+      {{"--operands-every"}, !options.no_out, "--no-out", ""},
       {{"--timeline-steps"}, !options.timeline.empty(), "--timeline", "FILE"}};
   programs::require_effects(app, needs);
 }

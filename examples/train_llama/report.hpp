@@ -117,6 +117,7 @@ class Report final : public octavo::RunObserver {
   /// @throws IoError  if metrics.jsonl or the printed output is incomplete
   void require_written() const {
     if (not_written_ != nullptr) std::rethrow_exception(not_written_);
+    timeline_.require_written();
   }
 
   /// Reports a resumed run.

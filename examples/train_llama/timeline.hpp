@@ -7,10 +7,12 @@
 #include <octavo/io/trace_file.hpp>
 #include <octavo/octavo.hpp>
 #include <train_llama/options.hpp>
+#include <train_llama/program.hpp>
 #include <train_llama/ranks.hpp>
 
 #include <algorithm>
 #include <cstddef>
+#include <exception>
 #include <filesystem>
 #include <optional>
 #include <span>
@@ -78,6 +80,11 @@ class TimelineFile {
     if (is_begun_ && !result_.has_value()) write();
   }
 
+  /// Throws the error that prevented the file from being written, if there was one.
+  void require_written() const {
+    if (not_written_ != nullptr) std::rethrow_exception(not_written_);
+  }
+
   /// Returns the result, or nothing if no step was timed.
   [[nodiscard]] const std::optional<Result>& result() const { return result_; }
 
@@ -95,7 +102,13 @@ class TimelineFile {
     const std::vector<std::string> events = octavo::all_gather_texts(
         ranks_, octavo::trace_events(ranks_.rank(), spans), "spans of a timeline");
     if (ranks_.is_first()) {
-      octavo::write_file_atomically(options_.timeline, octavo::trace_text(events));
+      try {
+        octavo::write_file_atomically(options_.timeline, octavo::trace_text(events));
+      } catch (const octavo::IoError& error) {
+        not_written_ = std::current_exception();
+        programs::tell("{}: warning: {}. The run continues without a timeline\n", program().name,
+                       programs::text_of(error));
+      }
     }
   }
 
@@ -105,6 +118,7 @@ class TimelineFile {
   octavo::Index first_step_ = 2;  ///< the one before includes preparation
   bool is_begun_ = false;
   std::optional<Result> result_;
+  std::exception_ptr not_written_;
 };
 
 }  // namespace trainer

@@ -4,7 +4,7 @@ import os
 import shutil
 from pathlib import Path
 
-from trainer import (ONE_STEP, TINY, TrainerTest, another_user, main, metrics, write_token_files)
+from trainer import (ONE_STEP, PROJECT, TINY, TrainerTest, another_user, main, metrics, write_token_files)
 
 
 class Texts(TrainerTest):
@@ -108,6 +108,15 @@ class Texts(TrainerTest):
         write_token_files()
         done = self.train(ONE_STEP + "--data llm_c.bin --model hf:with_tokenizer --no-out")
         self.assertNotIn("bytes are the tokens", done.out)
+
+    def test_a_tokenizer_that_did_not_write_the_tokens(self):
+        """It would decode samples wrongly, or end the run after its last step."""
+        tokenizers = PROJECT / "tests/golden/tokenizers"
+        self.refused(["--tokenizer", "must be the tokenizer of token files, but --data is text"],
+                     TINY + f"--tokenizer {tokenizers}/gpt2.json")
+        write_token_files()
+        self.refused(["unigram.json must be the one that wrote the token files", "outside the model's vocabulary of 256"],
+                     ONE_STEP + f"--data llm_c.bin --tokenizer {tokenizers}/unigram.json")
 
 
 class Tokens(TrainerTest):

@@ -122,6 +122,16 @@ class Files(TrainerTest):
         self.assertEqual((len(of("step", lines)), lines[-1]["event"]), (20, "evaluation"))
 
 
+    def test_a_timeline_that_cannot_be_written(self):
+        """It costs no step: the run goes on, and fails at its end."""
+        os.mkfifo("pipe")  # without a reader
+        done = self.train(SHORT + "--steps 6 --out untimed --timeline pipe --timeline-steps 2 --checkpoint-every 6", code=1)
+        self.assertRegex(done.err, r"(?m)^train_llama: warning: pipe: .*\. The run continues without a timeline$")
+        self.assertRegex(done.err.splitlines()[-1], "^train_llama: pipe: cannot be written")
+        self.assertEqual([line["steps"] for line in of("summary", metrics("untimed"))], [6])
+        self.assertEqual(checkpoints("untimed"), step_names(6))
+
+
 class Streams(TrainerTest):
     """Tests standard streams that are full, closed, or no longer read."""
 

@@ -90,9 +90,24 @@ class Refusals(TrainerTest):
             self.refused([f"train_llama: {flag} needs {need}", f", but {need.split()[0]} is ", f"leave {flag} out"],
                          "--data text.txt " + flags)
         for flags, other in (("--validation-fraction 0.3 --validation-data text.txt", "--validation-data"),
-                             ("--hash-every 2 --no-out", "--no-out")):
+                             ("--hash-every 2 --no-out", "--no-out"), ("--operands-every 3 --no-out", "--no-out")):
             done = self.train("--data text.txt " + flags, code=2)
             self.tells(done, f"{flags.split()[0]} has no effect with {other}; leave one of them out")
+
+    def test_one_task(self):
+        """One of the tasks, and flags of the others, would have no effect."""
+        for flags in ("--export-hf a --list-checkpoints", "--replay-step 2 --list-checkpoints",
+                      "--resume latest --list-checkpoints", "--save-hf a --list-checkpoints",
+                      "--replay-step 2 --export-hf a --resume latest", "--save-hf a --export-hf b --resume latest",
+                      "--timeline a.json --replay-step 2", "--save-hf a --replay-step 2"):
+            flag, task = flags.split()[0], [word for word in flags.split() if word.startswith("--")][1]
+            self.fails(f"train_llama: {flag} has no effect with {task}; leave one of them out",
+                       flags + " --out absent --data text.txt")
+        self.assertFalse(os.path.exists("a") or os.path.exists("b") or os.path.exists("absent"))
+        # Not if a file sets the flags, as a run's config.toml does.
+        Path("task.toml").write_text('out = "listed"\nsave-hf = "a"\ntimeline = "a.json"\nresume = "auto"\n')
+        os.mkdir("listed")
+        self.assertIn("contains no checkpoint", self.train("--config task.toml --list-checkpoints").out)
 
     def test_flags_of_files_without_effect(self):
         Path("effect.toml").write_text('data = ["text.txt"]\nspike-window = 9\n')

@@ -213,6 +213,9 @@ class Resumed(TrainerTest):
         os.makedirs("bare_empty/checkpoints")
         self.assertIn("bare_empty/checkpoints", self.train("--list-checkpoints --out bare_empty").out)
         self.assertIn("step-00000030\n", self.train("--list-checkpoints --out whole/checkpoints").out)
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            done = self.train("--list-checkpoints --out whole", stdout=full, code=1)
+        self.tells(done, "standard output: cannot be written: No space left on device")
 
     def test_exports_from_a_folder_of_checkpoints(self):
         done = self.train("--resume whole/checkpoints --export-hf hf/of-checkpoints")
