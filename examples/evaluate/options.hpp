@@ -78,9 +78,8 @@ inline void declare(CLI::App& app, Options& options) {
   add("--json", options.json, "JSON file for the results");
 }
 
-/// @throws ConfigError  if flags contradict each other or have no effect, or --json cannot be
-/// written
-///                      or names a file that evaluate did not write
+/// @throws ConfigError  if flags contradict each other or have no effect, or if --json cannot be
+///                      written or names a file that evaluate did not write
 /// @throws IoError      if a file of a flag does not exist
 inline void require_consistent(CLI::App& app, const Options& options) {
   octavo::require<octavo::ConfigError>(

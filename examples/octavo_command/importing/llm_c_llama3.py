@@ -1,5 +1,5 @@
 """llm.c's train_llama3.py, which fine-tunes Llama-3.1-8B in PyTorch (August 2024 and later)."""
-from octavo_command.importing import derive as derived, llm_c, llm_c_python
+from octavo_command.importing import llm_c_python
 from octavo_command.importing.rows import fact, nothing, table
 from octavo_command.importing.run import NO_EFFECT, REFUSED
 
@@ -18,19 +18,7 @@ ROWS = {key: row for key, row in llm_c_python.ROWS.items() if key != "--flash"} 
 
 
 def derive(run):
-    llm_c_python.ranks(run)
-    llm_c.tokens(run)
-    derived.batches(run)
-    derived.length(run)
-    run.flags["schedule"] = ("cosine", None)
-    derived.schedule(run)
-    model(run)
-    device(run)
-    precision(run)
-    llm_c_python.clipping(run)
-    llm_c_python.output(run)
-    llm_c_python.validation(run)
-    llm_c_python.samples(run, SAMPLE)
+    llm_c_python.derive_with(run, model, device, precision, SAMPLE)
 
 
 def model(run):

@@ -54,19 +54,24 @@ ROWS = table(
 
 
 def derive(run):
+    derive_with(run, model, device, precision, SAMPLE)
+
+
+def derive_with(run, model_of, device_of, precision_of, sample):
+    """Derives what llm.c's two scripts have in common, and calls the functions for the rest."""
     ranks(run)
     llm_c.tokens(run)
     derived.batches(run)
     derived.length(run)
     run.flags["schedule"] = ("cosine", None)
     derived.schedule(run)
-    model(run)
-    device(run)
-    precision(run)
+    model_of(run)
+    device_of(run)
+    precision_of(run)
     clipping(run)
     output(run)
     validation(run)
-    samples(run, SAMPLE)
+    samples(run, sample)
 
 
 def is_launched(run):
