@@ -254,7 +254,9 @@ inline SymmetricTask task_of(const SymmetricProduct<Bf16, Cuda>& product) {
 /// Enqueues one kernel, which begins with the tiles that take longest.
 inline void enqueue_symmetric(SymmetricTasks& tasks, const Context<Cuda>& context) {
   if (tasks.count == 0) return;
-  std::stable_sort(
+  // Not std::stable_sort: up to g++ 14, its buffer does not have the 64-byte alignment of
+  // CUtensorMap.
+  std::sort(
       tasks.list, tasks.list + tasks.count,
       [](const SymmetricTask& one, const SymmetricTask& other) { return one.depth > other.depth; });
   for (int i = 0; i < tasks.count; ++i) {
