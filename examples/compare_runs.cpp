@@ -1,7 +1,7 @@
 /// @file
 /// Compares training runs: one table on the terminal and, with --html, one self-contained report.
 ///
-///     compare_runs RUN_FOLDER... [--html report.html] [--baseline bf16] [--watch 10]
+///     compare_runs RUN_FOLDER... [--html report.html] [--baseline RUN_FOLDER] [--watch 10]
 ///
 /// Exit codes: 0 success, 1 the output could not be written, 2 the input cannot be compared or a
 /// run is damaged. A damaged run is named, and the other runs are compared.
@@ -184,14 +184,15 @@ int watch(const std::vector<std::string>& folders, const std::string& baseline,
 int main(int argc, char** argv) {
   std::vector<std::string> folders;
   std::string html_path;
-  std::string baseline = "bf16";
+  std::string baseline;
   double seconds = 0;
   CLI::App app("Compares training runs: a table, and with --html a report with charts.",
                "compare_runs");
   app.add_option("RUN_FOLDER", folders, "folders of runs (--out of the trainer)")->required();
   app.add_option("--html", html_path, "write a self-contained HTML report to this file");
-  app.add_option("--baseline", baseline, "precision of the run with which the others are compared")
-      ->capture_default_str();
+  app.add_option("--baseline", baseline,
+                 "folder or precision of the run with which the others are compared; by default a "
+                 "run in bf16, otherwise the first run");
   app.add_option("--watch", seconds,
                  "repeat at this interval in seconds until all runs have ended; the report reloads "
                  "itself in a browser")

@@ -10,7 +10,6 @@
 #include <limits>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +17,7 @@
 #include <fmt/format.h>
 
 #include <common/text.hpp>
+#include "baseline.hpp"
 #include "run.hpp"
 #include "speed.hpp"
 
@@ -107,34 +107,6 @@ inline std::vector<std::string> labels(const std::vector<Run>& runs) {
     labels.push_back(visible(label));
   }
   return labels;
-}
-
-/// Returns the first run with this precision that is done, otherwise the first with a validation
-/// loss, otherwise the first.
-inline std::size_t find_baseline(const std::vector<Run>& runs, const std::string& precision) {
-  const auto first = [&](auto serves) {
-    const auto found = std::find_if(runs.begin(), runs.end(), [&](const Run& run) {
-      return run.configuration.precision == precision && serves(run);
-    });
-    return static_cast<std::size_t>(found - runs.begin());
-  };
-  const auto has_loss = [](const Run& run) {
-    return std::any_of(run.evaluations.begin(), run.evaluations.end(),
-                       [](const Evaluation& e) { return std::isfinite(e.loss); });
-  };
-  for (const std::size_t index :
-       {first([&](const Run& run) { return run.finished() && has_loss(run); }), first(has_loss),
-        first([](const Run&) { return true; })}) {
-    if (index < runs.size()) return index;
-  }
-  std::set<std::string> precisions;
-  for (const Run& run : runs) precisions.insert(visible(run.configuration.precision));
-  std::string present;
-  for (const std::string& one : precisions) present += (present.empty() ? "" : ", ") + one;
-  throw InputError(
-      fmt::format("no run has the baseline's precision \"{}\"; add that run's folder, or pass one "
-                  "of these with --baseline: {}",
-                  visible(precision), present));
 }
 
 /// Returns tokens/s of the steps that count, without the first of each process if there are others:
@@ -339,7 +311,8 @@ inline void note_run(const Run& run, const Row& row, std::size_t window,
   }
 }
 
-inline void note_baseline(Comparison& comparison, const std::string& precision) {
+inline void note_baseline(Comparison& comparison) {
+  const std::string& precision = comparison.runs[comparison.baseline].configuration.precision;
   const auto same = [&](const Run& run) { return run.configuration.precision == precision; };
   const Row& baseline = comparison.rows[comparison.baseline];
   if (std::count_if(comparison.runs.begin(), comparison.runs.end(), same) > 1)
@@ -353,14 +326,14 @@ inline void note_baseline(Comparison& comparison, const std::string& precision) 
 
 }  // namespace detail
 
-/// @param precision  precision of the baseline; of several runs, the first that is done
-/// @throws InputError  if no run has that precision
-inline Comparison compare(std::vector<Run> runs, const std::string& precision,
+/// @param baseline  folder or precision of the baseline, or "": see detail::find_baseline
+/// @throws InputError  if no run is the baseline
+inline Comparison compare(std::vector<Run> runs, const std::string& baseline,
                           bool is_watched = false) {
   Comparison comparison;
   comparison.is_watched = is_watched;
   comparison.runs = std::move(runs);
-  comparison.baseline = detail::find_baseline(comparison.runs, precision);
+  comparison.baseline = detail::find_baseline(comparison.runs, baseline);
   std::size_t longest = 0;
   for (const Run& run : comparison.runs) longest = std::max(longest, run.steps.size());
   // Odd, so that both sides of a step have the same number.
@@ -373,7 +346,7 @@ inline Comparison compare(std::vector<Run> runs, const std::string& precision,
     detail::fill_gap(comparison.runs[i], comparison.runs[comparison.baseline], comparison.rows[i]);
 
   detail::note_differences(comparison);
-  detail::note_baseline(comparison, precision);
+  detail::note_baseline(comparison);
   detail::note_equal_runs(comparison);
   for (std::size_t i = 0; i < labels.size(); ++i)
     if (!is_watched || comparison.runs[i].summary)
@@ -407,8 +380,7 @@ inline Cells table_cells(const Comparison& comparison, std::size_t index) {
           number_cell(row.least_train_loss, loss_text),
           number_cell(row.validation_loss, loss_text),
           number_cell(row.least_validation_loss, loss_text),
-          index == comparison.baseline && row.gap_percent ? "baseline"
-                                                          : number_cell(row.gap_percent, gap),
+          index == comparison.baseline ? "baseline" : number_cell(row.gap_percent, gap),
           number_cell(row.tokens_per_second, rate_text),
           fmt::format("{} of {}", row.gemms.fp8, row.gemms.total),
           grouped(row.skipped),

@@ -85,6 +85,19 @@ PYTHON
 run "another baseline" 0 bf16 fp8_delayed --baseline fp8-delayed
 row_is "bf16 2.5000 2.5000 2.5000 2.5000 -1.96 % 15,200 0 of 48 0 done after 4 steps"
 
+run "a baseline that is named by its folder" 0 bf16 fp8_delayed --baseline "$PWD/fp8_delayed/"
+row_is "bf16 2.5000 2.5000 2.5000 2.5000 -1.96 % 15,200 0 of 48 0 done after 4 steps"
+
+# Without a run in BF16, the first is the baseline: at step 2, (3.9 - 4.1) / 4.1 is -4.88 %, and the opposite 5.13 %.
+run "two runs in FP8" 0 fp8_delayed killed --html "$scratch/report.html"
+row_is "recipe train loss min train loss validation loss min validation loss gap to fp8-delayed tokens/s FP8 GEMMs skipped steps end"
+row_is "fp8 <delayed> 2.6000 2.6000 2.5500 2.5500 baseline 1,234,567 45 of 48 1 done after 4 steps"
+row_is "fp8 tensorwise 4.5000 4.5000 3.9000 3.9000 -4.88 % 20,480 45 of 48 0 STOPPED at step 2 of 4: no summary"
+html_has "2 runs; the baseline is fp8 &lt;delayed&gt;"
+run "two runs in FP8, the other way round" 0 killed fp8_delayed
+row_is "fp8 tensorwise 4.5000 4.5000 3.9000 3.9000 baseline 20,480 45 of 48 0 STOPPED at step 2 of 4: no summary"
+row_is "fp8 <delayed> 2.6000 2.6000 2.5500 2.5500 +5.13 % 1,234,567 45 of 48 1 done after 4 steps"
+
 # Train loss is step 2's, as the mean is over one step, and so is its speed: 1,024 tokens in 0.05 s; (3.9 - 4) / 4.
 run "a killed run" 0 bf16 killed
 row_is "fp8 tensorwise 4.5000 4.5000 3.9000 3.9000 -2.50 % 20,480 45 of 48 0 STOPPED at step 2 of 4: no summary"
@@ -130,6 +143,8 @@ row_is "fp8 <delayed> 2.6000 2.6000 2.5500 2.5500 +2.00 % 1,234,567 45 of 48 1 d
 grep -v '"event":"summary"' bf16/metrics.jsonl >"$scratch/late/metrics.jsonl"
 run "a baseline without a loss, and one with" 0 "$scratch/early" "$scratch/late" fp8_delayed
 out_has "note: Several runs have the precision bf16; the gap is measured against bf16 (late)."
+run "the other of two baselines, by its folder" 0 "$scratch/late" bf16 --baseline "$scratch/late"
+out_has "note: Several runs have the precision bf16; the gap is measured against bf16 (late)."
 run "only a baseline that was killed" 0 "$scratch/early" fp8_delayed
 out_mentions "note: bf16 has no finite validation loss, so no gap can be given."
 
@@ -140,12 +155,12 @@ row_is "fp8 <delayed> - - - - - - 45 of 48 0 STOPPED at step 0 of 4: no summary"
 out_has "note: fp8 <delayed>: no summary: it was killed, or is still running. It has no step yet."
 sed -e 's/"steps":4/"steps":1/' -e '/"step":[234]/d' bf16/metrics.jsonl >"$scratch/one/metrics.jsonl"
 run "a run of one step" 0 "$scratch/one" --html "$scratch/report.html"
-row_is "bf16 2.5000 5.5000 2.5000 - - 15,200 0 of 48 0 done after 1 step"
+row_is "bf16 2.5000 5.5000 2.5000 - baseline 15,200 0 of 48 0 done after 1 step"
 html_has "1 run; the baseline is bf16"
 html_has "Running means are over 1 step."
 sed -i '/"event":"summary"/d' "$scratch/one/metrics.jsonl"
 run "a run of one step, which was killed" 0 "$scratch/one"
-row_is "bf16 5.5000 5.5000 - - - 10,240 0 of 48 0 STOPPED at step 1 of 1: no summary"
+row_is "bf16 5.5000 5.5000 - - baseline 10,240 0 of 48 0 STOPPED at step 1 of 1: no summary"
 
 sed -e 's/"precision":"fp8-delayed"/"precision":"fp8-delayed-bf16-edges"/' \
   -e 's/"recipe":"[^"]*"/"recipe":"first 1 bf16, fp8 delayed, last 1 bf16"/' \
@@ -353,9 +368,12 @@ out_mentions "broken/metrics.jsonl:3: not valid JSON"
 row_is "bf16 2.5000 2.5000 2.5000 2.5000 baseline 15,200 0 of 48 0 done after 4 steps"
 run "only a run with a broken line" 2 broken
 err_is_one_line_with "broken/metrics.jsonl:3: not valid JSON"
-run "a damaged baseline" 2 broken fp8_delayed
-err_is_one_line_with 'no run has the baseline'\''s precision "bf16"'
+run "a damaged baseline" 2 broken fp8_delayed --baseline bf16
+err_is_one_line_with 'of one of the runs, but is "bf16"'
 err_is_one_line_with "broken/metrics.jsonl:3: not valid JSON"
+run "a damaged run in BF16" 2 broken fp8_delayed
+err_is_one_line_with "broken/metrics.jsonl:3: not valid JSON"
+row_is "fp8 <delayed> 2.6000 2.6000 2.5500 2.5500 baseline 1,234,567 45 of 48 1 done after 4 steps"
 mkdir -p "$scratch/packed" "$scratch/nuls" "$scratch/odd/metrics.jsonl"
 printf '\xfd7zXZ\0' >"$scratch/packed/metrics.jsonl"
 python3 - "$scratch/nuls/metrics.jsonl" <<'PYTHON'
@@ -391,10 +409,12 @@ err_is_one_line_with 'no "run" event'
 sed 's/"loss":4,/"loss":"low",/' bf16/metrics.jsonl >"$scratch/typed/metrics.jsonl"
 run "a loss of the wrong type" 2 "$scratch/typed"
 err_is_one_line_with 'metrics.jsonl:3: "loss" must be a number or null'
-run "no baseline" 2 fp8_delayed
-err_is_one_line_with 'no run has the baseline'\''s precision "bf16"'
-run "no baseline among two of one precision" 2 fp8_delayed "$scratch/announced"
-err_is_one_line_with "with --baseline: fp8-delayed"
+run "no run of the baseline's precision" 2 fp8_delayed --baseline bf16
+err_is_one_line_with '--baseline must be the folder or the precision of one of the runs, but is "bf16"'
+run "no baseline among two of one precision" 2 fp8_delayed "$scratch/announced" --baseline bf16
+err_is_one_line_with "pass one of these: fp8-delayed"
+run "a baseline that is none of the runs" 2 fp8_delayed "$scratch/announced" --baseline bf16/
+err_is_one_line_with 'but is "bf16/"'
 ! grep -qF "fp8-delayed, fp8-delayed" "$scratch/err" || fail "a precision is named twice"
 run "a folder twice" 2 bf16 ./bf16
 err_is_one_line_with "named twice"
@@ -419,7 +439,7 @@ for behind in "--baseline bf16" "--baseline=bf16"; do
   err_is_one_line_with "--html needs a value, but --baseline follows; add the value, or leave --html out"
 done
 run "a value that is called as a flag" 2 bf16 --baseline=--html
-err_is_one_line_with 'no run has the baseline'\''s precision "--html"'
+err_is_one_line_with 'of one of the runs, but is "--html"'
 run "a folder that is called as a flag" 2 bf16 -- --html --watch
 err_is_one_line_with "--html"
 grep -qF "needs a value" "$scratch/err" && fail "a folder is taken for a flag"
