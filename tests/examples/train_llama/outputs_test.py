@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from trainer import (BASE, SHORT, SMALL, Disk, TrainerTest, another_user, checkpoints, main, metrics, of,
+from trainer import (BASE, OPERANDS, SHORT, SMALL, Disk, TrainerTest, another_user, checkpoints, main, metrics, of,
                      step_names)
 
 
@@ -61,7 +61,7 @@ class Files(TrainerTest):
               ln -s /dev/full "full_events/events.out.tfevents.$((now + more)).$(uname -n).$$"
             done
             exec "$@" """
-        return self.train(BASE + "--batch 2 --steps 4 --sample 0 --out full_events " + flags,
+        return self.train(BASE + OPERANDS + "--batch 2 --steps 4 --sample 0 --out full_events " + flags,
                           program=["bash", "-c", links + options.pop("redirect", ""), "-", self.program])
 
     def test_events_that_cannot_be_written(self):
@@ -74,7 +74,7 @@ class Files(TrainerTest):
 
     def test_a_full_disk(self):
         Disk(self, "32k")
-        done = self.train(BASE + "--batch 1 --sample 0 --steps 400 --out disk/run", code=1)
+        done = self.train(BASE + OPERANDS + "--batch 1 --sample 0 --steps 400 --out disk/run", code=1)
         self.assertRegex(done.err, r"disk/run/(metrics\.jsonl|events\.out).*No space left on device")
         lines = metrics("disk/run")
         self.assertEqual(lines[0]["event"], "run")
@@ -83,7 +83,7 @@ class Files(TrainerTest):
         os.makedirs("disk/run")
         os.mkdir("elsewhere")
         os.symlink("../../elsewhere", "disk/run/checkpoints")
-        done = self.train(BASE + "--batch 1 --sample 0 --steps 400 --checkpoint-every 1000 --out disk/run",
+        done = self.train(BASE + OPERANDS + "--batch 1 --sample 0 --steps 400 --checkpoint-every 1000 --out disk/run",
                           code=1)
         self.assertIn("disk/run/metrics.jsonl", done.err.splitlines()[-1])
         self.assertIn("No space left on device", done.err.splitlines()[-1])
@@ -92,7 +92,7 @@ class Files(TrainerTest):
         self.assertEqual(checkpoints("disk/run"), step_names(len(done.steps)))
 
     def test_a_folder_that_is_removed(self):
-        command = [self.program, *shlex.split(BASE + "--batch 1 --sample 0 --steps 4000 --out removed")]
+        command = [self.program, *shlex.split(BASE + OPERANDS + "--batch 1 --sample 0 --steps 4000 --out removed")]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
             for line in run.stdout:
                 if line.startswith("step 4 "):
@@ -109,7 +109,7 @@ class Files(TrainerTest):
         self.assertFalse(os.path.exists("with_weights"))
 
     def test_a_summary_that_cannot_be_written(self):
-        flags = BASE + "--batch 2 --precision bf16 --steps 20 --warmup 1 --sample 400 "
+        flags = BASE + OPERANDS + "--batch 2 --precision bf16 --steps 20 --warmup 1 --sample 400 "
         self.train(flags + "--out summarised")
         lines = Path("summarised/metrics.jsonl").read_text().splitlines(keepends=True)
         most = sum(map(len, lines[:-1])) + len(lines[-1]) // 2  # steps have other digits

@@ -294,7 +294,7 @@ class Resumed(TrainerTest):
         self.assertEqual((manifest["recipe"], manifest["conversions"]), ("bf16", [told]))
 
     def test_flags_of_checkpoints(self):
-        self.fails("--checkpoint-every", SAVED + "--no-out")
+        self.fails("--checkpoint-every", "--data text.txt --checkpoint-every 3 --no-out")
         self.fails("--keep-last", SAVED + "--out few --keep-last 1")
 
     def test_a_disk_without_room(self):

@@ -6,7 +6,7 @@ import struct
 import subprocess
 from pathlib import Path
 
-from trainer import BASE, SMALL, TINY, TrainerTest, checkpoints, contents, main, metrics, of, shown
+from trainer import BASE, OPERANDS, SMALL, TINY, TrainerTest, checkpoints, contents, main, metrics, of, shown
 
 
 def timeless(folder):
@@ -22,7 +22,7 @@ class ARun(TrainerTest):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.done = cls().train(BASE + "--batch 2 --steps 4 --warmup 4 --sample 12 --out run")
+        cls.done = cls().train(BASE + OPERANDS + "--batch 2 --steps 4 --warmup 4 --sample 12 --out run")
         cls.lines = metrics("run")
         cls.printed = [line.split(" | ") for line in cls.done.lines]
 
