@@ -3,6 +3,8 @@
 
 #include <CLI/CLI.hpp>
 #include <common/foreign_flags.hpp>
+#include <common/help.hpp>
+#include <common/nearest.hpp>
 #include <common/text.hpp>
 #include <octavo/octavo.hpp>
 
@@ -21,6 +23,7 @@
 #include <filesystem>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <new>
 #include <optional>
 #include <string>
@@ -32,24 +35,6 @@
 #include <unistd.h>
 
 namespace programs {
-
-/// Returns the number of single-character edits between two words; swapped neighbours count as one.
-inline std::size_t edit_distance(const std::string& a, const std::string& b) {
-  std::vector<std::vector<std::size_t>> edits(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
-  for (std::size_t i = 0; i <= a.size(); ++i) {
-    for (std::size_t j = 0; j <= b.size(); ++j) {
-      if (i == 0 || j == 0) {
-        edits[i][j] = i + j;
-        continue;
-      }
-      const std::size_t replaced = edits[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
-      edits[i][j] = std::min({edits[i - 1][j] + 1, edits[i][j - 1] + 1, replaced});
-      const bool exchanged = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
-      if (exchanged) edits[i][j] = std::min(edits[i][j], edits[i - 2][j - 2] + 1);
-    }
-  }
-  return edits[a.size()][b.size()];
-}
 
 /// Accepts numbers that are finite in FP32 and satisfy `holds`. CLI11's own validators accept NaN.
 template <class Holds>
@@ -136,12 +121,6 @@ inline CLI::Validator share_above_zero() {
                        [](double v) { return v > 0 && v < 1; });
 }
 
-inline std::string joined(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
-  return text;
-}
-
 inline const std::vector<std::string> recompute_names{"none", "norms", "swiglu", "ffn", "block"};
 /// Formats of the optimizer's state.
 inline const std::vector<std::string> master_choices{"auto", "fp32", "bf16"};
@@ -183,43 +162,6 @@ inline std::vector<std::string> lora_targets(const std::vector<std::string>& wor
   }
   if (names == std::vector<std::string>{"all"}) names = {"all-linear"};
   return names;
-}
-
-/// Returns the known word that `word` probably stands for, or "". Words match if they differ in
-/// case, by at most one edit per three characters, or if one is a prefix of the other. "gpu"
-/// matches "cuda".
-inline std::string nearest(const std::string& word, const std::vector<std::string>& known) {
-  const std::string lower = CLI::detail::to_lower(word);
-  std::vector<std::pair<std::string, std::string>> candidates;  // spelling, name
-  for (const std::string& name : known) {
-    if (name == word) continue;
-    candidates.emplace_back(name, name);
-    if (name == "cuda") candidates.emplace_back("gpu", name);
-  }
-  std::string result;
-  std::size_t best = std::max<std::size_t>(1, word.size() / 3) + 1;
-  for (const auto& [written, name] : candidates) {
-    const std::size_t distance = edit_distance(lower, written);
-    if (distance >= best) continue;
-    best = distance;
-    result = name;
-  }
-  for (const auto& [written, name] : candidates) {
-    const bool begins = (lower.size() > 1 && written.starts_with(lower)) ||
-                        (written.size() > 2 && lower.starts_with(written));
-    if (result.empty() && begins) result = name;
-  }
-  return result;
-}
-
-/// Returns "'bock' is not one of none, norms, block; did you mean 'block'?".
-/// @param offered  words to choose from
-/// @param known    words to suggest
-inline std::string none_of(const std::string& word, const std::vector<std::string>& offered,
-                           const std::vector<std::string>& known) {
-  const std::string meant = nearest(word, known);
-  return "'" + word + "' is not one of " + joined(offered) +
-         (meant.empty() ? "" : "; did you mean '" + meant + "'?");
 }
 
 /// Returns "-DNAME=" with the entries of a CMake list and the wanted one: CMake replaces a list as
@@ -265,6 +207,22 @@ void declare_sharing(CLI::App& app, Options& options, const std::string& group,
       "block of 128" +
           remark)
       ->check(one_of(reduce_names));
+}
+
+/// Returns the flags of `declare_sharing` that have no effect on one rank, such as "--zero 3,
+/// --gather fp8". --reduce fp32 has one: sums in FP32.
+template <class Options>
+std::vector<std::string> flags_of_several_ranks(const Options& options) {
+  std::vector<std::string> flags;
+  if (options.zero != 1) flags.push_back(octavo::message("--zero ", options.zero));
+  if (options.gather != "stored") flags.push_back("--gather " + options.gather);
+  if (options.reduce == "e4m3") flags.push_back("--reduce " + options.reduce);
+  return flags;
+}
+
+/// Returns "--zero 3 has no effect on one rank".
+inline std::string no_effect_on_one_rank(const std::vector<std::string>& flags) {
+  return joined(flags) + (flags.size() == 1 ? " has" : " have") + " no effect on one rank";
 }
 
 /// Throws if adapters are combined with tensor parallelism or with --gather fp8.
@@ -335,13 +293,30 @@ inline void require_values(const CLI::App& app, const std::vector<std::string>& 
   }
 }
 
+/// Returns the flag to which a word without a flag probably belongs, or "".
+inline std::string flag_of_word(const CLI::App& app, const std::string& word) {
+  std::error_code error;
+  const bool is_run = std::filesystem::exists(std::filesystem::path(word) / "config.toml", error);
+  if (is_run && app.get_option_no_throw("--checkpoint") != nullptr) return "--checkpoint";
+  for (const char* flag : {"--data", "--chats", "--prompt", "--model", "--table"}) {
+    if (app.get_option_no_throw(flag) != nullptr) return flag;
+  }
+  return {};
+}
+
 /// Throws if the command line contains words that are not flags.
 /// @throws ConfigError  naming the first
 inline void require_no_rest(const CLI::App& app) {
   for (const std::string& word : app.remaining()) {
     if (word == "--") continue;
-    octavo::require<octavo::ConfigError>(word.starts_with('-'), "unexpected word '", word,
-                                         "'; see --help");
+    if (!word.starts_with('-')) {
+      const std::string belongs = flag_of_word(app, word);
+      throw octavo::ConfigError(
+          octavo::message("unexpected word '", word, "'; ",
+                          belongs.empty() ? "see --help"
+                                          : "pass " + belongs + ' ' + shell_word(word) +
+                                                ", or quote a value that contains spaces"));
+    }
     const std::string flag = "--" + without_dashes(word.substr(0, word.find('=')));
     octavo::require<octavo::ConfigError>(
         word.starts_with("--") || app.get_option_no_throw(flag) == nullptr, "'",
@@ -461,6 +436,7 @@ inline void require_no_value(const CLI::App& app, const std::string& text) {
 /// @return the exit code if the program must end, otherwise nothing
 inline std::optional<int> parse(CLI::App& app, int argc, char** argv) {
   app.set_version_flag("--version", std::string("octavo ") + octavo::version_string);
+  app.formatter(std::make_shared<Help>());
   app.allow_extras();
   try {
     occupy_standard_streams();

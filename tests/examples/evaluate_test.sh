@@ -243,6 +243,8 @@ refused() {
   err_is_one_line_with "$text"
 }
 refused "nothing to do" "pass --data, --chats or --hellaswag"
+refused "a text without a flag" "pass --data held_out.txt" held_out.txt
+refused "a run without a flag" "pass --checkpoint run-fp32" run-fp32
 refused "chats without a template" "--chat-template is required" --chats chats.jsonl
 refused "a template without chats" "--chat-template needs --chats FILE" --data held_out.txt --chat-template own.json
 refused "documents without data" "--document-end needs --data FILE" --hellaswag held_out.txt --document-end 3

@@ -284,6 +284,7 @@ toml_refused "a key that there is not, without quotes" "Error while parsing" 'pr
 
 # --- the other trainer -----------------------------------------------------------------------
 toml_refused "a configuration of the other trainer" "'data' is a flag of train_llama, not of finetune_llama" 'data = ["text.txt"]'
+refused "chats without a flag" "pass --chats chats.jsonl" chats.jsonl
 refused "a flag of the other trainer" "finetune_llama: 'document-end' is a flag of train_llama, not of finetune_llama" --document-end=3
 trainer=$(dirname "$program")/train_llama
 if [ -x "$trainer" ]; then

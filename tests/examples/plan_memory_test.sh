@@ -698,7 +698,7 @@ refused "an unknown flag" "did you mean 'batch'" --bach 3
 refused "an unknown flag like no other" "unknown option 'lr'; see --help" --lr 3
 refused "another trainer's flag" "unknown option 'tp'; use 'tensor-parallel' instead. See --help" --tp 2
 refused "a flag twice" "--batch is set 2 times" --batch 3 --batch 4
-refused "an unexpected word" "unexpected word 'llama'" llama
+refused "an unexpected word" "unexpected word 'llama'; pass --model llama" llama
 refused "a batch of 0" "is not a whole number from 1" --batch 0
 refused "a head chunk that is no number" "is not a whole number from 0" --head-chunk -1
 refused "too many tokens" "is too large" --batch 2000000000 --seq-len 2000000000

@@ -1,6 +1,7 @@
 """Tests that wrong flags and configurations are refused, with the culprit's name."""
 
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -50,7 +51,15 @@ class Refusals(TrainerTest):
                                   ("--data text.txt -steps=5", "--steps")):
             self.refused(suggestion, flags)
         self.refused("extra", "--data text.txt --steps 1 -- extra")
+        for words in (["text.txt"], ["text.txt", "--steps", "1"], ["--steps", "1", "text.txt"]):
+            self.refused("pass --data text.txt", "", *words)
+        self.refused("pass --data 'my text.txt'", "", "my text.txt")
         self.refused(r"\x1B[31mred", "--data text.txt --", "\033[31mred")
+
+    def test_help_has_no_empty_defaults(self):
+        options = re.findall(r"(?m)^  --.*", self.train("--help").out)
+        self.assertGreater(len(options), 60)
+        self.assertEqual([line for line in options if re.search(r"=?(\[\]|\"\"|\{\})", line)], [])
 
     def test_flags_of_other_trainers(self):
         for flag, own in (("lr", "learning-rate"), ("min-lr", "final-fraction"), ("max-steps", "steps"),
