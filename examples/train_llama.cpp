@@ -110,9 +110,13 @@ int train(Setup& setup, Report& report, const Options& options, const Instance& 
   } catch (const octavo::Error&) {  // on all ranks, or on none
     not_written = std::current_exception();
   }
+  const std::string* const reported = setup.watch->sample_after(summary.steps);
   report.end(summary,
-             summary.gave_up || options.sample == 0 ? "" : setup.data->sample(session, options),
-             session.facts().allocated_bytes, session.facts().allocated_host_bytes);
+             summary.gave_up || options.sample == 0 ? ""
+             : reported != nullptr                  ? *reported
+                                                    : setup.data->sample(session, options),
+             reported != nullptr, session.facts().allocated_bytes,
+             session.facts().allocated_host_bytes);
   const bool is_late = std::chrono::steady_clock::now() >= end_time(options);
   if (ranks.is_first() && summary.signal == SIGTERM && is_late) {
     programs::tell("{}: --max-time ended the run after step {}\n", program().name, summary.steps);

@@ -290,9 +290,10 @@ class Report final : public octavo::RunObserver {
         program().name, record.result.loss, record.step, first_loss, record.learning_rate);
   }
 
+  /// @param is_printed              whether the sample was printed before
   /// @param peak_bytes, host_bytes  allocated on the session's device, and in host memory
-  void end(const octavo::RunSummary& summary, const std::string& sample, std::size_t peak_bytes,
-           std::size_t host_bytes) {
+  void end(const octavo::RunSummary& summary, const std::string& sample, bool is_printed,
+           std::size_t peak_bytes, std::size_t host_bytes) {
     timeline_.end();
     clear_progress();
     has_ended_ = true;
@@ -308,7 +309,7 @@ class Report final : public octavo::RunObserver {
             loss_text(loss_before_, false));
     }
     print_timeline();
-    if (!sample.empty()) {
+    if (!sample.empty() && !is_printed) {
       print("\n{}\n", programs::visible(sample, programs::LineBreaks::keep));
     }
     write(octavo::JsonLine{}

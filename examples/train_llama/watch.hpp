@@ -43,15 +43,21 @@ class Watch {
 
   /// Measures and reports. All ranks must call it, after an evaluation.
   void run(octavo::Index step, octavo::TrainingSession& session, const RunData& data,
-           Report& report) const {
+           Report& report) {
     if (batches_.has_value()) report_score(step, batches_->evaluate(session), report);
     if (!options_.samples_each) return;
-    const std::string text = data.sample(session, options_);
-    const std::string shown = programs::visible(text, programs::LineBreaks::keep);
+    sample_ = data.sample(session, options_);
+    sampled_step_ = step;
+    const std::string shown = programs::visible(sample_, programs::LineBreaks::keep);
     octavo::JsonLine line;
-    line.add("event", "sample").add("step", step).add("text", text);
+    line.add("event", "sample").add("step", step).add("text", sample_);
     report.measurement(step, octavo::message("sample at step ", step, " |\n", shown), line,
-                       octavo::EventSummary{}.add_text("sample", text));
+                       octavo::EventSummary{}.add_text("sample", sample_));
+  }
+
+  /// Returns the text that `run` generated and reported after this step, or null.
+  [[nodiscard]] const std::string* sample_after(octavo::Index step) const {
+    return sampled_step_ == step ? &sample_ : nullptr;
   }
 
  private:
@@ -88,6 +94,8 @@ class Watch {
   const Options& options_;
   std::vector<evaluate::Choice> choices_;
   std::optional<evaluate::ChoiceBatches> batches_;  ///< refer to `choices_`
+  std::string sample_;                              ///< the last one
+  octavo::Index sampled_step_ = -1;                 ///< of `sample_`; -1: there is none
 };
 
 }  // namespace trainer

@@ -418,6 +418,15 @@ check(all(line["questions"] == 5 and 0 <= line["accuracy"] <= 1 for line in watc
       watched.of("hellaswag"))
 check(all(len(line["text"]) == 8 for line in watched.of("sample")), watched.of("sample"))
 check(watched.column("loss") == unwatched.column("loss"), "measurements change the loss")
+check(watched.end["sample"] == watched.of("sample")[-1]["text"], "the last sample is another at the end")
+case = "--sample-each prints each sample once"
+printed = subprocess.run([program, *"--data only_a.txt --precision bf16 --batch 1 --seq-len 16 --steps 2 --warmup 0 "
+                          "--evaluate-every 1 --sample 3 --temperature 0 --sample-each --no-out --threads 1 "
+                          "--learning-rate 0.03".split()], capture_output=True, timeout=60, check=True).stdout
+_, *samples = printed.split(b"sample at step ")
+check(len(samples) == 3, printed)
+text = samples[-1].split(b"|\n", 1)[1].splitlines()[0]
+check(text and samples[-1].splitlines().count(text) == 1, text, printed)
 
 for most in (2, 5):
     run = Run("--max-skipped", max_skipped=most, learning_rate=1e30, steps=40, schedule="constant",
