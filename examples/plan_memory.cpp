@@ -51,7 +51,13 @@ void print_head(const Options& options, const octavo::ModelFacts& facts) {
     fmt::print("gradients {}\n",
                options.reduce == "fp32" ? "are summed and kept in FP32" : "are reduced in E4M3");
   }
-  if (options.world == 1) return;
+  if (options.world == 1) {
+    const auto flags = programs::flags_of_several_ranks(options);
+    if (!flags.empty()) {
+      fmt::print("{}; pass --world\n", programs::no_effect_on_one_rank(flags));
+    }
+    return;
+  }
   fmt::print("each of {} ranks, ", options.world);
   if (options.tensor_parallel > 1) {
     fmt::print("of which {} share each layer, ", options.tensor_parallel);

@@ -362,7 +362,10 @@ int run(Setup& setup, const Options& options, const Instance& instance, Ranks& r
     fmt::print("run | saved as in its config.toml:{}\n", options.saved_as_before);
   }
   setup.data->print();
-  if (ranks.is_first()) warn_of_warmup(options);
+  if (ranks.is_first()) {
+    warn_of_warmup(options);
+    warn_of_single_rank(options);
+  }
   announce(session, options, is_over || !ranks.is_first() ? "" : setup.folder);
   report.begin(session, instance, *setup.data);
   if (!options.gemm_plans.empty() && ranks.is_first()) {

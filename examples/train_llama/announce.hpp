@@ -1,6 +1,7 @@
 // Output before the first step.
 #pragma once
 
+#include <common/flags.hpp>
 #include <common/folded.hpp>
 #include <common/text.hpp>
 #include <octavo/io/atomic_file.hpp>
@@ -18,23 +19,21 @@
 #include <filesystem>
 #include <sstream>
 #include <string>
+#include <vector>
 
 namespace trainer {
 
-/// Prints the rank flags that have no effect on a single rank. --reduce fp32 has one: sums in FP32.
-inline void announce_single_rank(const Options& options) {
+/// Warns about flags that have no effect on a single rank.
+inline void warn_of_single_rank(const Options& options) {
   if (options.ranks * options.tensor_parallel > 1) return;
-  std::string flags;
-  const auto add = [&](bool is_given, const char* flag, const auto& value) {
-    if (is_given) flags += octavo::message(flags.empty() ? "" : ", ", flag, ' ', value);
-  };
-  add(options.zero != 1, "--zero", options.zero);
-  add(options.gather != "stored", "--gather", options.gather);
-  add(options.reduce == "e4m3", "--reduce", options.reduce);
-  add(options.check_replicas != 0, "--check-replicas", options.check_replicas);
+  std::vector<std::string> flags = programs::flags_of_several_ranks(options);
+  if (!options.exchange.empty()) flags.push_back("--exchange " + options.exchange);
+  if (options.check_replicas != 0) {
+    flags.push_back(octavo::message("--check-replicas ", options.check_replicas));
+  }
   if (flags.empty()) return;
-  fmt::print("ranks | 1: {} {} no effect\n", flags,
-             flags.find(',') == std::string::npos ? "has" : "have");
+  programs::tell("{}: warning: {}; start several with mpirun -n 2, for example\n", program().name,
+                 programs::no_effect_on_one_rank(flags));
 }
 
 namespace detail {
@@ -106,7 +105,6 @@ inline void announce_flags(const Options& options, const std::string& chosen,
 /// @throws IoError  if manifest.txt cannot be written
 inline void announce(const octavo::TrainingSession& session, const Options& options,
                      const std::filesystem::path& folder) {
-  announce_single_rank(options);
   const std::string note =
       octavo::run_shape_note(options.sequence_length, session.facts().run_shape);
   if (!note.empty()) fmt::print("batch | {}\n", note);

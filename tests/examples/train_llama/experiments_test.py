@@ -38,7 +38,8 @@ class Experiments(TrainerTest):
         self.assertEqual(metrics("llama3_8b_fp8_delayed")[0]["gather"], "fp8")
 
     def test_weights_that_no_rank_gathers(self):
-        self.assertIn("--gather fp8", self.train(SMALL + "--precision fp8-delayed --gather fp8 --no-out").out)
+        self.fails("warning: --gather fp8 has no effect on one rank",
+                   SMALL + "--precision fp8-delayed --gather fp8 --no-out", code=0)
 
 
 if __name__ == "__main__":
