@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <charconv>
 #include <cstdint>
@@ -134,13 +135,39 @@ inline void require_readable_flags(const CLI::App& app) {
   }
 }
 
+namespace detail {
+
+/// Returns the name of a file or folder that does not belong to a run; "" if there is none, or if
+/// the folder contains a part of a run. Logs may be there before the run starts.
+inline std::string foreign_entry_of(const std::filesystem::path& folder) {
+  std::string foreign;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    const auto is_name = [&](const char* other) { return name == other; };
+    constexpr std::array of_runs{checkpoints_name, "config.toml", "metrics.jsonl", "manifest.txt",
+                                 ".lock"};
+    if (std::ranges::any_of(of_runs, is_name) || name.starts_with("events.out.tfevents.")) {
+      return {};
+    }
+    const bool is_empty = entry.is_regular_file(error) && entry.file_size(error) == 0;
+    const bool is_log = name.ends_with(".log") || name.ends_with(".out") || name.ends_with(".err");
+    if (!is_empty && !is_log && (foreign.empty() || name < foreign)) foreign = name;
+  }
+  return foreign;
+}
+
+}  // namespace detail
+
 /// Throws if --out is not usable for a run. Creates nothing.
 /// @param out_from  configuration file that sets --out; empty for the command line
-/// @throws ConfigError  if --out contains one of the files that the run would write, or is not
-///                      accessible
+/// @throws ConfigError  if --out contains one of the files that the run would write, or only files
+///                      that belong to no run, or is not accessible
 inline void require_free_out(const Options& options, const std::string& out_from) {
   if (options.out.empty()) return;
   const std::filesystem::path folder = options.out;
+  const std::string remedy =
+      out_from.empty() ? "" : "; it is set in " + out_from + ", and the command line overrides it";
   for (const char* name : {"metrics.jsonl", "config.toml"}) {
     const std::filesystem::path file = folder / name;
     std::error_code error;
@@ -158,10 +185,14 @@ inline void require_free_out(const Options& options, const std::string& out_from
         !taken, file.string(),
         " exists already, and a run would overwrite it; resume it with --resume ",
         std::filesystem::exists(folder / detail::checkpoints_name, error) ? "latest" : "auto",
-        ", or choose another --out",
-        out_from.empty() ? ""
-                         : "; it is set in " + out_from + ", and the command line overrides it");
+        ", or choose another --out", remedy);
   }
+  const std::string foreign = detail::foreign_entry_of(folder);
+  octavo::require<octavo::ConfigError>(
+      foreign.empty(), "--out ", options.out,
+      " must be a new or empty folder, or the folder of a run, but it contains other files, such "
+      "as ",
+      foreign, "; choose another --out", remedy);
 }
 
 /// Whether --resume auto restarts the run of --out, because it ended before its first checkpoint.

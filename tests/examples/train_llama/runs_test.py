@@ -159,6 +159,27 @@ class ARun(TrainerTest):
                    "--config own_folder/config.toml --steps 1 --out own_folder")
         self.assertEqual(contents("own_folder"), before)
 
+    def test_files_of_others_are_not_mixed_with_a_run(self):
+        os.makedirs("of_others/folder")
+        os.mkdir("noted")
+        Path("noted/notes.txt").write_text("mine")
+        Path("noted.toml").write_text('out = "noted"\n')
+        for folder, flags in (("of_others", "--out of_others"), ("noted", "--out noted"),
+                              ("noted", "--out noted --resume auto"), ("noted", "--config noted.toml")):
+            before = sorted(os.listdir(folder))
+            done = self.fails([f"--out {folder} must be", f"such as {before[0]}"], TINY + flags)
+            self.assertEqual("it is set in noted.toml" in done.err, "--config" in flags)
+            self.assertEqual(sorted(os.listdir(folder)), before)
+        # Logs are there before the run, and what remains of a run is not of others.
+        os.mkdir("logged")
+        Path("logged/nohup.txt").touch()
+        Path("logged/job.log").write_text("started\n")
+        self.train(TINY + "--out logged")
+        for name in ("config.toml", "metrics.jsonl"):
+            os.remove(f"logged/{name}")
+        Path("logged/nohup.txt").write_text("of the run\n")
+        self.train(TINY + "--out logged")
+
     def test_its_configuration_repeats_it(self):
         self.train("--config run/config.toml --out again")
         self.assertEqual(timeless("again"), timeless("run"))
