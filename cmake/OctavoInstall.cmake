@@ -42,6 +42,8 @@ if(OCTAVO_INSTALL_COMMAND)
   install(DIRECTORY cmake examples DESTINATION ${CMAKE_INSTALL_DATADIR}/octavo
     PATTERN __pycache__ EXCLUDE PATTERN learn EXCLUDE)
   install(FILES CMakeLists.txt CMakePresets.json DESTINATION ${CMAKE_INSTALL_DATADIR}/octavo)
+  install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DATADIR}/octavo  # which its --help reads
+    FILES_MATCHING PATTERN "*.md" PATTERN images EXCLUDE PATTERN site EXCLUDE)
   install(PROGRAMS octavo DESTINATION ${CMAKE_INSTALL_DATADIR}/octavo)
   install(PROGRAMS scripts/install-dependencies DESTINATION ${CMAKE_INSTALL_DATADIR}/octavo/scripts)
   set(octavo_links ${CMAKE_CURRENT_BINARY_DIR}/links)

@@ -5,6 +5,7 @@ The programs check all arguments themselves; this module only finds mistakes tha
 import glob
 import os
 import re
+import shlex
 
 from octavo_command import cache
 from octavo_command.errors import CommandError, nearest
@@ -44,6 +45,55 @@ def require_known_flags(flags, root, target):
                                + (" See --help" if nearest(name, known) else "; see --help"))
 
 
+def require_no_word_first(words, flag):
+    """Checks that the command line begins with a flag, if `flag` is where a word probably belongs."""
+    if flag and words and words[0] and not words[0].startswith("-"):
+        raise CommandError(f"unexpected word '{words[0]}'; every value needs its flag, such as --{flag} "
+                           f"{shlex.quote(words[0])}")
+
+
+def words_of(flags, switches=()):
+    """Returns the words that belong to no flag.
+
+    @param switches  the flags without a value
+    """
+    found, words = [], iter(flags.words)
+    for word in words:
+        if word == "--":
+            return found + list(words)
+        if word == "-" or not word.startswith("-"):
+            found.append(word)
+        elif "=" not in word and word[2:] not in switches:
+            next(words, None)
+    return found
+
+
+def _require_existing(paths, what, flag=""):
+    for path in paths:
+        if not os.path.exists(path):
+            start = "" if os.path.isabs(path) else f"; relative paths start at {os.getcwd()}"
+            raise CommandError(f"{flag}{path}: there is no such {what}; check the path{start}")
+
+
+def require_texts(flags, _root):
+    """Checks the arguments of `prepare_data`."""
+    texts = words_of(flags, ("special",))
+    if not texts:
+        raise CommandError("no text is named; pass text files or .jsonl files, or - to read standard input")
+    if not flags.get("out"):
+        raise CommandError("--out is required: pass a new file for the tokens")
+    _require_existing([text for text in texts if text != "-"], "file")
+
+
+def require_runs(flags, _root):
+    """Checks the arguments of `compare_runs`. With --watch, it waits for runs that do not exist yet."""
+    runs = words_of(flags)
+    if not runs:
+        raise CommandError("no run is named; pass the folders of the runs to compare")
+    if flags.get("watch") is None:
+        _require_existing(runs, "folder")
+
+
 # Flags whose values are files or folders to read.
 INPUTS = ("data", "validation-data", "chats", "validation-chats", "config")
 # The required flags of programs that train, and what to pass.
@@ -62,8 +112,7 @@ def require_inputs(flags, required=None):
             if (not path or path.startswith("-") or re.search(r"[*?[]", path)  # left to the program
                     or os.path.exists(path) or os.path.exists(without_weight)):
                 continue
-            start = "" if os.path.isabs(path) else f"; relative paths start at {os.getcwd()}"
-            raise CommandError(f"--{name} {path}: there is no such file or folder; check the path{start}")
+            _require_existing([path], "file or folder", f"--{name} ")
     # These flags train nothing, or need advice that the program gives.
     if required and not flags.values(required) and not flags.has("resume", "list-checkpoints", "export-hf",
                                                                  "replay-step"):

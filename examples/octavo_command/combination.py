@@ -18,12 +18,14 @@ class Program:
     """A program, and the flags that determine its build."""
 
     target: str
+    command: str                  # the subcommand
     has_model: bool = False
     default_precision: str = ""   # empty if the program has no --precision
     trains: bool = False          # has --lora and --reduce
     required: str = ""            # the flag of the data to train on
     has_ranks: bool = False
     has_tokenizers: bool = False  # of files, which need PCRE2
+    flag_of_word: str = ""        # the flag to which a word without a flag probably belongs
 
 
 @dataclasses.dataclass

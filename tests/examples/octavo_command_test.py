@@ -1,4 +1,4 @@
-"""Tests the command octavo without compiling anything: octavo_command_test.py [unittest's arguments]
+"""Tests the command octavo without compiling a program: octavo_command_test.py [unittest's arguments]
 
 A stub of CMake builds programs that print their arguments, so that the tests see the options of a build,
 how many processes share it, and the words that reach the program.
@@ -20,7 +20,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(ROOT / "examples"))
 
-from octavo_command import arguments, build, cache, combination, dispatch, model, precision, shape  # noqa: E402
+from octavo_command import arguments, build, cache, combination, dispatch, model, pages, precision, shape  # noqa: E402
 from octavo_command.commands import compare, evaluate, finetune, generate, plan, prepare, train  # noqa: E402
 from octavo_command.errors import CommandError  # noqa: E402
 from octavo_command.flags import Flags  # noqa: E402
@@ -369,11 +369,11 @@ class Arguments(Temporary):
         self.assertIn(text, str(caught.exception))
 
     def test_every_documented_flag_is_known(self):
-        for page, target in (("trainer", "train_llama"), ("finetuning", "finetune_llama"), ("programs", "plan_memory"),
-                             ("generation", "generate"), ("evaluation", "evaluate"), ("tokenizers", "prepare_data")):
-            documented = re.findall(r"^\| `(--[a-z0-9-]+)", (ROOT / f"docs/{page}.md").read_text(), re.M)
+        for target in pages.SECTIONS:
+            documented = [f"--{name}" for _, names, _, _ in pages.rows(str(ROOT), target) for name in names]
             self.assertTrue(documented)
-            arguments.require_known_flags(Flags([*documented, "--help", "--lr=3"]), str(ROOT), target)
+            arguments.require_known_flags(Flags([*documented, "--help"]), str(ROOT), target)
+        arguments.require_known_flags(Flags(["--lr=3"]), str(ROOT), "train_llama")
 
     def test_unknown_flags_are_refused(self):
         def check(flags, root):
@@ -714,6 +714,36 @@ class Command(Temporary):
         code, _, err = self.run_command("train", *DATA, "--device", "cuda")
         self.assertEqual((code, self.builds()), (2, 0))
         self.assertIn("--device cuda needs an NVIDIA GPU, but nvidia-smi finds none on this machine", err)
+
+    def test_help_and_version_need_no_build(self):
+        for command in ("train", "finetune", "generate", "evaluate", "prepare", "compare", "plan", "doctor"):
+            for flag in ("--help", "-h"):
+                code, out, err = self.run_command(command, "--device", flag)
+                self.assertEqual((code, err), (0, ""))
+                self.assertIn(f"usage: octavo {command} [flags]", out)
+            code, out, err = self.run_command(command, "--version")
+            self.assertEqual((code, err), (0, ""))
+            self.assertRegex(out, r"^octavo \d+\.\d+\.\d+\n$")
+        self.assertFalse(self.log.exists() or (self.folder / "cache").exists())
+        self.assertEqual(self.run_command("generate", "--model", f"hf:{self.make_folder('m')}", "--", "--help")[0], 7)
+
+    def test_arguments_that_are_missing_are_refused_before_the_build(self):
+        file = str(ROOT / "README.md")
+        for words, text in ((["prepare"], "no text is named"), (["prepare", "--out", "a.bin", "--special"], "no text"),
+                            (["prepare", file], "--out is required"), (["prepare", "none", "--out", "a"], "none: there is no"),
+                            (["compare"], "no run is named"), (["compare", "--html", "a"], "no run is named"),
+                            (["compare", "/none"], "/none: there is no such folder; check the path\n"),
+                            (["train", "text.txt"], "such as --data text.txt"),
+                            (["finetune", "my chats.jsonl"], "such as --chats 'my chats.jsonl'"),
+                            (["evaluate", "text.txt", "--batch", "2"], "such as --data text.txt"),
+                            (["plan", "llama3_8b"], "such as --model llama3_8b")):
+            code, _, err = self.run_command(*words)
+            self.assertEqual((code, len(err.splitlines())), (2, 1), err)
+            self.assertIn(text, err)
+        self.assertEqual(self.builds(), 0)
+        for words in (["prepare", "--special", "-", "--out", "a"], ["compare", "--html", "a", str(ROOT)],
+                      ["compare", "none", "--watch=1"]):
+            self.assertEqual(self.run_command(*words)[0], 7, words)
 
     def test_help_adds_the_flags_of_octavo(self):
         out = self.run_command("train", "--help")[1]

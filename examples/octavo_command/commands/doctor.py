@@ -3,7 +3,7 @@ from octavo_command import arguments, program
 from octavo_command.combination import Program
 
 SUMMARY = "check that this machine computes correctly"
-PROGRAM = Program("doctor")
+PROGRAM = Program("doctor", "doctor", flag_of_word="table")
 
 
 def run(words):

@@ -3,8 +3,8 @@ from octavo_command import program
 from octavo_command.combination import Program
 
 SUMMARY = "fine-tune a Hugging Face model on chats"
-PROGRAM = Program("finetune_llama", has_model=True, default_precision="fp8-delayed", trains=True,
-                  required="chats", has_ranks=True, has_tokenizers=True)
+PROGRAM = Program("finetune_llama", "finetune", has_model=True, default_precision="fp8-delayed", trains=True,
+                  required="chats", has_ranks=True, has_tokenizers=True, flag_of_word="chats")
 
 
 def run(words):

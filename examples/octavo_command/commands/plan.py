@@ -3,7 +3,7 @@ from octavo_command import arguments, program
 from octavo_command.combination import Program
 
 SUMMARY = "compute the memory that training needs"
-PROGRAM = Program("plan_memory", default_precision="fp8-delayed")
+PROGRAM = Program("plan_memory", "plan", default_precision="fp8-delayed", flag_of_word="model")
 
 
 def run(words):
