@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 
-from octavo_command import cache, files
+from octavo_command import cache, files, gpu_runs
 from octavo_command.errors import CommandError
 
 # What compilers print for a static_assert: g++, clang and nvcc.
@@ -218,6 +218,8 @@ def program(root, combination, environment):
         except OSError:  # another user's cache
             pass
         return path
+    if combination.multiplied:
+        gpu_runs.require(root, combination.multiplied, environment)
     for name in ("programs", "builds"):
         cache.make_folder(os.path.join(place, name))
     folder = os.path.join(place, "builds", cache.build_key(root, basis))

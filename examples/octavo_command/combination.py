@@ -26,6 +26,7 @@ class Program:
     has_ranks: bool = False
     has_tokenizers: bool = False  # of files, which need PCRE2
     flag_of_word: str = ""        # the flag to which a word without a flag probably belongs
+    multiplies: bool = False      # in --precision; generate only keeps weights in it
 
 
 @dataclasses.dataclass
@@ -35,6 +36,7 @@ class Combination:
     options: dict           # CMake options without -D
     text: str               # for progress, such as "llama_tiny, bf16, cpu"
     model: models.Model = None
+    multiplied: str = ""    # the C++ type of the precision in which a GPU must multiply
 
 
 def ranks_of(flags, environment):
@@ -138,7 +140,8 @@ def _of_model(program, flags, root, cache_models, options, environment):
             options[library] = "ON"
     text = ", ".join([model.name, chosen, device] + ["LoRA"] * has_adapters
                      + [f"{degree} ranks a layer"] * (degree > 1))
-    return Combination(program.target, device, options, text, model)
+    multiplied = names.get(chosen, chosen) if program.multiplies and device == "cuda" else ""
+    return Combination(program.target, device, options, text, model, multiplied)
 
 
 def combine(program, flags, root, cache_models, environment, has_gpu=lambda: False):

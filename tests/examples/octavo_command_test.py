@@ -715,6 +715,21 @@ class Command(Temporary):
         self.assertEqual((code, self.builds()), (2, 0))
         self.assertIn("--device cuda needs an NVIDIA GPU, but nvidia-smi finds none on this machine", err)
 
+    def test_a_precision_that_the_gpu_lacks_is_refused_before_the_build(self):
+        tools = self.folder / "tools"
+        for name, answer in (("nvcc", "exit 9"), ("nvidia-smi", "echo 9.0")):
+            (tools / name).write_text(f"#!/bin/sh\n{answer}\n")
+            (tools / name).chmod(0o755)
+        cuda = (*DATA, "--device", "cuda", "--precision")
+        for words in (("train", *cuda, "mxfp8"), ("train", *cuda, "Layerwise<First<1, Bf16>, Nvfp4>"),
+                      ("evaluate", *cuda, "nvfp4")):
+            code, _, err = self.run_command(*words)
+            self.assertEqual((code, self.builds()), (2, 0), err)
+            self.assertRegex(err, r"^octavo: --precision: a GPU of compute capability 9\.0 has no (mxfp8|nvfp4) products; "
+                                  r"use fp32, bf16, fp8-delayed,.*\n$")
+        code, _, err = self.run_command("train", *cuda, "fp8-rowwise")
+        self.assertEqual((code, self.builds()), (7, 1), err)
+
     def test_help_and_version_need_no_build(self):
         for command in ("train", "finetune", "generate", "evaluate", "prepare", "compare", "plan", "doctor"):
             for flag in ("--help", "-h"):

@@ -4,7 +4,7 @@ from octavo_command.combination import Program
 
 SUMMARY = "measure perplexity, chats and HellaSwag"
 PROGRAM = Program("evaluate", "evaluate", has_model=True, default_precision="bf16", has_ranks=True,
-                  has_tokenizers=True, flag_of_word="data")
+                  has_tokenizers=True, flag_of_word="data", multiplies=True)
 
 
 def run(words):

@@ -4,7 +4,7 @@ from octavo_command.combination import Program
 
 SUMMARY = "fine-tune a Hugging Face model on chats"
 PROGRAM = Program("finetune_llama", "finetune", has_model=True, default_precision="fp8-delayed", trains=True,
-                  required="chats", has_ranks=True, has_tokenizers=True, flag_of_word="chats")
+                  required="chats", has_ranks=True, has_tokenizers=True, flag_of_word="chats", multiplies=True)
 
 
 def run(words):

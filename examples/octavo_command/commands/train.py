@@ -4,7 +4,7 @@ from octavo_command.combination import Program
 
 SUMMARY = "train on text or token files"
 PROGRAM = Program("train_llama", "train", has_model=True, default_precision="fp8-delayed", trains=True,
-                  required="data", has_ranks=True, flag_of_word="data")
+                  required="data", has_ranks=True, flag_of_word="data", multiplies=True)
 
 
 def run(words):

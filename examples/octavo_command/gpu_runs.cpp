@@ -1,0 +1,41 @@
+// Prints why GPUs of a compute capability do not run a precision, or nothing if they do. `octavo`
+// compiles it with -DPRECISION=Mxfp8 -DCAPABILITY=90 before it builds a program for a GPU.
+#include <octavo/precision/gpu_precisions.hpp>
+#include <octavo/precision/precision.hpp>
+
+#include <cstdio>
+
+namespace {
+
+using namespace octavo;
+
+/// Throws ConfigError unless the GPU runs the GEMMs of a precision, or of each part of `Layerwise`.
+/// Layers in `AllowFallback` may run in BF16.
+template <class P>
+struct OnGpu {
+  static void require(const DeviceLimits<Cuda>& limits) {
+    if constexpr (detail::is_for_attention<P>) {
+      require_fp8_attention(limits);
+    } else {
+      using Part = typename detail::PartTraits<P>::Precision;
+      if constexpr (!detail::is_allow_fallback<Part>) require_products<Part>(limits);
+    }
+  }
+};
+template <class... Parts>
+struct OnGpu<Layerwise<Parts...>> {
+  static void require(const DeviceLimits<Cuda>& limits) { (OnGpu<Parts>::require(limits), ...); }
+};
+
+}  // namespace
+
+int main() {
+  DeviceLimits<Cuda> limits;
+  limits.gpu = features_of(CAPABILITY);
+  limits.card = message("a GPU of compute capability ", CAPABILITY / 10, '.', CAPABILITY % 10);
+  try {
+    OnGpu<PRECISION>::require(limits);
+  } catch (const ConfigError& error) {
+    std::puts(error.what());
+  }
+}
