@@ -362,6 +362,9 @@ class Mistakes(Case):
                                       "--per_device_train_batch_size 8 --deepspeed ds.json\n")
         self.assertIn("contradicts per_device_train_batch_size = 8", run.text("train_micro_batch_size_per_gpu"))
         self.assertEqual((run.code, run.toml["batch"]), (1, 8))
+        run = self.imported("run.sh", "torchrun --nproc_per_node 2 run_clm.py --output_dir o "
+                                      "--per_device_train_batch_size 4 --deepspeed ds.json\n")
+        self.assertEqual((run.kind("train_micro_batch_size_per_gpu"), run.toml["batch"]), ("no effect", 4))
 
 
 class Keys(Case):
@@ -394,6 +397,8 @@ class Keys(Case):
                 ("--bf16", "bf16"), ("", "fp32"),
                 ("--fp8-format hybrid --fp8-amax-history-len 1024 --fp8-amax-compute-algo max", "fp8-delayed"),
                 ("--fp8-format hybrid", "Fp8Recipe<DelayedScaling<1, AmaxReduction::most_recent, Margin{0}>>"),
+                ("--fp8-format hybrid --fp8-margin 2",
+                 "Fp8Recipe<DelayedScaling<1, AmaxReduction::most_recent, Margin{2}>>"),
                 ("--fp8-format hybrid --fp8-recipe tensorwise", "fp8-tensorwise"),
                 ("--fp8-format e4m3 --fp8-recipe tensorwise", "Fp8Recipe<Tensorwise, E4M3Only>"),
                 ("--fp8-format e4m3 --fp8-recipe blockwise", "fp8-blockwise"),
@@ -445,6 +450,75 @@ class Keys(Case):
         run = self.megatron(shape + "2 --moe-grouped-gemm")
         self.assertEqual((run.toml["model"], run.code), ("mixtral_8x7b", 0))
         self.assertEqual(self.megatron(shape + "4").text("--moe-router-topk"), "mixtral_8x7b has 2")
+        self.assertNotIn("model", self.megatron(shape.replace("--num-experts 8", "--num-experts 4") + "2").toml)
+
+    def expects(self, run, flags):
+        self.assertEqual({name: run.toml.get(name) for name in flags}, flags)
+
+    def test_lengths_of_megatron(self):
+        self.expects(self.megatron("--lr-warmup-fraction 0"), {"warmup": 0})
+        self.assertIn("pass --steps N", self.megatron("--lr-warmup-fraction 0.1").text("--lr-warmup-fraction"))
+        self.expects(self.megatron("--lr-warmup-fraction 0.07 --train-iters 999"), {"warmup": 70})
+
+    def test_least_learning_rates(self):
+        run = self.megatron("--lr 1e-3 --min-lr 1e-3 --lr-decay-style cosine")
+        self.expects(run, {"schedule": "constant", "final-fraction": None})
+        self.assertEqual(self.megatron("--lr 1e-3 --min-lr 2e-3").kind("--min-lr"), "refused")
+
+    def test_values_at_the_end_of_a_range(self):
+        run = self.megatron("--adam-beta1 1 --adam-beta2 0 --weight-decay 0")
+        self.expects(run, {"beta1": None, "beta2": 0, "weight-decay": 0})
+        self.assertEqual(run.kind("--adam-beta1"), "refused")
+
+    def test_checkpoints_that_are_kept(self):
+        titan = "torchrun torchtitan/train.py --checkpoint.enable --checkpoint.interval 5 --checkpoint.keep_latest_k "
+        self.expects(Imported("--", *(titan + "1").split()), {"checkpoint-every": 5, "keep-last": 2})
+        self.expects(Imported("--", *(titan + "3").split()), {"checkpoint-every": 5, "keep-last": 3})
+        run = self.megatron("--save out --save-retain-interval 100")
+        self.assertEqual((run.kind("--save-retain-interval"), run.toml.get("keep-every")), ("no effect", None))
+        run = self.megatron("--save out --save-interval 10 --save-retain-interval 100")
+        self.expects(run, {"checkpoint-every": 10, "keep-every": 100})
+
+    def test_intervals_of_hugging_face(self):
+        """Intervals below 1 are fractions of the run, and are rounded up, as in the Trainer."""
+        for more, flags in (
+                ({"eval_steps": 0.1, "save_steps": 0.25}, {"evaluate-every": 100, "checkpoint-every": 250}),
+                ({"save_steps": 20, "save_total_limit": 1}, {"checkpoint-every": 20, "keep-last": 2}),
+                ({"save_steps": 20, "save_total_limit": 5}, {"checkpoint-every": 20, "keep-last": 5}),
+                ({"logging_steps": 30}, {"evaluate-every": 30, "log-every": 30}),
+                ({"warmup_ratio": 0.1, "warmup_steps": 0}, {"warmup": 100}), ({"warmup_steps": 0.1}, {"warmup": 100}),
+                ({"fsdp": "full_shard auto_wrap"}, {"zero": 3}), ({"fsdp": "shard_grad_op"}, {"zero": 2})):
+            with self.subTest(more):
+                run = self.imported("a.json", {"output_dir": "o", "max_steps": 999, "eval_strategy": "steps", **more})
+                self.expects(run, flags)
+        run = self.imported("a.json", {"output_dir": "o", "eval_strategy": "steps", "eval_steps": 0.1})
+        self.assertEqual((run.kind("eval_steps"), run.toml.get("evaluate-every")), ("refused", None))
+
+    def test_optimizer_and_schedule_of_deepspeed(self):
+        def imported(schedule):
+            return self.imported("ds.json", {
+                "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "betas": [0.8, 0.95]}},
+                "scheduler": {"type": schedule, "params": {"total_num_steps": 100, "warmup_num_steps": 10}},
+                "train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 0}})
+        self.expects(imported("WarmupDecayLR"), {
+            "learning-rate": 1e-3, "beta1": 0.8, "beta2": 0.95, "schedule": "linear", "final-fraction": 0.0,
+            "steps": 100, "warmup": 10, "zero": 1})
+        self.expects(imported("WarmupLR"), {"schedule": "constant", "final-fraction": None})
+
+    def test_batches_of_ranks_that_share_layers(self):
+        def imported(accumulation):
+            return self.imported("ds.json", {
+                "train_batch_size": 64, "train_micro_batch_size_per_gpu": 2, "tensor_parallel": {"autotp_size": 2},
+                "gradient_accumulation_steps": accumulation}, "--ranks", "8")
+        run = imported(8)
+        self.assertEqual((run.kind("train_batch_size"), run.code), ("no effect", 0))
+        self.assertEqual(imported(4).kind("train_batch_size"), "refused")
+
+    def test_adapters_of_whole_models(self):
+        if yaml is None:
+            self.skipTest("no python3-yaml")
+        run = self.imported("sft.yaml", Mistakes.SFT.replace("fp8: true", "adapter_name_or_path: a"))
+        self.assertEqual((run.kind("adapter_name_or_path"), run.toml.get("load-adapters")), ("no effect", None))
 
     def test_blend(self):
         run = self.megatron("--data-path 0.3 a 0.7 b")
@@ -483,6 +557,9 @@ class Keys(Case):
         run = self.imported("sft.yaml", sft.replace("dataset: x", "dataset: alpaca,chats"))
         self.assertEqual([os.path.basename(name) for name in run.toml["chats"]], ["alpaca.json", "c.jsonl"])
         self.assertTrue(run.toml["last-turn-only"])
+        run = self.imported("sft.yaml", sft.replace("dataset: x", "dataset: alpaca\neval_dataset: chats"))
+        self.assertEqual([os.path.basename(name) for name in run.toml["chats"] + run.toml["validation-chats"]],
+                         ["alpaca.json", "c.jsonl"])
         for name, text in (("hub", "has no file"), ("renamed", "have other names"), ("none", "has no file")):
             run = self.imported("sft.yaml", sft.replace("dataset: x", f"dataset: {name}"))
             self.assertIn(text, run.text("dataset"))
@@ -506,7 +583,10 @@ class Keys(Case):
                       "  amax_compute_algo: max\n  override_linear_precision: (false, false, false)\n"
                       "fsdp_config:\n  fsdp_sharding_strategy: SHARD_GRAD_OP\n")
         self.assertEqual((run.toml["precision"], run.toml["zero"], run.code), ("fp8-delayed", 2, 0))
-
+        start = "compute_environment: LOCAL_MACHINE\ndistributed_type: NO\nmixed_precision: fp8\nfp8_config:\n  backend: "
+        self.expects(self.imported("a.yaml", start + "TE\n"),
+                     {"precision": "Fp8Recipe<DelayedScaling<1024, AmaxReduction::most_recent, Margin{0}>>"})
+        self.expects(self.imported("a.yaml", start + "AO\n"), {"precision": "fp8-tensorwise"})
 
     def test_defaults_of_llm_c(self):
         run = Imported("--", "./train_gpt2cu", "-y", "0")
@@ -533,6 +613,7 @@ class Keys(Case):
         self.assertNotIn("final-fraction", constant.toml)
         self.assertEqual(run_of("-k wsd").kind("-k"), "refused")
         self.assertEqual(run_of("-sl 3").kind("-sl"), "refused")
+        self.assertNotIn("on-spike", run_of("-sl 3").toml)
         self.assertEqual(run_of("-sl 0 -sg 0").kind("-sl"), "no effect")
         self.assertEqual(run_of("-n 7 -nm 21").toml["keep-every"], 7)
         self.assertEqual(run_of("-n 7 -nk 1").toml["keep-last"], 2)

@@ -1,4 +1,6 @@
 """Computes the flags that depend on several keys, from facts with the same names for all trainers."""
+import math
+
 from octavo_command.importing import shapes
 from octavo_command.importing.run import MAPPED, NO_EFFECT, REFUSED, toml
 
@@ -100,7 +102,7 @@ def to_steps(run, name, total):
         if suffix == "samples":
             batch = run.fact("global_batch")
             return (value // batch if batch else None), fact, NEEDS_STEPS
-        return (int(value * total) if total or value == 0 else None), fact, NEEDS_STEPS
+        return (math.ceil(value * total) if total else 0 if value == 0 else None), fact, NEEDS_STEPS
     return None, "", ""
 
 
@@ -143,8 +145,8 @@ def final(run):
             run.answer("min_lr", NO_EFFECT, "the schedule is constant")
         elif not rate and run.facts["min_lr"][1].is_default:
             run.answer("min_lr", NO_EFFECT, "there is no learning rate")
-        elif not rate or least >= rate:
-            run.answer("min_lr", REFUSED, "must be below the learning rate")
+        elif not rate or least > rate:
+            run.answer("min_lr", REFUSED, "must be at most the learning rate")
         else:
             run.map("min_lr", "final-fraction", float(f"{least / rate:.12g}"), f"{least:g} / {rate:g}")
 
@@ -223,7 +225,7 @@ def fp8(run):
         parts = [f"First<{first}, Bf16>"] * bool(first) + [policy] + [f"Last<{last}, Bf16>"] * bool(last)
         policy = f"Layerwise<{', '.join(parts)}>"
     elif run.fact("fp8_head"):
-        name = name + "-fp8-head" if name and recipe != "blockwise" else None
+        name = name + "-fp8-head" if name else None
         policy = f"Layerwise<{policy}, Head<Fp8Recipe<Rowwise>>>"
     if formats == "hybrid" and recipe == "blockwise":
         run.answer("fp8", REFUSED, "blockwise scaling uses E4M3 for gradients also; use the format e4m3")

@@ -1,4 +1,6 @@
 """Hugging Face's TrainingArguments, and the arguments of run_clm.py (transformers 4 and 5)."""
+import math
+
 from octavo_command.importing import derive as derived
 from octavo_command.importing.rows import (choice, fact, is_off, is_on, never, nothing, number, only, table, text, to,
                                            whole)
@@ -167,15 +169,24 @@ def optimizer(run):
         run.put_flag("moments", "8bit", setting)
 
 
+def interval(run, name, flag, value):
+    """Maps an interval. One below 1 is a fraction of the run."""
+    total = run.flag("steps")
+    if not 0 < value < 1:
+        run.map(name, flag, int(value))
+    elif total:
+        run.map(name, flag, math.ceil(value * total))
+    else:
+        run.answer(name, REFUSED, derived.NEEDS_STEPS)
+
+
 def saving(run):
     strategy, steps = run.fact("save_strategy", "steps"), run.fact("save_steps", 500)
     if "save_steps" in run.facts:
         if strategy != "steps":
             run.answer("save_steps", NO_EFFECT, "save_strategy decides")
-        elif 0 < steps < 1 and not run.flag("steps"):
-            run.answer("save_steps", REFUSED, derived.NEEDS_STEPS)
         else:
-            run.map("save_steps", "checkpoint-every", int(steps if steps >= 1 else steps * run.flag("steps")))
+            interval(run, "save_steps", "checkpoint-every", steps)
     run.answer("save_strategy", *{
         "steps": (MAPPED, "checkpoint-every"), "no": (NO_EFFECT, "no checkpoints"),
         "best": (REFUSED, "pass --keep-best and --checkpoint-every N"),
@@ -195,8 +206,9 @@ def evaluation(run):
     if strategy == "steps":
         steps = run.fact("eval_steps", run.flag("log-every", 500))
         fact_name = "eval_steps" if "eval_steps" in run.facts else "eval_strategy"
-        run.map(fact_name, "evaluate-every", int(steps))
-        run.answer("eval_strategy", MAPPED, f"evaluate-every = {int(steps)}")
+        interval(run, fact_name, "evaluate-every", steps)
+        if fact_name == "eval_steps":
+            run.answer("eval_strategy", MAPPED, "evaluate-every")
     elif strategy == "no":
         run.map("eval_strategy", "evaluate-every", 0, "evaluates at the end only")
         run.answer("eval_steps", NO_EFFECT, "eval_strategy is no")
