@@ -74,7 +74,8 @@ struct RanksShare {
 
 /// Flat parameters in FP32: a block's matrices between parameters that AdamW updates.
 struct Block {
-  explicit Block(Arena<Cpu>& arena, int degree = 1, int place = 0) {
+  /// @param count  number of experts
+  explicit Block(Arena<Cpu>& arena, int degree = 1, int place = 0, Index count = 2) {
     const auto divide_rows = [&](auto& parameter, std::array<Index, 3> rows) {
       if (degree != 1) parameter.part = ParameterPart::rows(degree, place, rows);
     };
@@ -90,8 +91,8 @@ struct Block {
     down.declare("down", 12, 20 / degree, Initial::ones());
     down.matrices.rows = {12, 0, 0};
     if (degree != 1) down.part = ParameterPart::columns(degree, place, 12);
-    experts.declare("experts", 80, 12, Initial::ones());
-    experts.matrices = {{28, 12, 0}, 2};
+    experts.declare("experts", 40 * count, 12, Initial::ones());
+    experts.matrices = {{28, 12, 0}, count};
     expert.declare("expert", 40, 12, Initial::ones());
     expert.matrices.rows = {28, 12, 0};
     const auto each = [this](const auto& body) {
@@ -122,11 +123,13 @@ struct Block {
   Parameter<float, float, Cpu> embedding, qkv, norm, gate_up, down, experts, expert;
 };
 
-/// Several blocks.
+/// Two blocks of one size and a larger one.
 class Model {
  public:
   explicit Model(Arena<Cpu>& arena, const RanksShare& share = {}) {
-    for (int i = 0; i < 3; ++i) blocks.emplace_back(arena, share.degree, share.place);
+    for (const Index experts : {2, 2, 40}) {
+      blocks.emplace_back(arena, share.degree, share.place, experts);
+    }
   }
   [[nodiscard]] std::vector<FlatShard<float, float, Cpu>> shards(const RanksShare& share) {
     std::vector<FlatShard<float, float, Cpu>> all;
@@ -326,30 +329,6 @@ TEST(Muon, OtherParametersAreAdamWs) {
   EXPECT_EQ(weights_after(scaled, 3, 0.02)[0], expected[0]);
 }
 
-template <class Optimizer>
-void expect_bits_of_one_rank() {
-  Training<Optimizer> alone(MuonSettings{});
-  const std::vector<float> expected = weights_after(alone, 3);
-  for (const Index ranks : {2, 4, 8}) {
-    std::vector<std::vector<float>> found(static_cast<std::size_t>(ranks));
-    ThreadExchange::Shared shared(ranks);
-    std::vector<std::thread> threads;
-    for (Index rank = 0; rank < ranks; ++rank) {
-      threads.emplace_back([&, rank] {
-        ThreadExchange exchange(shared, static_cast<std::size_t>(rank));
-        Training<Optimizer> training(MuonSettings{}, {}, {rank, ranks, &exchange});
-        found[static_cast<std::size_t>(rank)] = weights_after(training, 3);
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
-    const std::size_t of_block = expected.size() / 3;
-    const std::size_t size = of_block / static_cast<std::size_t>(ranks);
-    for (std::size_t i = 0; i < expected.size(); ++i) {
-      ASSERT_EQ(found[i % of_block / size][i], expected[i]) << "element " << i << ", " << ranks;
-    }
-  }
-}
-
 /// Compares the weights that a rank has updated, its shard of its part, with those of one rank.
 template <class Optimizer>
 void expect_weights_of_whole(Training<Optimizer>& training, Training<Optimizer>& alone,
@@ -373,35 +352,41 @@ void expect_weights_of_whole(Training<Optimizer>& training, Training<Optimizer>&
   }
 }
 
-TEST(Muon, RanksThatShareLayersHaveTheBitsOfOne) {
-  const MuonSettings settings{.rate = MuonRate::original};
-  Training<Muon<>> alone(settings);
+/// Trains on groups of ranks that share layers.
+template <class Optimizer>
+void expect_bits_of_one_rank(const MuonSettings& settings, int degree,
+                             const std::vector<Index>& groups) {
+  Training<Optimizer> alone(settings);
   (void)weights_after(alone, 3);
-  for (const int degree : {2, 4}) {
-    for (const Index ranks : {1, 2, 4}) {
-      ThreadExchange::Shared shared(ranks * degree);
-      std::vector<std::thread> threads;
-      for (Index rank = 0; rank < ranks * degree; ++rank) {
-        threads.emplace_back([&, rank] {
-          ThreadExchange exchange(shared, static_cast<std::size_t>(rank));
-          const RanksShare share{rank / degree, ranks, &exchange, degree,
-                                 static_cast<int>(rank % degree)};
-          Training<Muon<>> training(settings, {}, share);
-          (void)weights_after(training, 3);
-          expect_weights_of_whole(training, alone, share);
-        });
-      }
-      for (std::thread& thread : threads) thread.join();
+  for (const Index ranks : groups) {
+    ThreadExchange::Shared shared(ranks * degree);
+    std::vector<std::thread> threads;
+    for (Index rank = 0; rank < ranks * degree; ++rank) {
+      threads.emplace_back([&, rank] {
+        ThreadExchange exchange(shared, static_cast<std::size_t>(rank));
+        const RanksShare share{rank / degree, ranks, &exchange, degree,
+                               static_cast<int>(rank % degree)};
+        Training<Optimizer> training(settings, {}, share);
+        (void)weights_after(training, 3);
+        expect_weights_of_whole(training, alone, share);
+      });
     }
+    for (std::thread& thread : threads) thread.join();
+  }
+}
+
+TEST(Muon, RanksThatShareLayersHaveTheBitsOfOne) {
+  for (const int degree : {2, 4}) {
+    expect_bits_of_one_rank<Muon<>>({.rate = MuonRate::original}, degree, {1, 2, 4});
   }
 }
 
 using EightBitMuon = Muon<MasterWeights<Fp32>, Moments<EightBit>>;
 
-TEST(Muon, RanksHaveTheBitsOfOne) { expect_bits_of_one_rank<Muon<>>(); }
+TEST(Muon, RanksHaveTheBitsOfOne) { expect_bits_of_one_rank<Muon<>>({}, 1, {2, 4, 8}); }
 
 TEST(Muon, RanksHaveTheBitsOfOneWithMomentumInEightBits) {
-  expect_bits_of_one_rank<EightBitMuon>();
+  expect_bits_of_one_rank<EightBitMuon>({}, 1, {2, 4, 8});
 }
 
 /// Codes of a group are floats with 4 bits of mantissa, from 16 of their scale on.
