@@ -153,23 +153,42 @@ TEST(Stages, AnnounceTheNextOne) {
             "backward 3|next 2|backward 2|next 1|backward 1|next 0|backward 0|");
 }
 
-// Experts are balanced over all layers: a loss that exists only if some router asks for it.
-TEST(Stages, AddTheLossOfTheirRouters) {
-  Bench<Llama<balanced, Fp32, Cpu>> with;
-  Bench<Llama<unbalanced, Fp32, Cpu>> without;
-  with.train({});
-  without.train({});
-  const auto router = [](auto& bench) {
-    std::vector<std::byte> bytes;
-    bench.model().visit([&](auto& parameter) {
-      if (parameter.name == "blocks.2.router.weight") {
-        support::append_bytes(bytes, parameter.gradient);
-      }
-    });
-    return bytes;
-  };
-  EXPECT_FALSE(router(with).empty());
-  EXPECT_FALSE(router(with) == router(without));
+/// The gradient of a block's router in a micro-batch with a share of one half, if all routers
+/// choose experts 0 and 1 for all tokens, which are equal, and the other losses have no gradient.
+template <class Model>
+std::vector<float> router_gradient(const std::string& block) {
+  Bench<Model> bench;
+  std::vector<float> gradient;
+  bench.model().visit([](auto& parameter) {
+    const bool is_one = !parameter.is_matrix() || parameter.name == "embedding.weight";
+    std::fill_n(parameter.weight.data(), parameter.weight.size(), is_one ? 1.0f : 0.0f);
+  });
+  bench.train({.share = 0.5f});
+  bench.model().visit([&](auto& parameter) {
+    if (parameter.name != block + ".router.weight") return;
+    gradient.assign(parameter.gradient.data(),
+                    parameter.gradient.data() + parameter.gradient.size());
+  });
+  return gradient;
+}
+
+// Of n tokens in all layers, n choose each of experts 0 and 1. Each of the 4 probabilities is 1 /
+// 4, so the loss, coefficient · 4 / n² · Σ counts · probabilities, has the derivatives coefficient
+// · (±n / 2) / n² by a token's logits. The inputs of routers are 1.
+TEST(Stages, BalanceExpertsOverAllLayers) {
+  constexpr double expected = 0.5 * 0.1 / (2 * 3);
+  for (const char* block : {"blocks.0", "blocks.2"}) {
+    const auto gradient = router_gradient<Llama<balanced, Fp32, Cpu>>(block);
+    ASSERT_EQ(gradient.size(), 4U * 128U);
+    for (std::size_t i = 0; i < gradient.size(); ++i) {
+      ASSERT_NEAR(static_cast<double>(gradient[i]), i < 2 * 128 ? expected : -expected,
+                  1e-4 * expected)
+          << i;
+    }
+    for (const float value : router_gradient<Llama<unbalanced, Fp32, Cpu>>(block)) {
+      ASSERT_EQ(value, 0.0f);
+    }
+  }
 }
 
 TEST(Stages, WithRoutersOfUnequalCoefficientsAreRefused) {
