@@ -87,6 +87,21 @@ TEST_F(OpenFile, LongLinesAreRead) {
   EXPECT_EQ(lines_of(write("long", text)), expected);
 }
 
+TEST_F(OpenFile, LinesKnowWhereTheyBegin) {
+  std::string text;
+  std::vector<std::size_t> expected;
+  for (std::size_t length = 0; text.size() < 300'000; length = (length * 7 + 1) % 9973) {
+    expected.push_back(text.size());
+    text += std::string(length, 'x') + '\n';
+  }
+  for (const std::string mark : {"", "\xEF\xBB\xBF"}) {
+    FileLines file(write("lines", mark + text));
+    std::vector<std::size_t> found;
+    for (std::string line; file.next(line);) found.push_back(file.begin() - mark.size());
+    EXPECT_EQ(found, expected) << mark.size();
+  }
+}
+
 TEST_F(OpenFile, ALineOfAnyLengthIsRefused) {
   const fs::path path = write("lines", "first\n");
   fs::resize_file(path, 16 + octavo::most_line_bytes);

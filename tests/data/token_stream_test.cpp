@@ -319,15 +319,18 @@ TEST(TokenStreamOfShares, EachHasEpochsOfItsOwn) {
   for (std::uint8_t& token : second) token ^= 0x80;  // other tokens than the first has
   const TokenStreamOptions options{.sequences = 1, .sequence_length = 4, .seed = 8};
   TokenStream stream({{"first", first, 0.5}, {"second", second, 0.5}}, options);
+  TokenStream swapped({{"second", second, 0.5}, {"first", first, 0.5}}, options);
   std::vector<Index> visited;
   while (visited.size() < 3 * 14) {
     const Batch batch = next(stream, options);
+    (void)next(swapped, options);
     if (batch.inputs.front() >= 0x80) visited.push_back(positions(second, batch, 4).front());
   }
   // 60 tokens behind the first are 14 windows of 4, or 15.
   EXPECT_EQ(std::set<Index>(visited.begin(), visited.begin() + 14).size(), 14u);
   EXPECT_GT(std::set<Index>(visited.begin(), visited.end()).size(), 15u) << "offsets do not move";
   EXPECT_NEAR(stream.epoch(), 3, 0.25) << "not of the share that was read the most often";
+  EXPECT_NEAR(swapped.epoch(), 3, 0.25) << "depends on the order of shares";
 }
 
 // Two shares of equal tokens come in different orders.

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -161,6 +162,65 @@ TEST_F(UnigramFiles, LongWordsHaveTheBestTokens) {
   EXPECT_NEAR(score, best, 1e-9 * -best);
   const std::vector<std::string_view> views{text, std::string_view(text).substr(0, 3)};
   EXPECT_EQ(tokenizer.encode_all(views, Context<Cpu>(2)).front(), tokens);
+}
+
+/// A number of 32 bits.
+std::string word(std::uint32_t value) {
+  std::string bytes;
+  for (int shift = 0; shift < 32; shift += 8) bytes += static_cast<char>(value >> shift);
+  return bytes;
+}
+/// A field of a SentencePiece model that is a text or a message of less than 2^14 bytes.
+std::string field(int number, const std::string& bytes) {
+  return std::string{static_cast<char>(number << 3 | 2), static_cast<char>(bytes.size() | 0x80),
+                     static_cast<char>(bytes.size() >> 7)} +
+         bytes;
+}
+/// A field that is a number of at most 7 bits.
+std::string field(int number, int value) {
+  return {static_cast<char>(number << 3), static_cast<char>(value)};
+}
+std::string piece(const std::string& text, float score) {
+  const auto bits = std::bit_cast<std::uint32_t>(score);
+  return field(1, field(1, text) + static_cast<char>(2 << 3 | 5) + word(bits));
+}
+/// The settings of a Unigram model that adds and removes no spaces.
+std::string settings(const std::string& map) {
+  return field(2, field(3, 1)) + field(3, field(2, map) + field(3, 0) + field(4, 0));
+}
+
+// sentencepiece adds scores in FP32. Behind a sum of 2^20, they are rounded to multiples of 1 / 8,
+// so that "ab" and "a", "b" are equally probable; "a" and "b" are more probable in a short word.
+TEST_F(UnigramFiles, SumsOfLongWordsAreRounded) {
+  std::ofstream(folder_ / "tokenizer.model", std::ios::binary)
+      << piece("x", -16) << piece("a", -1.51f) << piece("b", -1.51f) << piece("ab", -3.03f)
+      << settings("");
+  const BytePairTokenizer tokenizer = load_tokenizer(folder_ / "tokenizer.model");
+  EXPECT_EQ(tokenizer.encode("xab"), (Tokens{0, 1, 2}));
+  const Tokens tokens = tokenizer.encode(std::string(1 << 16, 'x') + "ab");
+  EXPECT_EQ(tokens.size(), (1U << 16) + 1);
+  EXPECT_EQ(tokens.back(), 3);
+}
+
+// A map that replaces "a" by "x" and "ab" by "y", as Darts stores it: the place of a child is the
+// parent's place xor the parent's offset xor the byte.
+TEST_F(UnigramFiles, TheLongestReplacementIsUsed) {
+  constexpr std::uint32_t ends = 0x100;
+  constexpr std::uint32_t is_value = 0x80000000;
+  std::vector<std::uint32_t> units(256, 0);
+  units['a'] = 'a' | ends | 0x80u << 10;
+  units['a' ^ 0x80] = is_value | 0;
+  units['a' ^ 0x80 ^ 'b'] = 'b' | ends | 4u << 10;
+  units['a' ^ 0x80 ^ 'b' ^ 4] = is_value | 2;
+  std::string map = word(static_cast<std::uint32_t>(units.size() * 4));
+  for (const std::uint32_t unit : units) map += word(unit);
+  std::ofstream(folder_ / "tokenizer.model", std::ios::binary)
+      << piece("b", -1) << piece("c", -1) << piece("x", -1) << piece("y", -1)
+      << settings(map + std::string("x\0y\0", 4));
+  const BytePairTokenizer tokenizer = load_tokenizer(folder_ / "tokenizer.model");
+  EXPECT_EQ(tokenizer.encode("cab"), (Tokens{1, 3}));
+  EXPECT_EQ(tokenizer.encode("bacab"), (Tokens{0, 2, 1, 3}));
+  EXPECT_EQ(tokenizer.encode("aab"), (Tokens{2, 3}));
 }
 
 TEST_F(UnigramFiles, UnknownPartsAreNamed) {
