@@ -84,6 +84,21 @@ TYPED_TEST(CrossEntropy, LossAndGradientAreTheFormula) {
   }
 }
 
+// The exponential of the distance between the two logits is infinite in FP32.
+TYPED_TEST(CrossEntropy, TheLargestLogitCanBeAnyOne) {
+  using T = TypeParam;
+  for (Index vocabulary_size = 1; vocabulary_size <= vocabulary; ++vocabulary_size) {
+    Matrix<T> logits(vocabulary_size, padded, T(-100.0f));
+    std::vector<std::int32_t> first(static_cast<std::size_t>(vocabulary_size), 0);
+    for (Index t = 0; t < vocabulary_size; ++t) logits.at(t, t) = T(100.0f);
+    Matrix<float> losses(1, vocabulary_size);
+    support::Workplace place;
+    cross_entropy(logits.view(), {first.data(), {vocabulary_size}}, losses.flat(), vocabulary_size,
+                  {}, place.context);
+    for (Index t = 0; t < vocabulary_size; ++t) EXPECT_EQ(losses(0, t), t == 0 ? 0 : 200) << t;
+  }
+}
+
 TYPED_TEST(CrossEntropy, WithoutAScaleTheLogitsStay) {
   using T = TypeParam;
   const auto logits = logits_with_padding<T>();

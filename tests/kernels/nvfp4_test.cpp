@@ -245,6 +245,15 @@ TEST(Nvfp4, StochasticRoundingTakesTheNeighboursByTheirDistance) {
       EXPECT_NEAR(ups / 4096.0, static_cast<double>(share), 1e-3) << value;
     }
   }
+  // With 16 random bits, a probability is off by at most half of 2^-16.
+  for (const int quarters : {1, 2, 3, 4, 1001, 131'070, 262'141, 262'143}) {
+    const double share = quarters * 0x1p-18;
+    int ups = 0;
+    for (std::uint32_t random = 0; random < 0x10000; ++random) {
+      ups += E2M1::rounded_stochastically(2 + static_cast<float>(share), random) == E2M1(3.0f);
+    }
+    EXPECT_NEAR(ups * 0x1p-16, share, 0x1p-17) << quarters;
+  }
   EXPECT_EQ(E2M1::rounded_stochastically(7.5f, 0xffff).bits, 0x7);
   EXPECT_EQ(E2M1::rounded_stochastically(-INFINITY, 0).bits, 0xf);
   EXPECT_EQ(E2M1::rounded_stochastically(NAN, 0).bits, 0x7);

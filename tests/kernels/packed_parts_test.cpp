@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <limits>
@@ -72,6 +73,23 @@ TEST(PackedParts, EachValueIsRoundedOnce) {
     worst = std::max(worst, error / allowed);
   }
   EXPECT_GT(worst, 0.3) << "nothing was rounded to FP8";
+}
+
+// Ranks send whole rows, of which no byte may be left as it was.
+TEST(PackedParts, AreCodesThenFactorsThenZeros) {
+  const std::vector<float> sent(2 * 128, -448.0f);
+  std::vector<std::byte> packed(2 * 256, std::byte{0xff});
+  ASSERT_EQ(PackedPart::bytes(128), 256);
+  const Context<Cpu> context(1);
+  pack_parts(TensorView<const float, 2, Cpu>{sent.data(), {2, 128}},
+             TensorView<std::byte, 2, Cpu>{packed.data(), {2, 256}}, context);
+  std::vector<std::byte> part(256, std::byte{0});
+  std::fill_n(part.begin(), 128, std::byte{0xfe});  // -448 is the largest E4M3 number
+  part[130] = std::byte{0x80};                      // 1 in FP32
+  part[131] = std::byte{0x3f};
+  std::vector<std::byte> expected = part;
+  expected.insert(expected.end(), part.begin(), part.end());
+  EXPECT_EQ(packed, expected);
 }
 
 TEST(PackedParts, ASumGoesOn) {
