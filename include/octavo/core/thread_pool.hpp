@@ -109,14 +109,12 @@ class ThreadPool {
                  &body, count, parts};
     team.error = nullptr;
     team.done.store(0, std::memory_order_relaxed);
-    const std::uint32_t number = team.loops.load(std::memory_order_relaxed) + 1;
     for (int thread = 0; thread < threads_; ++thread) {
       const Index size = team.end_of_share(thread) - team.end_of_share(thread - 1);
-      team.shares[static_cast<std::size_t>(thread)].left.store(
-          std::uint64_t{number} << 32 | static_cast<std::uint64_t>(size),
-          std::memory_order_release);
+      team.shares[static_cast<std::size_t>(thread)].left.store(static_cast<std::uint32_t>(size),
+                                                               std::memory_order_release);
     }
-    team.loops.store(number, std::memory_order_release);
+    team.loops.fetch_add(1, std::memory_order_release);
     team.loops.notify_all();
     team.take_parts(0);
     const auto all = static_cast<std::uint32_t>(parts);
@@ -141,9 +139,7 @@ class ThreadPool {
 
   /// The parts of a loop that a thread begins with.
   struct alignas(64) Share {
-    /// The loop's number in the upper half, and the number of parts that no thread has taken in the
-    /// lower half.
-    std::atomic<std::uint64_t> left{0};
+    std::atomic<std::uint32_t> left{0};  ///< parts that no thread has taken
   };
 
   /// The started threads, and the state that they share.
@@ -190,18 +186,18 @@ class ThreadPool {
     }
 
     /// Takes parts of a share until none is left. A part can be taken only while the loop waits for
-    /// it, so `loop` cannot change meanwhile.
+    /// it, so `loop` cannot change meanwhile. `now` may be of an earlier loop: if it equals the
+    /// number of the current loop, the part that is taken is one of the current loop.
     void take_share(int share, int thread) {
-      constexpr std::uint64_t count_bits = 0xffffffffu;
-      std::atomic<std::uint64_t>& left = shares[static_cast<std::size_t>(share)].left;
-      std::uint64_t now = left.load(std::memory_order_acquire);
-      while ((now & count_bits) != 0) {
+      std::atomic<std::uint32_t>& left = shares[static_cast<std::size_t>(share)].left;
+      std::uint32_t now = left.load(std::memory_order_acquire);
+      while (now != 0) {
         if (!left.compare_exchange_weak(now, now - 1, std::memory_order_acq_rel,
                                         std::memory_order_acquire)) {
           continue;
         }
         const auto all = static_cast<std::uint32_t>(loop.parts);
-        run_part(end_of_share(share) - static_cast<Index>(now & count_bits), thread);
+        run_part(end_of_share(share) - Index{now}, thread);
         if (done.fetch_add(1, std::memory_order_acq_rel) + 1 == all) done.notify_one();
         now = left.load(std::memory_order_acquire);
       }
