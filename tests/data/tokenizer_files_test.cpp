@@ -197,14 +197,45 @@ TEST(BytePairTokenizer, TextThatNfcMayChangeIsRefusedWithoutAFunctionForIt) {
   EXPECT_THROW((void)qwen.encode("\u2126"), ConfigError);  // Ohm, which NFC writes as Omega
 }
 
-// Without a limit this search takes time that grows by 2 with every letter.
-TEST(BytePairTokenizer, APatternThatSearchesWithoutAnEndIsAnError) {
-  const detail::SplitPattern pattern("(\\p{L}+)*\\d", "here");
+std::string matching_error(const std::string& pattern, const std::string& text, double seconds) {
+  const detail::SplitPattern split(pattern, "here");
+  detail::SplitMatcher matcher(split, seconds);
+  return error_of<ConfigError>([&] {
+    detail::ByteRange match;
+    for (std::size_t from = 0; matcher.find(text, from, match);) from = match.end;
+  });
+}
+
+// Without limits, the first search takes time that doubles with every letter. The second takes
+// few steps at each place, but each step reads all letters: a minute for the 4000 places together.
+TEST(BytePairTokenizer, ASearchThatBacktracksForTooLongIsAnErrorThatNamesThePattern) {
+  constexpr double seconds = 0.2;
+  EXPECT_TRUE(has(matching_error("(\\p{L}+)*\\d", std::string(60, 'a') + '!', seconds),
+                  "here: the pattern '(\\p{L}+)*\\d' fails at byte 0 of a text of 61"));
+  EXPECT_TRUE(has(matching_error("\\p{L}+\\p{L}+\\d", std::string(4000, 'a'), seconds),
+                  "of a text of 4000: it backtracks for too long"));
+}
+
+TEST(BytePairTokenizer, SlowMatchesOfATextHaveALimitTogether) {
+  const std::string pattern = "\\p{L}+\\p{L}+\\p{L}+\\d|\\p{L}+";
+  std::string text;
+  for (int i = 0; i < 200; ++i) text += std::string(80, 'a') + ' ';
+  EXPECT_EQ(matching_error(pattern, text, 1000), "");
+  EXPECT_TRUE(has(matching_error(pattern, text, 0.001), "here: the pattern"));
+}
+
+// A long word is no error, although it takes more steps than a search may take at first.
+TEST(BytePairTokenizer, LongGapsAndLongMatchesAreFound) {
+  const detail::SplitPattern pattern("\\d+(?=!)|\\s+x", "here");
   detail::SplitMatcher matcher(pattern);
+  const std::string gap = "\u00e9" + std::string(1000, 'a');
+  const std::string digits = std::string(500'000, '7');
+  const std::string text = gap + digits + '!' + gap;
   detail::ByteRange match;
-  EXPECT_TRUE(
-      has(error_of<ConfigError>([&] { (void)matcher.find(std::string(60, 'a') + '!', 0, match); }),
-          "the tokenizer's pattern fails at byte 0 of a text of 61"));
+  ASSERT_TRUE(matcher.find(text, 0, match));
+  EXPECT_EQ(match.begin, gap.size());
+  EXPECT_EQ(match.end, gap.size() + digits.size());
+  EXPECT_FALSE(matcher.find(text, match.end, match));
 }
 
 class Files : public support::TemporaryFolder {

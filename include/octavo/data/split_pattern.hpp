@@ -18,6 +18,7 @@
 #include <vector>
 
 #include <pcre2.h>
+#include <time.h>
 
 namespace octavo OCTAVO_ABI {
 
@@ -194,20 +195,30 @@ class SplitPattern {
  public:
   /// @param place  its source, for messages
   /// @throws IoError  if it is not valid, or not supported
-  SplitPattern(std::string_view pattern, const std::string& place) {
-    const std::string text = PatternSyntax(pattern, place).text();
+  SplitPattern(std::string_view pattern, const std::string& place)
+      : name_(message(place, ": the pattern '", pattern, '\'')) {
+    const std::string text = with_gaps(PatternSyntax(pattern, place).text());
     int code = 0;
     std::size_t offset = 0;
     code_.reset(pcre2_compile_8(reinterpret_cast<PCRE2_SPTR8>(text.data()), text.size(),
-                                PCRE2_UTF | PCRE2_UCP, &code, &offset, nullptr));
-    require<IoError>(code_ != nullptr, place, ": the pattern '", pattern,
-                     "' cannot be compiled: ", pcre2_reason(code));
+                                PCRE2_UTF | PCRE2_UCP | PCRE2_NO_AUTO_CAPTURE, &code, &offset,
+                                nullptr));
+    require<IoError>(code_ != nullptr, name_, " cannot be compiled: ", pcre2_reason(code));
     // Without a JIT, the interpreter finds the same matches.
     (void)pcre2_jit_compile_8(code_.get(), PCRE2_JIT_COMPLETE);
   }
 
  private:
   friend class SplitMatcher;
+
+  /// If the pattern does not match, its only group matches up to 64 characters before the next
+  /// match. Otherwise, one search would try all later places without a limit, because PCRE2 counts
+  /// the steps of each place separately.
+  static std::string with_gaps(const std::string& pattern) {
+    return message("(?:", pattern, ")|(?<gap>(?s:.)(?:(?!", pattern, ")(?s:.)){0,63}+)");
+  }
+
+  std::string name_;  ///< its source and text, for messages
   std::unique_ptr<pcre2_code_8, FreeWith<pcre2_code_free_8>> code_;
 };
 
@@ -215,9 +226,11 @@ class SplitPattern {
 class SplitMatcher {
  public:
   /// @param pattern  outlives the matcher
-  explicit SplitMatcher(const SplitPattern& pattern)
-      : code_(pattern.code_.get()),
-        data_(pcre2_match_data_create_8(1, nullptr)),
+  /// @param seconds  see `find`
+  explicit SplitMatcher(const SplitPattern& pattern, double seconds = 30)
+      : pattern_(pattern),
+        seconds_(seconds),
+        data_(pcre2_match_data_create_8(2, nullptr)),
         context_(pcre2_match_context_create_8(nullptr)),
         stack_(pcre2_jit_stack_create_8(std::size_t{1} << 15, std::size_t{1} << 26, nullptr)) {
     require<MemoryError>(data_ != nullptr && context_ != nullptr,
@@ -229,24 +242,64 @@ class SplitMatcher {
   /// searches.
   /// @param subject  valid UTF-8
   /// @return whether one exists
-  /// @throws ConfigError  if the search takes more steps or memory than PCRE2's default limits. The
-  ///     limit of steps applies to each position at which a match may begin, so the time of a
-  ///     search is bounded by that limit times the length of the subject.
+  /// @throws ConfigError  if a match takes more than `most_steps` steps, or the memory of PCRE2's
+  ///     default limit; or if all matches of more than `quick_steps` steps together take more than
+  ///     `seconds` of the thread's processor time, and more than 1 µs per byte of the texts
   bool find(std::string_view subject, std::size_t from, ByteRange& match) {
-    const int code =
-        pcre2_match_8(code_, reinterpret_cast<PCRE2_SPTR8>(subject.data()), subject.size(), from,
-                      PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY, data_.get(), context_.get());
-    if (code == PCRE2_ERROR_NOMATCH) return false;
-    require<ConfigError>(code >= 0, "the tokenizer's pattern fails at byte ", from,
-                         " of a text of ", subject.size(), ": ", pcre2_reason(code),
-                         "; use another pattern, or split the text");
-    const PCRE2_SIZE* places = pcre2_get_ovector_pointer_8(data_.get());
-    match = {places[0], places[1]};
-    return true;
+    constexpr int of_gap = 2;
+    while (from < subject.size()) {
+      const int code = step(subject, from);
+      const PCRE2_SIZE* places = pcre2_get_ovector_pointer_8(data_.get());
+      match = {places[0], places[1]};
+      bytes_ += static_cast<double>(match.end - from);
+      if (code != of_gap) return true;
+      from = match.end;
+    }
+    return false;
   }
 
  private:
-  const pcre2_code_8* code_;
+  // A step takes the longer, the more characters it repeats, so the time is limited too.
+  static constexpr std::uint32_t quick_steps = std::uint32_t{1} << 8;
+  static constexpr std::uint32_t most_steps = std::uint32_t{1} << 24;
+  static constexpr std::uint32_t growth = 16;
+
+  static double processor_seconds() {
+    ::timespec time{};
+    (void)::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+  }
+
+  int try_step(std::string_view subject, std::size_t from, std::uint32_t steps) {
+    (void)pcre2_set_match_limit_8(context_.get(), steps);
+    return pcre2_match_8(pattern_.code_.get(), reinterpret_cast<PCRE2_SPTR8>(subject.data()),
+                         subject.size(), from, PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY, data_.get(),
+                         context_.get());
+  }
+
+  /// Matches the pattern at `from`, or else the gap, with few steps first.
+  int step(std::string_view subject, std::size_t from) {
+    int code = try_step(subject, from, quick_steps);
+    double last = 0;  // seconds of the last attempt; the next may take `growth` times as long
+    for (std::uint32_t steps = quick_steps * growth;
+         code == PCRE2_ERROR_MATCHLIMIT && steps <= most_steps; steps *= growth) {
+      if (slow_seconds_ + growth * last > seconds_ + 1e-6 * bytes_) break;
+      const double begin = processor_seconds();
+      code = try_step(subject, from, steps);
+      last = processor_seconds() - begin;
+      slow_seconds_ += last;
+    }
+    if (code >= 0) return code;
+    throw ConfigError(
+        message(pattern_.name_, " fails at byte ", from, " of a text of ", subject.size(), ": ",
+                code == PCRE2_ERROR_MATCHLIMIT ? "it backtracks for too long" : pcre2_reason(code),
+                "; use another tokenizer, or split the text"));
+  }
+
+  const SplitPattern& pattern_;
+  double seconds_;
+  double slow_seconds_ = 0;
+  double bytes_ = 0;  ///< of the texts that were searched
   std::unique_ptr<pcre2_match_data_8, FreeWith<pcre2_match_data_free_8>> data_;
   std::unique_ptr<pcre2_match_context_8, FreeWith<pcre2_match_context_free_8>> context_;
   std::unique_ptr<pcre2_jit_stack_8, FreeWith<pcre2_jit_stack_free_8>> stack_;
