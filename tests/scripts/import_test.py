@@ -460,6 +460,32 @@ class Keys(Case):
         self.assertIn("pass --steps N", self.megatron("--lr-warmup-fraction 0.1").text("--lr-warmup-fraction"))
         self.expects(self.megatron("--lr-warmup-fraction 0.07 --train-iters 999"), {"warmup": 70})
 
+    def test_memory_of_megatron(self):
+        for flags, wanted in (
+                ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1", "block"),
+                ("--recompute-granularity selective --recompute-modules layernorm moe_act mlp", "ffn"),
+                ("--recompute-granularity selective --recompute-modules moe_act layernorm", "swiglu"),
+                ("--recompute-granularity selective --recompute-modules core_attn", None)):
+            self.expects(self.megatron(flags), {"recompute": wanted})
+        formats = "--use-precision-aware-optimizer --exp-avg-dtype {} --exp-avg-sq-dtype {}"
+        self.expects(self.megatron(formats.format("bf16", "bf16")), {"moments": "bf16"})
+        self.expects(self.megatron(formats.format("bf16", "fp32")), {"moments": None})
+        gather = "--fp8-format e4m3 --fp8-param-gather --fp8-recipe "
+        self.expects(self.megatron(gather + "tensorwise"), {"gather": "fp8"})
+        self.expects(self.megatron(gather + "blockwise"), {"gather": None})
+
+    def test_data_and_layers_of_megatron(self):
+        self.expects(self.megatron("--data-path a --split 90,6,4"), {"data": ["a.bin"], "validation-fraction": 0.0625})
+        self.expects(self.megatron("--data-path a --split 90,10"), {"validation-fraction": 0.1})
+        self.assertEqual(self.megatron("--split 100,0,0").kind("--split"), "refused")
+        for positions, norm, kind in (("rope", "RMSNorm", "no effect"), ("rope", "LayerNorm", "refused"),
+                                      ("learned_absolute", "LayerNorm", "no effect"),
+                                      ("learned_absolute", "RMSNorm", "refused")):
+            run = self.megatron(f"--position-embedding-type {positions} --normalization {norm}")
+            self.assertEqual(run.kind("--normalization"), kind, (positions, norm))
+        self.expects(self.megatron("--save a --load a"), {"out": "a", "resume": "auto"})
+        self.assertEqual(self.megatron("--save a --load b").kind("--load"), "refused")
+
     def test_least_learning_rates(self):
         run = self.megatron("--lr 1e-3 --min-lr 1e-3 --lr-decay-style cosine")
         self.expects(run, {"schedule": "constant", "final-fraction": None})
@@ -858,6 +884,26 @@ class Scripts(Case):
         toml = run.toml
         self.assertEqual((toml["steps"], toml["learning-rate"], toml["seed"], toml["seq-len"]), (7, 1e-3, 9, 64))
 
+    def test_values_are_those_of_bash(self):
+        for script in (
+                '[ ! -n "x" ] && R=1 || R=2', 'R=1; [ x = y ] || R=2', 'R=1; [ x = x ] || R=2', 'R=1; [ x != x ] && R=2',
+                'R=0; [ 3 -ge 3 ] && R=${R}1; [ 3 -gt 3 ] && R=${R}2; [ 3 -le 3 ] && R=${R}3; [ 3 -lt 3 ] && R=${R}4',
+                'R=0; [ 3 -eq 4 ] && R=${R}1; [ 3 -ne 4 ] && R=${R}2; [ 9 -lt 10 ] && R=${R}3',
+                'if [ 1 -eq 2 ] || [ 1 -eq 1 ]; then R=or; fi', 'if [ 1 -eq 1 ] && [ 1 -eq 2 ]; then R=1; else R=2; fi',
+                'A=3\nif [ $A -eq 1 ]; then\n R=1\nelif [ $A -eq 3 ]; then\n R=3\nelse\n R=0\nfi',
+                'A=3; if [ $A -eq 3 ]; then if [ $A -eq 4 ]; then R=4; else R=5; fi; else R=6; fi',
+                'R=${A:=7}; R=$R$A', 'A=; R="${A-5}|${A:-6}|${B-7}|${B:-${C:-8}}"', 'R=1; : <<EOF\nR=9\nEOF\nR=${R}2',
+                'A=1; A=2 true; R=$A', 'B=2 true; R=${B:-none}', 'A=(a b); A+=(c "d e"); R="${A[*]}"',
+                'A="x  y"; B=($A z); R="${B[*]}"', 'A="x  y"; R="$A"', 'A=a; A+=b; R=$A$A"$A"\'$A\'\\ c',
+                'A=x # comment\nR=$A#y', 'A=1; B=$A; A=2; R=$B$A', 'R=a\\\nb', 'export A=4 B=5; R=$A$B', 'eval "R=3"',
+                'R=$((7 / 2 * 3 - 10 % 4)),$((2 ** 10)),$(( (17 + 8 - 1) / 8 ))', 'R=$((-7 / 2)),$((-7 % 2)),$((7 / -2))',
+                'A=6; B=A; R=$((A * 2 + $A - (A - 1)))'):
+            with self.subTest(script):
+                expected = subprocess.run(["bash", "-c", script + '\nprintf %s "$R"'], capture_output=True, text=True,
+                                          timeout=60, check=True).stdout
+                run = self.imported("run.sh", script + '\ntorchrun pretrain_gpt.py --save "$R"\n')
+                self.assertEqual(run.toml.get("out"), expected, run.output)
+
     def test_other_scripts_that_a_script_reads(self):
         self.file("environment.sh", "export CUDA_DEVICE_MAX_CONNECTIONS=1\nRATE=3e-4\n")
         run = self.imported("run.sh", "source environment.sh\n. missing.sh\n"
@@ -873,6 +919,12 @@ class Scripts(Case):
         self.assertIn("depends on $LR; pass --set LR=VALUE", run.text("--lr"))
         run = self.imported("run.sh", script, "--set", "N=5", "--set", "R=2", "--set", "LR=0.1")
         self.assertEqual((run.toml["steps"], run.toml["seed"], run.toml["learning-rate"]), (5, 2, 0.1))
+
+    def test_expressions_that_have_no_value(self):
+        for expression in ("1 / 0", "1 % 0", "5(3)", "()", "1 +", "-" * 20_000 + "1", "1" + "+1" * 20_000, "9" * 20_000):
+            with self.subTest(expression[:9]):
+                run = self.imported("run.sh", f"torchrun pretrain_gpt.py --train-iters $(({expression}))\n")
+                self.assertEqual(run.kind("--train-iters"), "refused")
 
     def test_scripts_that_bash_would_refuse(self):
         start = "torchrun pretrain_gpt.py --lr 1e-3\n"

@@ -3,6 +3,7 @@
 Variables, arrays, arithmetic, conditions on strings and numbers, and `eval` are evaluated. Everything else that decides
 a value (commands, files, loops) leaves a mark in it: the value is unresolved, see `unresolved`.
 """
+import ast
 import os
 import re
 
@@ -135,6 +136,30 @@ def bounded(value):
     return value if size <= LONGEST else mark(f"a text of more than {LONGEST} characters")
 
 
+def quotient(a, b):
+    """Returns a / b, rounded towards 0 as in C, whereas Python rounds down."""
+    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+
+
+def remainder(a, b):
+    return a - b * quotient(a, b)
+
+
+OPERATORS = {ast.Add: int.__add__, ast.Sub: int.__sub__, ast.Mult: int.__mul__, ast.Pow: int.__pow__, ast.Div: quotient,
+             ast.Mod: remainder, ast.UAdd: int.__pos__, ast.USub: int.__neg__}
+
+
+def evaluated(node):
+    """Returns the value of an expression of whole numbers. Raises KeyError for other operators."""
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.UnaryOp):
+        return OPERATORS[type(node.op)](evaluated(node.operand))
+    if isinstance(node, ast.BinOp):
+        return OPERATORS[type(node.op)](evaluated(node.left), evaluated(node.right))
+    raise KeyError(type(node))
+
+
 class Shell:
     """Evaluates a script. `commands` are those that it would run, `exported` its environment variables."""
 
@@ -263,8 +288,8 @@ class Shell:
         if has_powers or not re.fullmatch(r"[\d\s+\-*/%()]+", text):
             return mark(f"$(({inner}))")
         try:
-            return str(int(eval(text.replace("/", "//"), {"__builtins__": {}})))  # digits and operators only
-        except (SyntaxError, ZeroDivisionError, ValueError):
+            return str(evaluated(ast.parse(text.strip(), mode="eval").body))
+        except (SyntaxError, ZeroDivisionError, ValueError, KeyError, RecursionError, MemoryError):
             return mark(f"$(({inner}))")
 
     # --- statements --------------------------------------------------------------------------
