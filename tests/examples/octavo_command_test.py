@@ -132,6 +132,9 @@ class Precisions(Temporary):
         self.assertEqual(
             self.precision_of("--precision", CUSTOM, "--fp8-margin", "3"),
             CUSTOM.replace("Margin{1}", "Margin{3}"))
+        rounded = CUSTOM.replace("Margin{1}", "Margin{1}, ScaleRounding::power_of_two")
+        self.assertEqual(self.precision_of("--precision", rounded, "--fp8-margin", "3"),
+                         rounded.replace("Margin{1}", "Margin{3}"))
 
     def test_words_without_effect_are_refused(self):
         self.refused("--fp8-margin needs delayed scaling, but --precision is fp8-tensorwise", train,
@@ -297,6 +300,26 @@ class Combinations(Temporary):
                                       "original_max_position_embeddings": 8192, "rope_type": "llama3"}}
         self.assertEqual(shape.of_config(published), found["llama3_1b"])
 
+    def test_missing_keys_have_the_defaults_of_transformers(self):
+        plain = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4,
+                 "num_key_value_heads": 2, "vocab_size": 96}
+        of_all = {"rms_norm_eps": 1e-6, "rope_theta": 10000.0, "tie_word_embeddings": False, "head_dim": 16}
+        for family, more in (("llama", {}), ("mistral", {"sliding_window": 4096}), ("qwen2", {}),
+                             ("qwen3", {"head_dim": 128})):
+            config, known = plain | {"model_type": family}, of_all | more
+            found = shape.of_config(config)
+            self.assertIsNotNone(found)
+            for name, value in known.items():
+                with self.subTest(family=family, name=name):
+                    self.assertEqual(shape.of_config(config | {name: value}), found)
+                    self.assertNotEqual(shape.of_config(config | {name: 2 * value or True}), found)
+        self.assertNotEqual(shape.of_config(plain | {"model_type": "mistral", "sliding_window": None}),
+                            shape.of_config(plain | {"model_type": "mistral"}))
+        for name, value in (("use_sliding_window", True), ("layer_types", ["full_attention", "sliding_attention"])):
+            self.assertIsNone(shape.of_config(plain | {"model_type": "qwen2", name: value}))
+        self.assertEqual(shape.of_config(plain | {"model_type": "qwen2", "layer_types": ["full_attention"] * 2}),
+                         shape.of_config(plain | {"model_type": "qwen2"}))
+
     def test_a_shape_remains_known_by_its_name(self):
         self.refused("is 'my_model_12345678'", train, "--model", "my_model_12345678")
         self.make_folder("models/my_model_12345678")
@@ -389,8 +412,10 @@ class Arguments(Temporary):
         self.refused_by("a preset has no weights", check, "--model", "llama_tiny")
         self.refused_by("--system needs a chat template", check, "--model", folder, "--system", "a")
         self.refused_by("but is 'smollm'; did you mean 'smollm2'?", check, "--model", folder, "--chat", "smollm")
+        template = self.folder / "template.json"
+        template.write_text("{}")
         for words in (["--model", folder], ["--model", folder, "--chat", "gemma3"], ["--checkpoint", "run"],
-                      ["--model", folder[3:]]):
+                      ["--model", folder[3:]], ["--model", folder, "--chat", str(template)]):
             check(Flags(words), str(ROOT))
 
     def test_inputs_must_exist(self):
@@ -463,6 +488,14 @@ class Keys(Temporary):
                 self.key("--tensor-parallel", "2"), self.key("--reduce", "fp32"),
                 self.key("--device", "cuda"), self.key(module=generate), self.key(module=finetune)]
         self.assertEqual(len(set(keys)), len(keys))
+
+    def test_variables_that_compilers_read_count(self):
+        environment = {"PATH": os.environ["PATH"]}
+        bases = [cache.basis(environment, "cpu")]
+        for name in ("CXXFLAGS", "LDFLAGS", "CMAKE_PREFIX_PATH"):
+            bases.append(cache.basis(environment | {name: "-O1"}, "cpu"))
+        self.assertEqual(len({cache.build_key("root", one) for one in bases}), len(bases))
+        self.assertEqual(cache.basis(environment | {"OTHER": "-O1"}, "cpu"), bases[0])
 
     def test_other_flags_share_a_program(self):
         self.assertEqual(self.key(), self.key("--steps", "3", "--lora", "0"))

@@ -4,7 +4,9 @@ import json
 import os
 import sys
 import tempfile
+import types
 import unittest
+import unittest.mock
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,6 +61,44 @@ class Publish(unittest.TestCase):
         os.mkfifo(path)
         with self.assertRaisesRegex(CommandError, "must be a regular file"):
             publish.Metrics(self.folder)
+
+    def test_evaluations_without_a_finite_loss_are_left_out(self):
+        self.write([{"event": "run", "name": "mine"}, step(1, 5.0), {"event": "evaluation", "step": 1, "loss": None}])
+        self.assertNotIn("validation/loss", publish.Metrics(self.folder).steps[1])
+
+    def test_mlflow_receives_every_metric_in_batches_that_it_accepts(self):
+        batches = []
+
+        class Client:
+            def __init__(self, tracking_uri):
+                pass
+
+            def get_experiment_by_name(self, name):
+                return types.SimpleNamespace(experiment_id="1")
+
+            def create_run(self, number, run_name):
+                return types.SimpleNamespace(info=types.SimpleNamespace(run_id="2"))
+
+            def log_batch(self, run, metrics=(), params=()):
+                batches.append((metrics, params))
+
+            def log_metric(self, run, key, value):
+                pass
+
+            def set_terminated(self, run):
+                pass
+
+        def metric(key, value, timestamp, step):
+            return key, value, step
+
+        entities = types.SimpleNamespace(Metric=metric, Param=lambda key, value: (key, value))
+        service = types.SimpleNamespace(MlflowClient=Client, entities=entities)
+        self.write([{"event": "run", "name": "mine"}] + [step(number, 5.0) for number in range(1, 801)])
+        with unittest.mock.patch.dict(sys.modules, {"mlflow": service, "mlflow.entities": entities}):
+            publish.run([str(self.folder), "--to", "mlflow"])
+        self.assertLessEqual(max(len(metrics) for metrics, _ in batches), 1000)
+        losses = [metric for metrics, _ in batches for metric in metrics if metric[0] == "train/loss"]
+        self.assertEqual(losses, [("train/loss", 5.0, number) for number in range(1, 801)])
 
     @unittest.skipUnless(importlib.util.find_spec("mlflow"), "mlflow is not installed")
     def test_mlflow_has_every_step(self):
