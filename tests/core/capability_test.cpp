@@ -48,6 +48,9 @@ TEST(Capability, KernelsForOlderGpusUseNoNewInstructions) {
   EXPECT_FALSE(older.fp8_products || older.row_scales || older.block_scales || older.mx_products);
   const GpuFeatures ada = compiled_features(features_of(90), {89, false});
   EXPECT_TRUE(ada.fp8_products && ada.row_scales && ada.block_scales);
+  EXPECT_FALSE(ada.clusters || ada.early_launches || ada.warpgroup_products);
+  EXPECT_TRUE(compiled_features(features_of(100), {100, false}).mx_products);
+  EXPECT_FALSE(compiled_features(features_of(100), {80, false}).mx_products);
   EXPECT_EQ(older.shared_bytes, 227 * 1024);
 }
 

@@ -1,4 +1,5 @@
 // The reader takes what is JSON and nothing else; nlohmann/json is the oracle.
+#include <octavo/core/json_fields.hpp>
 #include <octavo/core/json_reader.hpp>
 
 #include <gtest/gtest.h>
@@ -14,6 +15,7 @@
 namespace json_reader_test {
 
 using octavo::IoError;
+using octavo::JsonFields;
 using octavo::JsonReader;
 using Kind = JsonReader::Kind;
 
@@ -260,6 +262,18 @@ TEST(JsonReader, NaturalNumbersAreWholeAndNotNegative) {
 TEST(JsonReader, RefusesNumbersBeyondADouble) {
   EXPECT_THROW((void)read("1e999"), IoError);
   EXPECT_EQ(read("1e308"), 1e308);
+}
+
+TEST(JsonFields, NumbersAreThoseOfTheirFormats) {
+  const JsonFields fields(
+      R"({"a": 9007199254740991, "b": 9007199254740992, "c": 3.4e38, "d": 3.5e38, "e": 0})",
+      "here");
+  EXPECT_EQ(fields.natural("a"), (std::int64_t{1} << 53) - 1);
+  EXPECT_THROW((void)fields.natural("b"), octavo::ConfigError);
+  EXPECT_EQ(fields.positive("c"), 3.4e38f);
+  EXPECT_THROW((void)fields.positive("d"), octavo::ConfigError);
+  EXPECT_THROW((void)fields.positive("e"), octavo::ConfigError);
+  EXPECT_EQ(fields.natural("e"), 0);
 }
 
 }  // namespace json_reader_test

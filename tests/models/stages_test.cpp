@@ -67,6 +67,12 @@ class Bench {
     model_->backward(all, {second, model_->stages()}, hooks_, context_);
     model_->backward(all, {0, second}, hooks_, context_);
   }
+  void train_forward(Accumulation accumulation, HooksOf<Model>& hooks) {
+    model_->forward(micro_batch(accumulation), {0, model_->stages()}, hooks, context_);
+  }
+  void train_backward(Accumulation accumulation, StageRange range, HooksOf<Model>& hooks) {
+    model_->backward(micro_batch(accumulation), range, hooks, context_);
+  }
   [[nodiscard]] Model& model() { return *model_; }
 
   [[nodiscard]] std::vector<std::byte> bits() {
@@ -151,6 +157,32 @@ TEST(Stages, AnnounceTheNextOne) {
             "forward 0|next 1|forward 1|next 2|forward 2|next 3|forward 3|next 4|"
             "forward 0|forward 4|backward 4|backward 0|next 3|"
             "backward 3|next 2|backward 2|next 1|backward 1|next 0|backward 0|");
+}
+
+/// Notes the flat buffers whose gradients are final.
+template <class Model>
+class FinalGradients : public HooksOf<Model> {
+ public:
+  using Run = typename HooksOf<Model>::Run;
+  void gradients_final(const Run& run, const Context<Cpu>&) override { runs.push_back(&run); }
+
+  std::vector<const Run*> runs;
+};
+
+// All stages add to the gradients of adapters, which are the only ones.
+TEST(Stages, WithAdaptersHaveFinalGradientsAtTheEnd) {
+  using Model = support::SmallModel<Lora<Bf16>>;
+  Bench<Model> bench;
+  FinalGradients<Model> hooks;
+  bench.train_forward({.last = false}, hooks);
+  bench.train_backward({.last = false}, {0, bench.model().stages()}, hooks);
+  EXPECT_TRUE(hooks.runs.empty());
+  bench.train_forward({.first = false}, hooks);
+  bench.train_backward({.first = false}, {2, bench.model().stages()}, hooks);
+  EXPECT_TRUE(hooks.runs.empty());
+  bench.train_backward({.first = false}, {0, 2}, hooks);
+  ASSERT_EQ(hooks.runs.size(), 1U);
+  EXPECT_FALSE(hooks.runs.front()->is_frozen());
 }
 
 /// The gradient of a block's router in a micro-batch with a share of one half, if all routers

@@ -299,4 +299,21 @@ TEST(Session, AnotherSessionMayBeMadeWithinAnEvaluation) {
   EXPECT_EQ(logits, expected_logits);
 }
 
+// The scale of a whole tensor includes the rows behind a text.
+TEST(Session, LogitsDoNotDependOnEarlierTokens) {
+  using Session = SmallSession<octavo::Fp8Recipe<octavo::Tensorwise>>;
+  const SessionOptions options = support::small_options();
+  const TokenBatch batch = support::step_batch(options, 0);
+  octavo::Context<octavo::Cpu> context{2};
+  Session fresh(options, context);
+  Session used(options, context);
+  (void)used.evaluate({batch.tokens, batch.targets});
+  const auto prompt = std::span(batch.tokens).first(20);
+  std::vector<float> expected(96);
+  std::vector<float> logits(96);
+  fresh.next_token_logits(prompt, expected);
+  used.next_token_logits(prompt, logits);
+  EXPECT_EQ(logits, expected);
+}
+
 }  // namespace session_test
