@@ -309,6 +309,15 @@ TEST_F(Checkpoint, OldOnesGoAsItWasAsked) {
   EXPECT_EQ(steps_there(), (std::vector<Index>{50, 80, 100, 110, 120, 130}));
 }
 
+// Its manifest would otherwise have no number for the loss.
+TEST_F(Checkpoint, OfALossThatIsNotFiniteIsWhole) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  save_steps({10, 20}, {}, {std::numeric_limits<double>::quiet_NaN(), infinity});
+  EXPECT_EQ(steps_there(), (std::vector<Index>{10, 20}));
+  StateStub session;
+  EXPECT_FALSE(load_checkpoint(newest(), session).validation_loss.has_value());
+}
+
 // Of those that were evaluated on the newest's data: other losses say nothing beside them.
 TEST_F(Checkpoint, TheBestIsThatOfOneValidation) {
   const auto save = [&](const std::string& validation, Index step, double loss) {
@@ -544,8 +553,10 @@ TEST_F(Checkpoint, AManifestOfWhatCannotBeIsRefused) {
     return refusal(folder, session);
   };
   const std::string file = "rank-00000.safetensors";
-  const std::string elsewhere = refused_with(file, "../step-00000007/" + file);
-  EXPECT_TRUE(contains(elsewhere, "is not the name of a file")) << elsewhere;
+  for (const std::string& name : {"../step-00000007/" + file, std::string(".."), std::string(".")}) {
+    const std::string elsewhere = refused_with(file, name);
+    EXPECT_TRUE(contains(elsewhere, "is not the name of a file")) << elsewhere;
+  }
   const std::string entry = good.substr(good.find("{\"name\""));
   const std::string one = entry.substr(0, entry.find('}') + 1);
   const std::string twice = refused_with(one, one + "," + one);
