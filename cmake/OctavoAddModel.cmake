@@ -23,10 +23,12 @@ function(octavo_config_value output otherwise)
   set(${output} "${value}" PARENT_SCOPE)
 endfunction()
 
-# octavo_config_serves(KEY VALUE...): stops unless the key is missing or has one of these values.
+# octavo_config_serves(KEY VALUE...): stops unless the key is missing or has one of these values. KEY is
+# a list if the key is within another.
 function(octavo_config_serves key)
   octavo_config_value(value "${ARGV1}" ${key})
   if(NOT value IN_LIST ARGN)
+    list(JOIN key "." key)
     message(FATAL_ERROR "octavo_add_model: ${config}: ${key} is ${value}, which Octavo's models do "
       "not support; they support ${ARGV1}")
   endif()
@@ -34,6 +36,7 @@ endfunction()
 
 # octavo_config_rope(OUTPUT): returns a LlamaConfig's members for rotary position embeddings.
 function(octavo_config_rope output)
+  octavo_config_serves(partial_rotary_factor 1 1.0)
   set(scaling rope_scaling)
   octavo_config_value(newer "" rope_parameters)
   octavo_config_value(theta 10000 rope_theta)
@@ -48,6 +51,7 @@ endfunction()
 # octavo_config_rope_scaling(OUTPUT): returns a config's member rope_scaling, which is at the caller's
 # key `scaling`; empty for plain positions.
 function(octavo_config_rope_scaling output)
+  octavo_config_serves("${scaling};partial_rotary_factor" 1 1.0)
   octavo_config_value(kind default ${scaling} type)
   octavo_config_value(kind "${kind}" ${scaling} rope_type)
   set(members "")

@@ -29,11 +29,18 @@ inline constexpr std::array gpu_cards{
     GpuCard{"GH200", 90, 95},     GpuCard{"B200", 100, 179},       GpuCard{"B300", 103, 267},
     GpuCard{"RTX 5090", 120, 32}, GpuCard{"RTX PRO 6000", 120, 96}};
 
-/// How far Octavo is tested on GPUs of a compute capability.
+/// The compute capabilities of all GPUs that the CUDA Toolkit 13.0 compiles for and Octavo
+/// supports, times ten.
+inline constexpr std::array known_capabilities{80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121};
+
+/// How far Octavo is tested on GPUs of a compute capability. `scripts/check sass` compiles for 10.x
+/// and 12.x, and `benchmarks/results/ptx-h100.md` lists what ran as PTX.
 inline const char* tested_on(int capability) {
   if (capability == 90) return "run and measured";
-  if (capability < 90) return "kernels tested on an H100, never run on this GPU";
-  return "compiled only, never run";
+  if (capability == 80 || capability == 86 || capability == 89)
+    return "tested as PTX on an H100 or H200, never run on this GPU";
+  const int major = capability / 10;
+  return major == 10 || major == 12 ? "compiled only, never run" : "neither compiled nor run";
 }
 
 namespace detail {
@@ -80,7 +87,8 @@ struct GivenCapability {
 };
 
 /// Returns the capability and the memory that a text names, or nothing if it has another form.
-/// @throws ConfigError  if Octavo does not support the capability, or the memory is not a number
+/// @throws ConfigError  if Octavo does not support the capability, if no GPU has it, or if the
+///                      memory is not a number
 inline std::optional<GivenCapability> capability_given(std::string_view text) {
   std::string_view name = text.substr(0, text.find(':'));
   const bool is_architecture = name.starts_with("sm_") || name.starts_with("compute_");
@@ -99,6 +107,14 @@ inline std::optional<GivenCapability> capability_given(std::string_view text) {
   GivenCapability given{std::stoi(digits), {}};
   const std::string refusal = octavo::capability_refusal(given.capability);
   octavo::require<octavo::ConfigError>(refusal.empty(), refusal);
+  std::string known;
+  for (const int one : known_capabilities) {
+    known += octavo::message(known.empty() ? "" : ", ", one / 10, '.', one % 10);
+  }
+  const bool is_known = std::ranges::count(known_capabilities, given.capability) > 0;
+  octavo::require<octavo::ConfigError>(is_known, "no GPU has compute capability ",
+                                       given.capability / 10, '.', given.capability % 10,
+                                       "; pass one of ", known);
   if (text.find(':') == std::string_view::npos) return given;
   const std::string_view memory = text.substr(text.find(':') + 1);
   double gib = 0;

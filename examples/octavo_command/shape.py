@@ -24,25 +24,33 @@ def _single(number):
     return struct.unpack("f", struct.pack("f", float(number)))[0]
 
 
+def _value_of(config, key, otherwise):
+    """Returns a value, or `otherwise` if it is missing or null."""
+    value = config.get(key)
+    return otherwise if value is None else value
+
+
 def _rope_scaling(config):
     """Returns (factor, low, high, original length) of llama3, None for plain positions; else raises KeyError."""
-    given = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    kind = given.get("rope_type", given.get("type", "default"))
+    given = _value_of(config, "rope_parameters", _value_of(config, "rope_scaling", {}))
+    kind = _value_of(given, "rope_type", _value_of(given, "type", "default"))
     if kind == "default":
         return None
     if kind != "llama3":
         raise KeyError(kind)
     return (_single(given["factor"]), _single(given["low_freq_factor"]), _single(given["high_freq_factor"]),
-            given.get("original_max_position_embeddings") or config["max_position_embeddings"])
+            _value_of(given, "original_max_position_embeddings", config.get("max_position_embeddings")))
 
 
 def _window(config, family):
     """Returns the window that attention has in all layers, or 0; raises KeyError if layers differ."""
-    kinds = set(config.get("layer_types") or [])
-    if family == "llama" or kinds == {"full_attention"}:
+    if family == "llama":
         return 0
     if family == "mistral":
         return config.get("sliding_window", 4096) or 0
+    kinds = set(config.get("layer_types") or [])
+    if kinds == {"full_attention"}:
+        return 0
     if config.get("use_sliding_window") or kinds:
         raise KeyError("layer_types")
     return 0
@@ -55,13 +63,13 @@ def of_config(config):
         return None
     try:
         heads, hidden = config["num_attention_heads"], config["hidden_size"]
-        rope = config.get("rope_parameters") or {}
+        rope = _value_of(config, "rope_parameters", {})
         return (
             config["num_hidden_layers"], hidden, config["intermediate_size"], heads,
-            config.get("num_key_value_heads") or heads,
-            config.get("head_dim") or (128 if family == "qwen3" else hidden // heads),
-            config["vocab_size"], _single(config.get("rms_norm_eps") or 1e-6),
-            _single(rope.get("rope_theta") or config.get("rope_theta") or 10000), _rope_scaling(config),
+            _value_of(config, "num_key_value_heads", heads),
+            _value_of(config, "head_dim", 128 if family == "qwen3" else hidden // heads),
+            config["vocab_size"], _single(_value_of(config, "rms_norm_eps", 1e-6)),
+            _single(_value_of(rope, "rope_theta", _value_of(config, "rope_theta", 10000))), _rope_scaling(config),
             bool(config.get("tie_word_embeddings")), family == "qwen3", family == "qwen2",
             _window(config, family))
     except (KeyError, TypeError, ValueError, AttributeError):

@@ -45,7 +45,7 @@ TEST(GpuCards, AreGivenByCapabilityAndMemory) {
     EXPECT_FALSE(capability_given(text)) << text;
   }
   for (const char* text : {"7.5", "sm_70:32GiB", "sm_86:", "sm_86:x", "sm_86:-1", "sm_86:24MiB",
-                           "sm_86:nan", "8.6:inf"}) {
+                           "sm_86:nan", "8.6:inf", "8.1", "sm_999:24GiB", "13.0"}) {
     EXPECT_THROW((void)capability_given(text), octavo::ConfigError) << text;
   }
 }

@@ -6,6 +6,7 @@ how many processes share it, and the words that reach the program.
 import json
 import os
 import pathlib
+import random
 import re
 import shutil
 import signal
@@ -319,6 +320,45 @@ class Combinations(Temporary):
             self.assertIsNone(shape.of_config(plain | {"model_type": "qwen2", name: value}))
         self.assertEqual(shape.of_config(plain | {"model_type": "qwen2", "layer_types": ["full_attention"] * 2}),
                          shape.of_config(plain | {"model_type": "qwen2"}))
+
+    @unittest.skipUnless(shutil.which("cmake"), "needs CMake")
+    def test_configurations_of_equal_shape_compile_to_equal_models(self):
+        missing = object()
+        llama3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                  "original_max_position_embeddings": 8192}
+        older = {"type" if key == "rope_type" else key: value for key, value in llama3.items()}
+        choices = {
+            "model_type": shape.LLAMA, "num_key_value_heads": (missing, None, 4, 2), "head_dim": (missing, None, 32, 128),
+            "rms_norm_eps": (missing, None, 1e-6, 1e-5, 9.999999747378752e-06), "tie_word_embeddings": (missing, None, True),
+            "rope_theta": (missing, None, 10000, 10000.0, 5e5, 0), "sliding_window": (missing, None, 8, 0),
+            "use_sliding_window": (missing, False, True), "max_window_layers": (missing, 0, 1, 2),
+            "layer_types": (missing, None, ["full_attention"] * 2, ["full_attention", "sliding_attention"]),
+            "rope_scaling": (missing, None, {}, {"rope_type": "default", "type": "llama3"}, llama3, older,
+                             llama3 | {"original_max_position_embeddings": None}),
+            "rope_parameters": (missing, None, {}, {"rope_theta": 1e4}, {"rope_theta": None}, llama3 | {"rope_theta": 5e5})}
+        fixed = {"num_hidden_layers": 2, "hidden_size": 128, "intermediate_size": 384, "num_attention_heads": 4,
+                 "vocab_size": 256, "max_position_embeddings": 8192, "hidden_act": "silu"}
+        random_numbers = random.Random(1)
+        lines = ["cmake_minimum_required(VERSION 3.22)", "project(models LANGUAGES NONE)",
+                 f"include({ROOT}/cmake/OctavoAddModel.cmake)"]
+        known = []
+        while len(known) < 200:
+            drawn = {key: random_numbers.choice(values) for key, values in choices.items()}
+            config = fixed | {key: value for key, value in drawn.items() if value is not missing}
+            if shape.of_config(config) is None:
+                continue
+            (self.folder / f"{len(known)}.json").write_text(json.dumps(config))
+            lines.append(f"octavo_add_model(NAME model_{len(known)} CONFIG {len(known)}.json)")
+            known.append(config)
+        (self.folder / "CMakeLists.txt").write_text("\n".join(lines))
+        subprocess.run(["cmake", "-S", self.folder, "-B", self.folder / "build"], check=True, capture_output=True)
+        headers = {}
+        for i, config in enumerate(known):
+            text = (self.folder / f"build/model_{i}_include/octavo_models/model_{i}.hpp").read_text()
+            text = re.sub(r"static_cast<float>\((.*?)\)", lambda number: str(shape._single(number[1])),
+                          text.replace(f"model_{i}", "model"))
+            self.assertEqual(headers.setdefault(shape.of_config(config), text), text, config)
+        self.assertGreater(len(known) - len(headers), 50)  # configurations that equal an earlier one
 
     def test_a_shape_remains_known_by_its_name(self):
         self.refused("is 'my_model_12345678'", train, "--model", "my_model_12345678")

@@ -960,6 +960,11 @@ class Messages(Case):
         self.refuses("must be valid JSON", self.file("a.json", "{"))
         if yaml:
             self.refuses("must be valid YAML", self.file("a.yaml", "a: [1"))
+            # Aliases: a value that contains itself, and 10^9 values.
+            aliases = ["v0: &v0 [1]"] + [f"v{i}: &v{i} [{', '.join([f'*v{i - 1}'] * 10)}]" for i in range(1, 10)]
+            for text in ("stage: &a {b: *a}", "\n".join(["stage: sft", *aliases])):
+                self.refuses("values on 100 levels", self.file("a.yaml", text))
+        self.refuses("values on 100 levels", self.file("a.json", '{"stage":' * 200 + "1" + "}" * 200))
         self.refuses("must be valid TOML", self.file("a.toml", "a = "))
         self.refuses("its keys are of none: a; pass --from TRAINER", self.file("b.json", {"a": 1}))
         self.refuses("must contain keys and values", self.file("b.json", "[1]"))

@@ -89,11 +89,25 @@ def trainer_of(keys):
 def read_mapping(run, path, content, trainer):
     if not isinstance(content, dict):
         raise CommandError(f"{path} must contain keys and values at the top level, but does not")
+    require_small(path, content)
     trainer = trainer or trainer_of(content)
     if trainer is None:
         raise CommandError(f"{path} must be a configuration of a known trainer, but its keys are of none: "
                            f"{', '.join(list(map(str, content))[:5])}; pass --from TRAINER")
     add(run, trainer, flattened(content), path)
+
+
+def require_small(path, content, most_values=10_000, most_levels=100):
+    """Refuses content of more values or levels. Aliases of YAML make a few lines endless, or billions of values."""
+    values, rest = 0, [(content, 1)]
+    while rest:
+        value, level = rest.pop()
+        parts = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
+        values += 1
+        if values + len(rest) + len(parts) > most_values or level > most_levels:
+            raise CommandError(f"{path} must have at most {most_values} values on {most_levels} levels, but has more; "
+                               "remove what is not a setting")
+        rest += [(part, level + 1) for part in parts]
 
 
 def flattened(content, before=""):
