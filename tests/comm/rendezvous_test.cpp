@@ -592,6 +592,25 @@ TEST(Rendezvous, StrangersHarmNobody) {
   for (const int socket : sockets) ::close(socket);
 }
 
+// Without a check, rank 0 would read its own part, which has not arrived.
+TEST(Rendezvous, ARankThatPassesTwoPartsIsNamed) {
+  using octavo::detail::FrameKind;
+  const int port = free_port();
+  RankProcesses processes;
+  processes.start([=] {
+    Rendezvous rendezvous(launch_of(0, 2, port), time_out);
+    std::this_thread::sleep_for(milliseconds(500));
+    gather(rendezvous, 1, 0, "parts");
+  });
+  octavo::detail::FrameStream stream{octavo::detail::Descriptor(visit(port, ""))};
+  stream.put(FrameKind::hello, std::string("\1\0\0\0\2\0\0\0", 8) + launch_of(1, 2, port).secret);
+  std::string part;
+  octavo::detail::append_text(part, "the all-gather 'parts'");
+  for (int i = 0; i < 2; ++i) stream.put(FrameKind::gather, part + 'x');
+  while (stream.has_output()) (void)stream.flush();
+  expect_said(processes.wait(limit)[0], "rank 1 passes two parts to the all-gather 'parts'");
+}
+
 /// Seconds of a processor that a process has used.
 double processor_seconds(pid_t process) {
   clockid_t clock{};

@@ -303,7 +303,13 @@ class RendezvousServer {
                       "; all ranks must make the same calls in the same order"));
       return;
     }
-    gathering_.parts[static_cast<std::size_t>(rank)] = part;
+    std::optional<std::string>& own = gathering_.parts[static_cast<std::size_t>(rank)];
+    if (own.has_value()) {
+      declare(message("rank ", rank, " passes two parts to ", operation,
+                      "; only one thread of a rank may call it"));
+      return;
+    }
+    own = part;
     if (++gathering_.arrived < seats_.size()) return;
     std::string whole;
     for (std::size_t i = 0; i < seats_.size(); ++i) {
