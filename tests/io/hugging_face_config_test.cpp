@@ -47,6 +47,16 @@ class HuggingFaceConfig : public support::TemporaryFolder {
   }
 };
 
+TEST_F(HuggingFaceConfig, OfAGemmaNeedsADistanceBetweenGlobalLayers) {
+  auto config =
+      nlohmann::json::parse(std::ifstream(reference::golden_path("families/gemma3/config.json")));
+  config.erase("layer_types");
+  config["sliding_window_pattern"] = 1;
+  EXPECT_EQ(read(config).global_every, 1);
+  config["sliding_window_pattern"] = 0;
+  expect_refused(config, "sliding_window_pattern must be at least 1, but is 0");
+}
+
 TEST_F(HuggingFaceConfig, OfALlamaIsUnderstood) {
   for (const char* name : {"llama.4", "llama.5"}) {
     const ModelDescription model = octavo::read_hugging_face_config(golden(name));
@@ -159,6 +169,7 @@ TEST_F(HuggingFaceConfig, RefusesWhatNoModelServes) {
   refused({{"rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}}}},
           "rope_scaling.low_freq_factor is missing");
   refused({{"partial_rotary_factor", 0.5}}, "partial_rotary_factor is not 1");
+  refused({{"num_hidden_layers", 65'537}}, "a model must have at most 65536 layers");
   refused({{"hidden_size", -64}}, "hidden_size must be a whole number of at least 0, but is -64; ");
   refused({{"hidden_size", 64.5}},
           "hidden_size must be a whole number of at least 0, but is 64.5; ");

@@ -48,7 +48,12 @@ inline std::vector<std::string_view> gemma3_constants() { return {".inv_freq"}; 
 /// Reads the distance between layers without a window.
 inline Index read_global_every(const JsonFields& fields, Index layers) {
   const std::vector<std::string> kinds = fields.words("layer_types");
-  if (kinds.empty()) return fields.natural("sliding_window_pattern", 6);
+  if (kinds.empty()) {
+    const Index pattern = fields.natural("sliding_window_pattern", 6);
+    require<ConfigError>(pattern >= 1, fields.place(),
+                         ": sliding_window_pattern must be at least 1, but is ", pattern);
+    return pattern;
+  }
   require<ConfigError>(static_cast<Index>(kinds.size()) == layers, fields.place(),
                        ": layer_types has ", kinds.size(), " entries, but the model has ", layers,
                        " layers");
