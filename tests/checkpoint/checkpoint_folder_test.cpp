@@ -553,7 +553,8 @@ TEST_F(Checkpoint, AManifestOfWhatCannotBeIsRefused) {
     return refusal(folder, session);
   };
   const std::string file = "rank-00000.safetensors";
-  for (const std::string& name : {"../step-00000007/" + file, std::string(".."), std::string(".")}) {
+  for (const std::string& name :
+       {"../step-00000007/" + file, std::string(".."), std::string(".")}) {
     const std::string elsewhere = refused_with(file, name);
     EXPECT_TRUE(contains(elsewhere, "is not the name of a file")) << elsewhere;
   }
