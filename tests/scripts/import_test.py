@@ -486,6 +486,29 @@ class Keys(Case):
         self.expects(self.megatron("--save a --load a"), {"out": "a", "resume": "auto"})
         self.assertEqual(self.megatron("--save a --load b").kind("--load"), "refused")
 
+        self.expects(self.megatron("--train-iters 1_000"), {"steps": 1000})
+        self.expects(self.megatron("--train-samples 150 --global-batch-size 64"), {"steps": 2})  # rounded down
+        self.expects(Imported("--", *"torchrun --nnodes 2 --nproc_per_node 4 pretrain_gpt.py --global-batch-size 64".split()),
+                     {"micro-batches": 8})
+
+    def test_the_longest_prefix_counts(self):
+        self.assertEqual(self.megatron("--moe-router-padding-for-fp8").kind("--moe-router-padding-for-fp8"), "no effect")
+        self.assertEqual(self.megatron("--moe-other 3").kind("--moe-other"), "refused")
+
+    def test_flags_of_launchers(self):
+        for flags, wanted in (
+                ("--num_processes 4 --fsdp_sharding_strategy SHARD_GRAD_OP", {"zero": 2}),
+                ("--mixed_precision fp8 --fp8_backend TE --fp8_amax_history_len 1024 --fp8_amax_compute_algo max",
+                 {"precision": "fp8-delayed"}),
+                ("--zero_stage 3 --gradient_clipping 0.5", {"zero": 3, "max-gradient-norm": 0.5})):
+            self.expects(Imported("--", "accelerate", "launch", *flags.split(), "run_clm.py", "--output_dir", "o"), wanted)
+        self.expects(Imported("--", *"torchrun torchtitan/train.py --training.seq-len 64".split()), {"seq-len": 64})
+        self.expects(Imported("--", *"llamafactory-cli train stage=sft output_dir=a=b".split()), {"out": "a=b"})
+
+    def test_dictionaries_of_python(self):
+        run = self.imported("train.py", "training_args = {'output_dir': 'o', 'max_steps': 7}\nother = {'max_steps': 8}\n")
+        self.expects(run, {"steps": 7, "out": "o"})
+
     def test_least_learning_rates(self):
         run = self.megatron("--lr 1e-3 --min-lr 1e-3 --lr-decay-style cosine")
         self.expects(run, {"schedule": "constant", "final-fraction": None})
@@ -860,6 +883,9 @@ class Keys(Case):
             self.assertEqual((run.toml["model"], run.toml["seq-len"], run.toml["precision"]),
                              ("gpt2_124m", 256, "bf16"), run.error)
         self.assertEqual(self.imported("run.sh", f"srun -n 4 sh -c 'python {trainer}'").kind("srun -n 4"), "no effect")
+        run = self.imported("run.sh", "printf %s bash -c 'echo'\ntorchrun pretrain_gpt.py --lr 1\n"
+                                      "logger -t run bash -c 'torchrun pretrain_gpt.py --lr 2'\n")
+        self.assertEqual((run.code, run.toml.get("learning-rate")), (0, 1.0), run.error)
 
     def test_the_command(self):
         result = octavo_process("--ranks", "2", "--", "torchrun", "pretrain_gpt.py", "--lr", "1e-3", "--no-such-flag")
