@@ -169,7 +169,8 @@ TEST_F(HuggingFaceConfig, RefusesWhatNoModelServes) {
   refused({{"rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}}}},
           "rope_scaling.low_freq_factor is missing");
   refused({{"partial_rotary_factor", 0.5}}, "partial_rotary_factor is not 1");
-  refused({{"num_hidden_layers", 65'537}}, "a model must have at most 65536 layers");
+  refused({{"num_hidden_layers", 65'537}},
+          "the number of layers must be at most 65536, but is 65537");
   refused({{"hidden_size", -64}}, "hidden_size must be a whole number of at least 0, but is -64; ");
   refused({{"hidden_size", 64.5}},
           "hidden_size must be a whole number of at least 0, but is 64.5; ");

@@ -43,8 +43,9 @@ inline constexpr std::uint64_t most_config_bytes = 1'000'000;
   model.vocabulary = fields.natural("vocab_size");
   model.family->read(fields, model);
   constexpr Index most_layers = 65'536;  // a written file has an entry for each
-  require<ConfigError>(model.layers <= most_layers, path.string(), ": a model must have at most ",
-                       most_layers, " layers, but this one has ", model.layers);
+  require<ConfigError>(model.layers <= most_layers, path.string(),
+                       ": the number of layers must be at most ", most_layers, ", but is ",
+                       model.layers);
   const std::vector<Index> begin = fields.naturals("bos_token_id");
   if (!begin.empty()) model.begin_of_text = begin.front();
   model.end_of_text = fields.naturals("eos_token_id");
