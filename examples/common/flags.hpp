@@ -80,6 +80,7 @@ inline CLI::Validator whole_number(int least, int most = std::numeric_limits<int
 }
 inline CLI::Validator at_least_one() { return whole_number(1); }
 inline CLI::Validator at_least_two() { return whole_number(2); }
+inline CLI::Validator one_to_hundred() { return whole_number(1, 100); }
 inline CLI::Validator not_negative_whole() { return whole_number(0); }
 inline CLI::Validator above_zero() {
   return finite_number("is not a number above 0", [](double v) { return v > 0; });

@@ -51,8 +51,8 @@ inline void declare_optimizer(CLI::App& app, const auto& add, OptimizerOptions& 
   of_muon("--muon-nesterov", options.muon_nesterov, "Nesterov's momentum in Muon; on by default")
       ->check(one_of({"on", "off"}));
   of_muon("--muon-iterations", options.muon_iterations,
-          "number of Newton-Schulz iterations; 5 by default")
-      ->check(at_least_one());
+          "number of Newton-Schulz iterations, 1 to 100; 5 by default")
+      ->check(one_to_hundred());
   of_muon(
       "--muon-rate", options.muon_rate,
       "factor of the learning rate for a matrix: match-rms-adamw, 0.2 sqrt(max(rows, columns)), "

@@ -313,9 +313,14 @@ TEST_F(Converted, AdamWRefusesToMakeUpSecondMoments) {
   SelfComm<Cpu> alone;
   const auto session = make<Bf16, AdamW<>>(options_of(Zero::optimizer, 8), context, alone);
   const SavedState before = save_state_sync(session->state().entries());
-  EXPECT_THROW((void)load_checkpoint(folder_ / "muon" / "step-00000002", *session, {},
-                                     OtherRecipes::converted),
-               StateMismatchError);
+  try {
+    (void)load_checkpoint(folder_ / "muon" / "step-00000002", *session, {},
+                          OtherRecipes::converted);
+    ADD_FAILURE() << "loaded, without second moments";
+  } catch (const StateMismatchError& error) {
+    EXPECT_NE(std::string(error.what()).find("resume with that optimizer"), std::string::npos)
+        << error.what();
+  }
   EXPECT_TRUE(save_state_sync(session->state().entries()) == before);
 }
 

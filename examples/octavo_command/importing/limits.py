@@ -4,8 +4,7 @@ import math
 from octavo_command.importing.run import REFUSED, toml
 
 
-def _whole(least):
-    most = 2**31 - 1
+def _whole(least, most=2**31 - 1):
     return (f"a whole number from {least} to {most}",
             lambda value: value == math.floor(value) and least <= value <= most)
 
@@ -14,6 +13,7 @@ FP32 = 3.4028234663852886e38
 RULES = {  # the rule, and whether a number satisfies it
     "at_least_one": _whole(1),
     "at_least_two": _whole(2),
+    "one_to_hundred": _whole(1, 100),
     "not_negative_whole": _whole(0),
     "above_zero": ("a number above 0", lambda value: 0 < value <= FP32),
     "not_negative": ("a number of at least 0", lambda value: 0 <= value <= FP32),
@@ -21,9 +21,10 @@ RULES = {  # the rule, and whether a number satisfies it
     "share_above_zero": ("a number above 0 and below 1", lambda value: 0 < value < 1),
 }
 FLAGS = {
-    "at_least_one": "batch comm-timeout epochs hellaswag-questions log-every micro-batches muon-iterations seq-len steps "
+    "at_least_one": "batch comm-timeout epochs hellaswag-questions log-every micro-batches seq-len steps "
                     "tensor-parallel validation-batches",
     "at_least_two": "keep-last spike-window",
+    "one_to_hundred": "muon-iterations",
     "not_negative_whole": "check-replicas checkpoint-every evaluate-every keep-every lora sample seed warmup",
     "above_zero": "epsilon learning-rate lora-alpha spike-threshold",
     "not_negative": "max-gradient-norm temperature weight-decay",

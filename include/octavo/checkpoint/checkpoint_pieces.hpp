@@ -162,9 +162,14 @@ class CheckpointPieces {
   [[nodiscard]] const std::vector<Piece>& pieces_of(const StateEntry& wanted) const {
     const auto found = pieces_.find(wanted.name);
     if (found == pieces_.end()) {
+      const bool is_optimizers = wanted.name.starts_with("optimizer.");
       throw StateMismatchError(
-          message("the checkpoint has no ", wanted.name, entry_advice(wanted.name)), wanted.name,
-          "");
+          message("the checkpoint has no ", wanted.name,
+                  is_optimizers
+                      ? "; the optimizer that saved it keeps other state, from which this "
+                        "one cannot be computed: resume with that optimizer"
+                      : entry_advice(wanted.name)),
+          wanted.name, "");
     }
     for (const Piece& piece : found->second) {
       if (piece.entry->format != wanted.format) throw_other(wanted, *piece.entry);

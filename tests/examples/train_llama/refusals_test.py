@@ -24,7 +24,7 @@ class Refusals(TrainerTest):
                 (["weight-decay", "max-gradient-norm", "temperature"], ["-1", "nan", "inf"]),
                 (["beta1", "beta2", "final-fraction", "decay-fraction"], ["-0.1", "1", "nan"]),
                 (["validation-fraction"], ["0", "1", "-0.1", "nan"]),
-                (["epsilon", "muon-iterations"], ["0"]), (["seed", "threads", "evaluate-every"], ["-1"]),
+                (["epsilon"], ["0"]), (["muon-iterations"], ["0", "101"]), (["seed", "threads", "evaluate-every"], ["-1"]),
                 (["steps"], ["1e3", "0x10", "010", "99999999999999999999999"]), (["zero"], ["4"])):
             for flag in flags:
                 for value in values:
