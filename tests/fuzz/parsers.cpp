@@ -3,12 +3,17 @@
 // octavo::Error; all else is a fault.
 #include <octavo/checkpoint/checkpoint_manifest.hpp>
 #include <octavo/core/json_reader.hpp>
+#include <octavo/data/byte_tokenizer.hpp>
+#include <octavo/data/chats.hpp>
 #include <octavo/data/data_files.hpp>
 #include <octavo/data/tokenizer_json.hpp>
+#include <octavo/gemm/gemm_plans.hpp>
 #include <octavo/io/hugging_face_config.hpp>
+#include <octavo/io/peft_config.hpp>
 #include <octavo/io/safetensors.hpp>
 
 #include <common/flags_file.hpp>
+#include <plan_memory/measure.hpp>
 
 #include <CLI/CLI.hpp>
 
@@ -105,7 +110,15 @@ void json(Bytes bytes) {
   read.end();
 }
 
+/// Whether the text of a file may be longer than the file; `compressed` reads such text in pieces.
+bool may_grow(Bytes bytes) {
+  return !octavo::detail::compression_of(
+              text_of(bytes.first(std::min<std::size_t>(bytes.size(), 4))))
+              .name.empty();
+}
+
 void json_lines(Bytes bytes) {
+  if (may_grow(bytes)) return;
   static InputFile file("text.jsonl");
   const octavo::Text text = octavo::load_text({file.with(bytes)});
   require(text.bytes.size() <= bytes.size(), "texts are longer than their lines");
@@ -156,6 +169,32 @@ void config(Bytes bytes) {
   (void)octavo::hugging_face_config(model, "bfloat16");
 }
 
+/// What a model of any shape needs, in one precision with Muon's state in 8 bits, on two ranks that
+/// share layers if they can.
+void plan(Bytes bytes) {
+  static InputFile file("config.json");
+  const planner::Shape shape{"config.json", octavo::read_hugging_face_config(file.with(bytes))};
+  planner::Request request;
+  request.session.batch = {2, 128};
+  request.tensor_parallel = shape.shared_by() % 2 == 0 ? 2 : 1;
+  request.session.sharding = octavo::sharding_of_rank({.zero = octavo::Zero::weights}, 0, 2,
+                                                      static_cast<int>(request.tensor_parallel));
+  request.optimizer = "muon";
+  request.moments = "8bit";
+  const octavo::MemoryPlan memory =
+      planner::detail::memory<octavo::Fp8Recipe<octavo::Delayed>, octavo::Cuda>(shape, request);
+  const std::size_t largest = *std::max_element(memory.by_kind.begin(), memory.by_kind.end());
+  require(memory.peak >= largest && shape.facts().parameters > 0, "a plan that is too small");
+}
+
+void adapter_config(Bytes bytes) {
+  static InputFile file("adapter_config.json");
+  const octavo::PeftConfig read = octavo::read_peft_config(file.with(bytes));
+  const std::string text = octavo::peft_config(read);
+  const octavo::PeftConfig again = octavo::read_peft_config(file.with(bytes_of(text)));
+  require(octavo::peft_config(again) == text, "adapters that are read back differently");
+}
+
 /// Text of a few kinds of characters, short: patterns may try each way to match it.
 constexpr std::string_view sample = "aB 1\n\xc3\xa9\xff";
 
@@ -180,6 +219,55 @@ void tiktoken(Bytes bytes) {
   static InputFile file("tokenizer.model");
   static const octavo::TiktokenOptions options{"\\p{L}+|\\s+|.", {"<|end|>"}};
   require_round_trip(octavo::load_tiktoken(file.with(bytes), options));
+}
+
+/// A template, which encodes a chat if this tokenizer has its special tokens.
+void chat_template(Bytes bytes) {
+  static InputFile file("template.json");
+  static const octavo::ByteTokenizer tokenizer;
+  octavo::ChatTemplate read = octavo::chat_template(file.with(bytes).string());
+  read.special_tokens.clear();
+  const octavo::ChatEncoder encoder(std::move(read), tokenizer);
+  const std::vector<octavo::ChatMessage> chat{{.role = "user", .content = " a "},
+                                              {.role = "assistant", .content = "<think>b</think>c"},
+                                              {.role = "user", .content = std::string(sample)},
+                                              {.role = "assistant", .content = "\n"}};
+  const octavo::ChatTokens tokens = encoder.encode(chat);
+  require(tokens.tokens.size() == tokens.targets.size(), "a token without a target");
+  require(std::ranges::count(tokens.targets, encoder.end_of_turn()) > 0, "a turn without an end");
+  (void)encoder.encode_prompt(chat);
+}
+
+void chats(Bytes bytes) {
+  if (may_grow(bytes)) return;
+  static InputFile file("chats.jsonl");
+  static const octavo::ByteTokenizer tokenizer;
+  static const octavo::Context<octavo::Cpu> context(1);
+  static const octavo::ChatEncoder encoder(
+      [] {
+        octavo::ChatTemplate plain{.name = "plain"};
+        for (const char* role : {"system", "user", "assistant"}) plain.turns[role] = {role, "\n"};
+        return plain;
+      }(),
+      tokenizer);
+  const octavo::ChatData data = octavo::load_chats({.train = {file.with(bytes).string()},
+                                                    .validation_fraction = 0.5,
+                                                    .longest = 64,
+                                                    .vocabulary = 256},
+                                                   encoder, context);
+  require(data.train.size() > 0 && data.train.targets() > 0, "chats without a target");
+}
+
+/// Text that may be compressed, in pieces: a few bytes can be the beginning of megabytes.
+void compressed(Bytes bytes) {
+  static InputFile file("text.gz");
+  octavo::detail::TextStream text(file.with(bytes));
+  std::array<std::uint8_t, 1000> piece{};
+  std::size_t count = 0;
+  constexpr std::size_t most = std::size_t{1} << 24;
+  for (std::size_t added = 1; added > 0 && count < most; count += added) added = text.read(piece);
+  require(text.file_bytes() <= bytes.size(), "more bytes than the file has");
+  require(text.is_compressed() || count == bytes.size(), "bytes of a text are missing");
 }
 
 /// The input is what stands before the checksum.
@@ -215,16 +303,33 @@ void flags(Bytes bytes) {
     require(!item.inputs.empty(), "a key without a value");
 }
 
+/// The input is a line before its checksum.
+void gemm_plans(Bytes bytes) {
+  const std::string line(text_of(bytes));
+  const auto read = [](const std::string& text) { return octavo::read_gemm_plans(text, "plans"); };
+  const auto records =
+      read(octavo::gemm_plans_text({}) + line + " checksum=" +
+           octavo::detail::hexadecimal_digits(octavo::detail::text_checksum(line), 8) + "\n");
+  const std::string text = octavo::gemm_plans_text(records);
+  require(octavo::gemm_plans_text(read(text)) == text, "plans that are read back differently");
+}
+
 struct Target {
   std::string_view name;
   void (*parse)(Bytes);
 };
-constexpr std::array targets{Target{"config", config},
+constexpr std::array targets{Target{"adapter-config", adapter_config},
+                             Target{"chat-template", chat_template},
+                             Target{"chats", chats},
+                             Target{"compressed", compressed},
+                             Target{"config", config},
                              Target{"flags", flags},
+                             Target{"gemm-plans", gemm_plans},
                              Target{"json", json},
                              Target{"json-lines", json_lines},
                              Target{"manifest", manifest},
                              Target{"megatron-index", megatron_index},
+                             Target{"plan", plan},
                              Target{"safetensors", safetensors},
                              Target{"sentencepiece", sentencepiece},
                              Target{"tiktoken", tiktoken},

@@ -2,6 +2,7 @@
 """Writes the initial inputs of fuzzing, one folder per target: seeds.py FOLDER"""
 
 import base64
+import gzip
 import json
 import struct
 import sys
@@ -88,15 +89,53 @@ MANIFEST = {"format": 1, "octavo": "1.0.0", "step": 7, "time": 1700000000, "mode
             "numbers": {"optimizer.steps": 7},
             "files": [{"name": "rank-00000.safetensors", "bytes": 64, "crc32c": "0123abcd"}]}
 
+CONFIGS = [LLAMA, {**LLAMA, "rope_scaling": ROPE}, GPT2,
+           {**LLAMA, "model_type": "qwen3", "head_dim": 16,
+            "rope_parameters": {**ROPE, "rope_theta": 1e6},
+            "layer_types": ["full_attention"] * 2},
+           {**LLAMA, "eos_token_id": None, "quantization_config": {"bits": 4}}]
+MIXTRAL = {**LLAMA, "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2,
+           "sliding_window": None, "router_aux_loss_coef": 0.02}
+GEMMA = {**LLAMA, "model_type": "gemma3_text", "head_dim": 16, "tie_word_embeddings": True,
+         "hidden_activation": "gelu_pytorch_tanh", "rope_local_base_freq": 1e4, "sliding_window": 64,
+         "sliding_window_pattern": 2, "query_pre_attn_scalar": 16}
+ADAPTERS = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": "models/a", "r": 8,
+            "lora_alpha": 16.0, "target_modules": ["q_proj", "v_proj"], "bias": "none", "use_dora": False,
+            "rank_pattern": {}, "modules_to_save": None, "init_lora_weights": True}
+TEMPLATE = {"begin": "<s>", "behind": "\n", "trims_content": True,
+            "system": {"before": "S", "end": "."}, "user": {"before": "U", "end": "."},
+            "assistant": {"before": "A", "end": ";", "prefix": " "}}
+CHAT = {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "one?"},
+                     {"role": "assistant", "content": "two", "reasoning_content": "why", "train": True}]}
+SHARE = {"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]}
+ALPACA = {"instruction": "a", "input": "b", "output": "c", "system": "d"}
+# A frame of Zstandard with one block of three bytes.
+ZSTD = bytes.fromhex("28b52ffd2003190000616263")
+
+
+def lines(*records):
+    return "".join(json.dumps(record) + "\n" for record in records)
+
+
 SEEDS = {
-    "config": [LLAMA, {**LLAMA, "rope_scaling": ROPE}, GPT2,
-               {**LLAMA, "model_type": "qwen3", "head_dim": 16,
-                "rope_parameters": {**ROPE, "rope_theta": 1e6},
-                "layer_types": ["full_attention"] * 2},
-               {**LLAMA, "eos_token_id": None, "quantization_config": {"bits": 4}}],
+    "adapter-config": [ADAPTERS, {**ADAPTERS, "target_modules": "all-linear", "lora_alpha": 1e-3}],
+    "chat-template": [TEMPLATE, {**TEMPLATE, "has_reasoning": True, "default_system": "d"},
+                      {"user": {"before": "U"}, "assistant": {"end": ";", "trims_content": True},
+                       "system_separator": "\n\n", "alternates": True, "special_tokens": ["<s>"]}],
+    "chats": [lines(CHAT, CHAT), lines(SHARE, ALPACA), json.dumps([ALPACA, {"prompt": "p", "completion": "c"}]),
+              lines(CHAT, {"prompt": CHAT["messages"][:2], "completion": CHAT["messages"][2:]})],
+    "compressed": [b"plain text\n", gzip.compress(b"one\ntwo\n" * 9, mtime=0) * 2, ZSTD, ZSTD * 2,
+                   b"\x50\x2a\x4d\x18" + struct.pack("<I", 4) + bytes(4) + ZSTD,
+                   # Blocks of one repeated byte.
+                   bytes.fromhex("28b52ffd00580235" "0c610b000062")],
+    "plan": [*CONFIGS, MIXTRAL, GEMMA, {**LLAMA, "hidden_size": 8192, "vocab_size": 128256}],
+    "config": [*CONFIGS, MIXTRAL, GEMMA],
     "flags": ['name = "a text"\ncount = 1_000\nrate = 1e-3\non = true\nnames = ["a", \'b\']\n',
               'name = """\nsome\\u00e9 \\\n  lines"""\ncount = 0x1f\nrate = inf # a comment\n',
               "[section]\nname = 1979-05-27T07:32:00Z\n[[list]]\na.b = { c = [1, [2, 3.5]] }\n"],
+    "gemm-plans": ["card=NVIDIA_H200 multiprocessors=132 cublaslt=130100 m=8192 n=6144 k=4096 a=E4M3 b=E4M3 "
+                   "result=bf16 scales_a=tensor scales_b=tensor transpose_a=0 transpose_b=1 adds=0 "
+                   f"fast_accumulation=1 alignment=256 microseconds=251.3 algorithm={66:0128x}"],
     "json": ['{"a": [1, -2.5e-3, true, false, null], "b": {"c": "\\u00e9\\ud83d\\ude00\\n"}}',
              "[[[[]]], 0, 123456789012345678901234567890, 1E400]", '"gr\u00fc\u00df\U0001f600"'],
     "json-lines": ['{"text": "one"}\n\n{"id": 7, "text": "t\\u0077o\\n", "more": [{"text": 1}]}\r\n',
