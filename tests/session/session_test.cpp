@@ -305,15 +305,19 @@ TEST(Session, LogitsDoNotDependOnEarlierTokens) {
   const SessionOptions options = support::small_options();
   const TokenBatch batch = support::step_batch(options, 0);
   octavo::Context<octavo::Cpu> context{2};
-  Session fresh(options, context);
-  Session used(options, context);
-  (void)used.evaluate({batch.tokens, batch.targets});
-  const auto prompt = std::span(batch.tokens).first(20);
-  std::vector<float> expected(96);
-  std::vector<float> logits(96);
-  fresh.next_token_logits(prompt, expected);
-  used.next_token_logits(prompt, logits);
-  EXPECT_EQ(logits, expected);
+  for (const std::size_t count : {1, 3, 20}) {
+    Session session(options, context);
+    const auto prompt = std::span(batch.tokens).first(count);
+    std::vector<float> expected(96);
+    std::vector<float> logits(96);
+    session.next_token_logits(prompt, expected);
+    for (unsigned other = 1; other < 5; ++other) {
+      const TokenBatch earlier = support::step_batch(options, other);
+      (void)session.evaluate({earlier.tokens, earlier.targets});
+      session.next_token_logits(prompt, logits);
+      EXPECT_EQ(logits, expected) << count << ' ' << other;
+    }
+  }
 }
 
 }  // namespace session_test
