@@ -49,28 +49,41 @@ forget_lists() {
     { comment = "" }' "$cache") && printf '%s\n' "$kept" >"$cache"
 }
 
-# Configures and builds a preset of CMakePresets.json in build/PRESET, with the preset's lists, for GPU 0 if
-# find_cuda found it. Prints the compiler's progress.
-build_preset() {
+# configure_preset PRESET [OPTION...]: configures a preset of CMakePresets.json in build/PRESET, with the preset's
+# lists, for GPU 0 if find_cuda found it. CMake's options replace the preset's.
+configure_preset() {
   local preset=$1
+  shift
   local gpu=${cuda_architecture:+-DCMAKE_CUDA_ARCHITECTURES=$cuda_architecture}
   local log=build/$preset.configure.log
   mkdir -p build
   forget_lists "build/$preset"
-  cmake --preset "$preset" ${gpu:+"$gpu"} >"$log" 2>&1 || {
+  cmake --preset "$preset" ${gpu:+"$gpu"} "$@" >"$log" 2>&1 || {
     cat "$log" >&2
     fail "the configuration of $preset failed; $log has its output"
   }
+}
+
+# build_configured PRESET [OPTION...]: builds a preset that configure_preset configured: its targets, or those of the
+# options of cmake --build. Prints the compiler's progress.
+build_configured() {
+  local preset=$1
   # With huge pages, compilers spend half as much time in the kernel.
-  GLIBC_TUNABLES=glibc.malloc.hugetlb=1 cmake --build --preset "$preset" --parallel "$(nproc)" ||
+  GLIBC_TUNABLES=glibc.malloc.hugetlb=1 cmake --build --preset "$preset" --parallel "$(nproc)" "${@:2}" ||
     fail "the build of $preset failed"
 }
 
-# Builds one more target of a preset that build_preset configured; prints nothing unless it fails.
+# Configures and builds a preset.
+build_preset() {
+  configure_preset "$1"
+  build_configured "$1"
+}
+
+# Builds one more target of a preset that configure_preset configured; prints nothing unless it fails.
 build_target() {
   local preset=$1 target=$2
   local log=build/$preset.$target.log
-  cmake --build "build/$preset" --target "$target" --parallel 1 >"$log" 2>&1 || {
+  (build_configured "$preset" --target "$target") >"$log" 2>&1 || {
     cat "$log" >&2
     fail "the build of $target failed"
   }

@@ -78,6 +78,11 @@ for target in octavo_program_models octavo_program_inferences prepare_data; do
   fast "$target"
   grep "CMakeFiles/$target\.dir/" "$scratch/build/compile_commands.json" | grep -q -- ' -Og ' && fail "$target is not fast"
 done
+configure "${tiny[@]}" -DOCTAVO_TRAIN_FIRST=llama_tiny:bf16 || fail "a trainer that is built first"
+fast octavo_first_model
+grep -rqE 'llama_tiny\.bf16\.cpp' "$scratch/build/examples/CMakeFiles/octavo_program_models.dir" &&
+  fail "the first model is compiled twice"
+configure "${tiny[@]}" -DOCTAVO_TRAIN_FIRST= || fail "no trainer that is built first"
 configure "${tiny[@]}" -DOCTAVO_OPTIMISATION=-O2 || fail "flags"
 for target in octavo_trainer octavo_program_models; do optimised "$target" -O2; done
 configure "${tiny[@]}" -DOCTAVO_OPTIMISATION=quick || fail "what is the default"

@@ -16,11 +16,19 @@ command_named() {
 }
 command_named scripts/install-dependencies 'exit 0'
 command_named commands/nvidia-smi 'exit 1'
-command_named commands/nproc 'echo 2'
+command_named commands/nproc 'echo "${PROCESSORS-2}"'
+# The trainer for all recipes, next to one for the first, is only built when that one trains.
 command_named commands/cmake 'mkdir -p build/quickstart/bin
 case "$*" in
   *compare_runs*) cp comparison build/quickstart/bin/compare_runs ;;
-  *) cp trainer build/quickstart/bin/train_llama ;;
+  *train_first*) cp trainer build/quickstart/bin/train_first ;;
+  *train_llama*)
+    if [[ -e build/quickstart/bin/train_first ]]; then
+      for _ in {1..100}; do grep -qs "^bf16 " started && break; sleep 0.1; done
+      grep -qs "^bf16 " started || exit 1
+    fi
+    [[ ${FAILS-} != build ]] || exit 1
+    cp trainer build/quickstart/bin/train_llama ;;
 esac'
 command_named comparison 'echo "compares $*"'
 # Counts the trainers that run at the same time; one that is told to fail does, and others wait for long then.
@@ -36,6 +44,7 @@ done
 mkdir -p "$out" running
 trap "sleep 0.2; echo $precision >>stopped; exit 143" TERM
 echo "$precision with $threads" >>started
+echo "$precision of ${0##*/}" >>programs
 : >running/$$
 ls running | wc -l >>counts
 if [[ $precision == "${FAILS-}" ]]; then sleep 0.3; exit 7; fi
@@ -58,6 +67,7 @@ code=0
 [[ $code -eq 0 ]] || fail "exit code $code"
 precisions=(bf16 fp8-delayed fp8-tensorwise fp8-rowwise fp8-blockwise fp8-delayed-bf16-edges mxfp8)
 [[ $(sort started) == "$(printf '%s with 1\n' "${precisions[@]}" | sort)" ]] || fail "started: $(cat started)"
+[[ $(grep -v " train_llama$" programs) == "bf16 of train_first" ]] || fail "programs: $(cat programs)"
 [[ $(sort -n counts | tail -n 1) -eq 2 ]] || fail "not two at a time: $(cat counts)"
 for precision in "${precisions[@]}"; do
   grep -qx "evaluation at step 20 | validation loss 2 | $precision" out || fail "no evaluation of $precision"
@@ -70,7 +80,21 @@ grep -q "^step \(2\|11\) " out && fail "too many steps are printed"
 grep -qx "compares ${precisions[*]/#/runs/quickstart/} --html $scratch/report.html" out || fail "no comparison"
 grep -q "^Compare only the losses: the Cpu device emulates FP8" out || fail "nothing is said about the speeds"
 
-rm -rf started counts running
+rm -rf started counts running programs build
+code=0
+PROCESSORS=4 ./quickstart text.txt >out 2>err || code=$?
+[[ $code -eq 0 ]] || fail "exit code $code on four processors"
+[[ $(grep -c " of train_llama$" programs) -eq 7 ]] || fail "programs on four processors: $(cat programs)"
+
+rm -rf started counts running build
+code=0
+FAILS=build timeout 15 ./quickstart text.txt >out 2>err || code=$?
+[[ $code -eq 1 ]] || fail "exit code $code when a build fails"
+grep -q "^quickstart: the build of train_llama failed$" err || fail "the failed build is not reported"
+[[ $(cat stopped) == bf16 ]] || fail "the first run is not stopped"
+[[ $(cat started) == "bf16 with 1" ]] || fail "other runs start without their trainer: $(cat started)"
+
+rm -rf started counts running stopped
 code=0
 FAILS=fp8-delayed timeout 15 ./quickstart text.txt >out 2>err || code=$?
 [[ $code -eq 7 ]] || fail "exit code $code when a run fails"
