@@ -100,14 +100,16 @@ TEST_F(ReadText, TakesFromAFolderOnlyWhatIsText) {
 
 TEST_F(ReadText, JudgesAFileByItsFirstEightKibibytes) {
   const std::string cut = std::string(8191, 'x') + "\xc3\xbc";  // the limit cuts the character
+  const std::string longer = std::string(8189, 'x') + "\xf0\x9f\x98\x80";  // behind 3 of 4 bytes
   const std::string late_nul = std::string(8192, 'y') + '\0';
   write("a", cut);
+  write("a4", longer);
   write("b", late_nul);
   write("c", std::string(8191, 'z') + '\0');
   write("d", std::string(8190, 'z') + "\xfc" + "a");
   write("e", "truncated at the end of a short file \xc3");
   write("f", "gr\xfc\xdf" + std::string(9000, 'x'));
-  EXPECT_EQ(text_of({folder_}), cut + "\n" + late_nul);
+  EXPECT_EQ(text_of({folder_}), cut + "\n" + longer + "\n" + late_nul);
 }
 
 TEST_F(ReadText, SkipsHiddenEntriesAndBuildFolders) {

@@ -198,6 +198,7 @@ TEST_F(AtomicFile, LeavesWhatHasAnOwner) {
   octavo::AtomicFile first(folder_ / "first");
   first.write("text");
   for (const char* name : {".octavo-1-0.tmp", ".octavo-x"}) fs::create_directory(folder_ / name);
+  std::ofstream(folder_ / ".other") << "hidden";
   const int folder = ::open((folder_ / ".octavo-x").c_str(), O_RDONLY);
   ASSERT_EQ(::flock(folder, LOCK_EX), 0);
   write_file_atomically(folder_ / "second", "text");
@@ -206,7 +207,8 @@ TEST_F(AtomicFile, LeavesWhatHasAnOwner) {
   first.commit();
   ::close(folder);
   EXPECT_EQ(content(folder_ / "first"), "text");
-  EXPECT_EQ(entries(), 3);
+  EXPECT_EQ(content(folder_ / ".other"), "hidden");
+  EXPECT_EQ(entries(), 4);
 }
 
 // Of a disk that cannot say that it has the file's name.
