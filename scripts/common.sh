@@ -79,11 +79,12 @@ build_preset() {
   build_configured "$1"
 }
 
-# Builds one more target of a preset that configure_preset configured; prints nothing unless it fails.
+# Builds one more target of a preset that configure_preset configured, at low priority, so that runs next to it keep
+# their speed. Prints nothing unless it fails.
 build_target() {
   local preset=$1 target=$2
   local log=build/$preset.$target.log
-  (build_configured "$preset" --target "$target") >"$log" 2>&1 || {
+  (renice -n 10 "$BASHPID" && build_configured "$preset" --target "$target") >"$log" 2>&1 || {
     cat "$log" >&2
     fail "the build of $target failed"
   }
