@@ -36,6 +36,8 @@ function(octavo_own_target target)
     endif()
   endif()
   list(APPEND flags ${optimisation})
+  list(TRANSFORM optimisation PREPEND -Xcompiler=)
+  list(APPEND cuda_flags ${optimisation})
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     # If memory suffices, g++ spends an eighth of its time in garbage collection that is not needed.
     list(APPEND flags --param=ggc-min-heapsize=1000000)
@@ -66,6 +68,16 @@ function(octavo_own_target target)
     CXX_EXTENSIONS OFF
     RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
 endfunction()
+
+if(OCTAVO_CUDA_ENABLED)
+  # nvcc passes its -O3 to the host compiler behind these flags. It optimises kernels in any case.
+  string(REPLACE "-O3" "" CMAKE_CUDA_FLAGS_RELEASE "${CMAKE_CUDA_FLAGS_RELEASE}")
+  # octavo::cuda for our own targets, which do not compile the kernels of attention themselves.
+  add_library(octavo_attention STATIC EXCLUDE_FROM_ALL ${CMAKE_CURRENT_LIST_DIR}/attention.cu)
+  target_link_libraries(octavo_attention PUBLIC octavo::cuda)
+  target_compile_definitions(octavo_attention INTERFACE OCTAVO_COMPILED_ATTENTION)
+  octavo_own_target(octavo_attention)
+endif()
 
 # octavo_require(PACKAGE DEBIAN_PACKAGE FOR): finds a package, or stops with advice.
 macro(octavo_require package debian_package for)

@@ -1,6 +1,7 @@
 // Kernels of a training step, which scripts/check compiles to the machine code of GPUs that no test
-// runs on: attention comes with the header; each function below instantiates the kernels of one
+// runs on: attention comes with its header; each function below instantiates the kernels of one
 // operation.
+#include <octavo/attention/cuda/compiled_attention.cuh>
 #include <octavo/cuda.cuh>
 
 namespace octavo::architectures {

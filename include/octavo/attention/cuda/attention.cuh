@@ -51,7 +51,7 @@ const char* attention_forward_body(const AttentionShape& shape, TensorView<T, 2,
     simple_attention_forward(shape, qkv, documents, output, log_sum_exp, context);
   } else {
     if (shape.options.forward == AttentionForward::fp8) {
-      fp8_attention_forward(shape, qkv, documents, output, log_sum_exp, context);
+      fp8_attention_forward<T>(shape, qkv, documents, output, log_sum_exp, context);
       return by;
     }
 #if defined(OCTAVO_WITH_CUDNN)
@@ -62,7 +62,7 @@ const char* attention_forward_body(const AttentionShape& shape, TensorView<T, 2,
       return by;
     }
 #endif
-    own_attention_forward(shape, qkv, documents, output, log_sum_exp, context);
+    own_attention_forward<T>(shape, qkv, documents, output, log_sum_exp, context);
   }
   return by;
 }
@@ -92,8 +92,8 @@ const char* attention_backward_body(const AttentionShape& shape, TensorView<cons
       return by;
     }
 #endif
-    own_attention_backward(shape, qkv, documents, output, output_gradient, log_sum_exp,
-                           qkv_gradient, context);
+    own_attention_backward<T>(shape, qkv, documents, output, output_gradient, log_sum_exp,
+                              qkv_gradient, context);
   }
   return by;
 }

@@ -1,6 +1,10 @@
 /// @file
 /// Causal attention in BF16 on tensor cores, using only the CUDA Toolkit: a forward, and a
 /// backward without atomics, so that equal inputs give equal bits.
+///
+/// Its kernels take a third of the compile time of a model. A program of several source files can
+/// compile them once: each file defines OCTAVO_COMPILED_ATTENTION, and one file includes
+/// compiled_attention.cuh.
 #pragma once
 
 #include <octavo/attention/cuda/own/forward.cuh>
@@ -56,11 +60,10 @@ inline float* attention_deltas(const AttentionShape& shape, const Context<Cuda>&
 }
 
 /// See attention_forward.
-inline void own_attention_forward(const AttentionShape& shape, TensorView<const Bf16, 2, Cuda> qkv,
-                                  const Documents<Cuda>& documents,
-                                  TensorView<Bf16, 2, Cuda> output,
-                                  TensorView<float, 1, Cuda> log_sum_exp,
-                                  const Context<Cuda>& context) {
+template <class T>
+void own_attention_forward(const AttentionShape& shape, TensorView<const T, 2, Cuda> qkv,
+                           const Documents<Cuda>& documents, TensorView<T, 2, Cuda> output,
+                           TensorView<float, 1, Cuda> log_sum_exp, const Context<Cuda>& context) {
   require_own_attention(shape, true);
   const AttentionGeometry geometry(shape, documents);
   const auto launch = [&](auto cores, auto tile_columns, auto bounded) {
@@ -76,11 +79,10 @@ inline void own_attention_forward(const AttentionShape& shape, TensorView<const 
 }
 
 /// Runs the FP8 forward: casts, rounds `qkv` in place, and then multiplies. See attention_forward.
-inline void fp8_attention_forward(const AttentionShape& shape, TensorView<Bf16, 2, Cuda> qkv,
-                                  const Documents<Cuda>& documents,
-                                  TensorView<Bf16, 2, Cuda> output,
-                                  TensorView<float, 1, Cuda> log_sum_exp,
-                                  const Context<Cuda>& context) {
+template <class T>
+void fp8_attention_forward(const AttentionShape& shape, TensorView<T, 2, Cuda> qkv,
+                           const Documents<Cuda>& documents, TensorView<T, 2, Cuda> output,
+                           TensorView<float, 1, Cuda> log_sum_exp, const Context<Cuda>& context) {
   const AttentionGeometry geometry(shape, documents);
   auto* memory = workspace_of<std::uint8_t>(context, fp8_attention_workspace(shape),
                                             "attention's FP8 forward");
@@ -114,13 +116,12 @@ inline void fp8_attention_forward(const AttentionShape& shape, TensorView<Bf16, 
 }
 
 /// See attention_backward.
-inline void own_attention_backward(const AttentionShape& shape, TensorView<const Bf16, 2, Cuda> qkv,
-                                   const Documents<Cuda>& documents,
-                                   TensorView<const Bf16, 2, Cuda> output,
-                                   TensorView<const Bf16, 2, Cuda> output_gradient,
-                                   TensorView<const float, 1, Cuda> log_sum_exp,
-                                   TensorView<Bf16, 2, Cuda> qkv_gradient,
-                                   const Context<Cuda>& context) {
+template <class T>
+void own_attention_backward(const AttentionShape& shape, TensorView<const T, 2, Cuda> qkv,
+                            const Documents<Cuda>& documents, TensorView<const T, 2, Cuda> output,
+                            TensorView<const T, 2, Cuda> output_gradient,
+                            TensorView<const float, 1, Cuda> log_sum_exp,
+                            TensorView<T, 2, Cuda> qkv_gradient, const Context<Cuda>& context) {
   require_own_attention(shape, true);
   float* delta = attention_deltas(shape, context);
   const AttentionGeometry geometry(shape, documents);
@@ -145,6 +146,22 @@ inline void own_attention_backward(const AttentionShape& shape, TensorView<const
   };
   with_attention_variant(context.limits().gpu, geometry, launch);
 }
+
+/// @cond
+#if defined(OCTAVO_COMPILED_ATTENTION)
+extern template void own_attention_forward(const AttentionShape&, TensorView<const Bf16, 2, Cuda>,
+                                           const Documents<Cuda>&, TensorView<Bf16, 2, Cuda>,
+                                           TensorView<float, 1, Cuda>, const Context<Cuda>&);
+extern template void fp8_attention_forward(const AttentionShape&, TensorView<Bf16, 2, Cuda>,
+                                           const Documents<Cuda>&, TensorView<Bf16, 2, Cuda>,
+                                           TensorView<float, 1, Cuda>, const Context<Cuda>&);
+extern template void own_attention_backward(const AttentionShape&, TensorView<const Bf16, 2, Cuda>,
+                                            const Documents<Cuda>&, TensorView<const Bf16, 2, Cuda>,
+                                            TensorView<const Bf16, 2, Cuda>,
+                                            TensorView<const float, 1, Cuda>,
+                                            TensorView<Bf16, 2, Cuda>, const Context<Cuda>&);
+#endif
+/// @endcond
 
 }  // namespace detail
 }  // namespace octavo

@@ -1,0 +1,22 @@
+/// @file
+/// Compiles Octavo's attention kernels for files that define OCTAVO_COMPILED_ATTENTION. Included by
+/// one source file of a program.
+#pragma once
+
+#include <octavo/attention/cuda/own_attention.cuh>
+
+namespace octavo OCTAVO_ABI::detail {
+
+template void own_attention_forward(const AttentionShape&, TensorView<const Bf16, 2, Cuda>,
+                                    const Documents<Cuda>&, TensorView<Bf16, 2, Cuda>,
+                                    TensorView<float, 1, Cuda>, const Context<Cuda>&);
+template void fp8_attention_forward(const AttentionShape&, TensorView<Bf16, 2, Cuda>,
+                                    const Documents<Cuda>&, TensorView<Bf16, 2, Cuda>,
+                                    TensorView<float, 1, Cuda>, const Context<Cuda>&);
+template void own_attention_backward(const AttentionShape&, TensorView<const Bf16, 2, Cuda>,
+                                     const Documents<Cuda>&, TensorView<const Bf16, 2, Cuda>,
+                                     TensorView<const Bf16, 2, Cuda>,
+                                     TensorView<const float, 1, Cuda>, TensorView<Bf16, 2, Cuda>,
+                                     const Context<Cuda>&);
+
+}  // namespace octavo::detail
