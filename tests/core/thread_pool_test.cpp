@@ -98,7 +98,9 @@ TEST(ThreadPool, SharesLargeLoopsAndNoSmallOnes) {
 
 TEST(ThreadPool, AThreadBeginsWithItsShare) {
   const Context<Cpu> context(3);
-  for (int round = 0; round < 20; ++round) {
+  constexpr int rounds = 20;
+  int with_own_shares = 0;
+  for (int round = 0; round < rounds; ++round) {
     std::array<std::atomic<Index>, 3> first{-1, -1, -1};
     std::atomic<int> threads{0};
     parallel_for(300, many_elements, context, [&](Index i) {
@@ -109,10 +111,11 @@ TEST(ThreadPool, AThreadBeginsWithItsShare) {
       }
       while (threads < 3) std::this_thread::yield();
     });
-    EXPECT_EQ(first[0], 0);
-    EXPECT_EQ(first[1], 100);
-    EXPECT_EQ(first[2], 200);
+    with_own_shares += first[0] == 0 && first[1] == 100 && first[2] == 200 ? 1 : 0;
   }
+  // A thread that still looks for parts of the last loop may take one of the next loop from another
+  // thread's share.
+  EXPECT_GE(with_own_shares, rounds / 2);
 }
 
 TEST(ThreadPool, OtherThreadsTakeTheShareOfADelayedOne) {
