@@ -70,7 +70,8 @@ function(octavo_own_target target)
 endfunction()
 
 if(OCTAVO_CUDA_ENABLED)
-  # nvcc passes its -O3 to the host compiler behind these flags. It optimises kernels in any case.
+  # nvcc passes its own -O3 to the host compiler after the flags of octavo_own_target, so that it would
+  # replace them. It optimises kernels without -O3, too.
   string(REPLACE "-O3" "" CMAKE_CUDA_FLAGS_RELEASE "${CMAKE_CUDA_FLAGS_RELEASE}")
   # octavo::cuda for our own targets, which do not compile the kernels of attention themselves.
   add_library(octavo_attention STATIC EXCLUDE_FROM_ALL ${CMAKE_CURRENT_LIST_DIR}/attention.cu)
