@@ -210,8 +210,8 @@ void declare_sharing(CLI::App& app, Options& options, const std::string& group,
       ->check(one_of(reduce_names));
 }
 
-/// Returns the flags of `declare_sharing` that have no effect on one rank, such as "--zero 3,
-/// --gather fp8". --reduce fp32 has one: sums in FP32.
+/// Returns the flags of `declare_sharing` that have no effect on one rank, such as "--zero 3" and
+/// "--gather fp8". --reduce fp32 has an effect: sums are in FP32.
 template <class Options>
 std::vector<std::string> flags_of_several_ranks(const Options& options) {
   std::vector<std::string> flags;
@@ -294,7 +294,7 @@ inline void require_values(const CLI::App& app, const std::vector<std::string>& 
   }
 }
 
-/// Returns the flag to which a word without a flag probably belongs, or "".
+/// Returns the flag that is probably missing before an argument, or "".
 inline std::string flag_of_word(const CLI::App& app, const std::string& word) {
   std::error_code error;
   const bool is_run = std::filesystem::exists(std::filesystem::path(word) / "config.toml", error);
@@ -313,7 +313,7 @@ inline void require_no_rest(const CLI::App& app) {
     if (!word.starts_with('-')) {
       const std::string belongs = flag_of_word(app, word);
       throw octavo::ConfigError(
-          octavo::message("unexpected word '", word, "'; ",
+          octavo::message("unexpected argument '", word, "'; ",
                           belongs.empty() ? "see --help"
                                           : "pass " + belongs + ' ' + shell_word(word) +
                                                 ", or quote a value that contains spaces"));

@@ -46,14 +46,14 @@ def require_known_flags(flags, root, target):
 
 
 def require_no_word_first(words, flag):
-    """Checks that the command line begins with a flag, if `flag` is where a word probably belongs."""
+    """Checks that the command line begins with a flag. `flag` is what an argument without a flag probably needs, or ""."""
     if flag and words and words[0] and not words[0].startswith("-"):
-        raise CommandError(f"unexpected word '{words[0]}'; every value needs its flag, such as --{flag} "
+        raise CommandError(f"unexpected argument '{words[0]}'; every value needs its flag, such as --{flag} "
                            f"{shlex.quote(words[0])}")
 
 
 def words_of(flags, switches=()):
-    """Returns the words that belong to no flag.
+    """Returns the arguments that are not values of flags.
 
     @param switches  the flags without a value
     """
@@ -79,17 +79,17 @@ def require_texts(flags, _root):
     """Checks the arguments of `prepare_data`."""
     texts = words_of(flags, ("special",))
     if not texts:
-        raise CommandError("no text is named; pass text files or .jsonl files, or - to read standard input")
+        raise CommandError("no text is given; pass text files or .jsonl files, or - to read standard input")
     if not flags.get("out"):
         raise CommandError("--out is required: pass a new file for the tokens")
     _require_existing([text for text in texts if text != "-"], "file")
 
 
 def require_runs(flags, _root):
-    """Checks the arguments of `compare_runs`. With --watch, it waits for runs that do not exist yet."""
+    """Checks the arguments of `compare_runs`. With --watch, the program waits for runs that do not exist yet."""
     runs = words_of(flags)
     if not runs:
-        raise CommandError("no run is named; pass the folders of the runs to compare")
+        raise CommandError("no run is given; pass the folders of the runs to compare")
     if flags.get("watch") is None:
         _require_existing(runs, "folder")
 
@@ -113,7 +113,7 @@ def require_inputs(flags, required=None):
                     or os.path.exists(path) or os.path.exists(without_weight)):
                 continue
             _require_existing([path], "file or folder", f"--{name} ")
-    # These flags train nothing, or need advice that the program gives.
+    # With these flags, the program does not train, or gives its own advice.
     if required and not flags.values(required) and not flags.has("resume", "list-checkpoints", "export-hf",
                                                                  "replay-step"):
         raise CommandError(f"--{required} is required: pass {REQUIRED[required]}")

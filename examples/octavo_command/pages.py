@@ -1,4 +1,4 @@
-"""The help of a program, from the tables of flags in the documentation, so that it needs no built program.
+"""The help of a program, from the tables of flags in the documentation, so that it needs no build.
 
 tests/examples/octavo_help_test.py compares it with the programs' own --help.
 """
@@ -10,7 +10,7 @@ from octavo_command.errors import CommandError
 
 WIDTH = 110
 COLUMN = 26  # where descriptions begin
-# The program, and the sections that describe its flags. An earlier description of a flag counts.
+# The sections that describe the flags of each program. The first description of a flag is used.
 SECTIONS = {
     "train_llama": [("trainer", "Flags")],
     "finetune_llama": [("finetuning", "Fine-tuning on chats"), ("trainer", "Flags")],
@@ -21,7 +21,7 @@ SECTIONS = {
     "doctor": [("programs", "doctor")],
     "compare_runs": [("trainer", "Comparing runs")],
 }
-# What a program accepts besides flags.
+# Arguments of a program without a flag.
 WORDS = {"prepare_data": " TEXT...", "compare_runs": " RUN_FOLDER..."}
 
 
@@ -35,7 +35,7 @@ def _read(root, *path):
 
 
 def _plain(cell):
-    """Returns the text of a table's cell without Markdown, and without links in brackets, to other pages."""
+    """Returns the text of a table's cell without Markdown, and without links in parentheses."""
     cell = re.sub(r" \(\[[^\]]*\]\([^)]*\)\)", "", cell)
     cell = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", cell)
     return cell.replace("`", "").replace("\\|", "|").strip()
@@ -54,7 +54,7 @@ def _section(text, heading):
 
 
 def rows(root, target):
-    """Yields the flags of a program: the title of the table, names without dashes, defaults and the description."""
+    """Yields the flags of a program: table title, names without dashes, defaults and description."""
     shown = set()
     if target == "finetune_llama":  # flags of train_llama alone
         own = re.search(r'"train_llama", \{(.*?)\}', _read(root, "examples/common/flags.hpp"), re.S)
@@ -92,7 +92,7 @@ def help_text(root, target, command):
         lines += textwrap.wrap(description, WIDTH, initial_indent=first or " " * COLUMN,
                                subsequent_indent=" " * COLUMN, break_long_words=False, break_on_hyphens=False)
     pages = ", ".join(dict.fromkeys(f"docs/{page}.md" for page, _ in SECTIONS[target]))
-    return "\n".join([*lines, "", f"Defaults are in []. {pages} has more."])
+    return "\n".join([*lines, "", f"Defaults are in brackets. See {pages} for details."])
 
 
 def version(root):

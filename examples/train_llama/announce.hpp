@@ -32,8 +32,8 @@ inline void warn_of_single_rank(const Options& options) {
     flags.push_back(octavo::message("--check-replicas ", options.check_replicas));
   }
   if (flags.empty()) return;
-  programs::tell("{}: warning: {}; start several with mpirun -n 2, for example\n", program().name,
-                 programs::no_effect_on_one_rank(flags));
+  programs::tell("{}: warning: {}; start several ranks, for example with mpirun -n 2\n",
+                 program().name, programs::no_effect_on_one_rank(flags));
 }
 
 namespace detail {

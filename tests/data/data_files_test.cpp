@@ -169,7 +169,7 @@ TEST_F(DataFiles, TokensAreHeldAgainstTheVocabulary) {
 }
 
 TEST_F(DataFiles, NothingIsRefused) {
-  refused({}, "no data is named");
+  refused({}, "no data is given");
   refused<IoError>({.train = {""}}, "file or folder must not be empty");
   refused<IoError>({.train = {(folder_ / "absent.bin").string()}}, "there is no such file");
 }

@@ -798,7 +798,7 @@ class Command(Temporary):
                       ("evaluate", *cuda, "nvfp4")):
             code, _, err = self.run_command(*words)
             self.assertEqual((code, self.builds()), (2, 0), err)
-            self.assertRegex(err, r"^octavo: --precision: a GPU of compute capability 9\.0 has no (mxfp8|nvfp4) products; "
+            self.assertRegex(err, r"^octavo: --precision: a GPU of compute capability 9\.0 does not support (mxfp8|nvfp4) GEMMs; "
                                   r"use fp32, bf16, fp8-delayed,.*\n$")
         code, _, err = self.run_command("train", *cuda, "fp8-rowwise")
         self.assertEqual((code, self.builds()), (7, 1), err)
@@ -817,9 +817,9 @@ class Command(Temporary):
 
     def test_arguments_that_are_missing_are_refused_before_the_build(self):
         file = str(ROOT / "README.md")
-        for words, text in ((["prepare"], "no text is named"), (["prepare", "--out", "a.bin", "--special"], "no text"),
+        for words, text in ((["prepare"], "no text is given"), (["prepare", "--out", "a.bin", "--special"], "no text"),
                             (["prepare", file], "--out is required"), (["prepare", "none", "--out", "a"], "none: there is no"),
-                            (["compare"], "no run is named"), (["compare", "--html", "a"], "no run is named"),
+                            (["compare"], "no run is given"), (["compare", "--html", "a"], "no run is given"),
                             (["compare", "/none"], "/none: there is no such folder; check the path\n"),
                             (["train", "text.txt"], "such as --data text.txt"),
                             (["finetune", "my chats.jsonl"], "such as --chats 'my chats.jsonl'"),

@@ -109,7 +109,7 @@ grep -q PREDICTION out && fail "a prediction of a card that was not measured"
 grep -qF "No time is predicted, because no step was measured on this GPU." out || fail "it is not said"
 run "two sizes of a card" 0 --model llama3_small --precision bf16 --card A100
 [ "$(grep -cE "^A100 with (40|80) GiB: " out)" -eq 2 ] || fail "not both sizes"
-refused "a precision that a card lacks" "the GPU A100 40GB has no FP8 products; use fp32 or bf16" --card "A100 40GB" \
+refused "a precision that a card lacks" "the GPU A100 40GB does not support FP8 GEMMs; use fp32 or bf16" --card "A100 40GB" \
   --precision fp8-delayed
 run "a card without FP8" 0 --model llama3_small --card 3090
 grep -qF "it has no FP8, so the plan is for --precision bf16" out || fail "BF16 is not named"
@@ -553,7 +553,7 @@ for model in llama_tiny llama3_small llama3_8b llama3_70b; do
       [ "$(grep -cE "$line" out)" -eq 130 ] || fail "not 130 choices with $moments moments and offload $place"
     done
   done
-  grep -qE '^mxfp8 +\| an H100 or H200 has no mxfp8 products' out || fail "MX blocks are not refused"
+  grep -qE '^mxfp8 +\| an H100 or H200 does not support mxfp8 GEMMs' out || fail "MX blocks are not refused"
 done
 run "a plan of gpt2_1558m" 0 --model gpt2_1558m --seq-len 1024
 grep -qF "gpt2_1558m: 1557611200 parameters" out || fail "not the parameters of GPT-2 XL"
@@ -699,13 +699,13 @@ refused "an unknown flag" "did you mean 'batch'" --bach 3
 refused "an unknown flag like no other" "unknown option 'lr'; see --help" --lr 3
 refused "another trainer's flag" "unknown option 'tp'; use 'tensor-parallel' instead. See --help" --tp 2
 refused "a flag twice" "--batch is set 2 times" --batch 3 --batch 4
-refused "an unexpected word" "unexpected word 'llama'; pass --model llama" llama
+refused "an unexpected argument" "unexpected argument 'llama'; pass --model llama" llama
 refused "a batch of 0" "is not a whole number from 1" --batch 0
 refused "a head chunk that is no number" "is not a whole number from 0" --head-chunk -1
 refused "too many tokens" "is too large" --batch 2000000000 --seq-len 2000000000
 refused "no precision serves it" "has positions for 1024 tokens" --all --precision fp8-delayed \
   --model gpt2_1558m --seq-len 1030
-refused "MX blocks on a GPU" "an H100 or H200 has no mxfp8 products; use fp32, bf16" --precision mxfp8
+refused "MX blocks on a GPU" "an H100 or H200 does not support mxfp8 GEMMs; use fp32, bf16" --precision mxfp8
 run "MX blocks on the cpu" 0 --model llama_tiny --precision mxfp8 --device cpu --seq-len 64
 
 finish

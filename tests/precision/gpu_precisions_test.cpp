@@ -38,9 +38,10 @@ std::string refusal(const std::string& card, int capability) {
 
 TEST(GpuPrecisions, OthersAreRefusedInOneLineThatNamesThem) {
   EXPECT_EQ(refusal<Fp8Recipe<Tensorwise>>("GPU 0 (NVIDIA A100)", 80),
-            "GPU 0 (NVIDIA A100) has no FP8 products; use fp32 or bf16");
-  EXPECT_EQ(refusal<Mxfp8>("GPU 1 (NVIDIA L40S)", 89),
-            "GPU 1 (NVIDIA L40S) has no mxfp8 products; use " + precisions_of(features_of(89)));
+            "GPU 0 (NVIDIA A100) does not support FP8 GEMMs; use fp32 or bf16");
+  EXPECT_EQ(
+      refusal<Mxfp8>("GPU 1 (NVIDIA L40S)", 89),
+      "GPU 1 (NVIDIA L40S) does not support mxfp8 GEMMs; use " + precisions_of(features_of(89)));
   EXPECT_NE(refusal<Fp8Recipe<Blockwise>>("GPU 0 (NVIDIA B200)", 100), "");
   EXPECT_EQ(refusal<Fp8Recipe<Blockwise>>("GPU 0 (NVIDIA H200)", 90), "");
   EXPECT_EQ(refusal<Fp8Recipe<Delayed>>("GPU 0 (NVIDIA RTX 4090)", 89), "");
@@ -57,9 +58,10 @@ TEST(GpuPrecisions, Fp8AttentionNeedsHopper) {
     require_fp8_attention(limits);
     FAIL();
   } catch (const ConfigError& error) {
-    EXPECT_STREQ(error.what(),
-                 "GPU 0 (NVIDIA A100) has no FP8 attention, which needs compute capability 9.0; "
-                 "use a precision without ForAttention<Fp8Forward>, such as fp32 or bf16");
+    EXPECT_STREQ(
+        error.what(),
+        "GPU 0 (NVIDIA A100) does not support FP8 attention, which needs compute capability 9.0; "
+        "use a precision without ForAttention<Fp8Forward>, such as fp32 or bf16");
   }
 }
 

@@ -30,7 +30,8 @@ class FollowsCpuOnCuda : public support::OnGpu {
     OnGpu::SetUp();
     if (IsSkipped()) return;
     const GpuFeatures gpu = support::GpuContext().limits().gpu;
-    if (QuantizedPrecision<P> && !gpu.fp8_products) GTEST_SKIP() << "the GPU has no FP8 products";
+    if (QuantizedPrecision<P> && !gpu.fp8_products)
+      GTEST_SKIP() << "the GPU does not support FP8 GEMMs";
   }
 };
 

@@ -98,7 +98,7 @@ def read_mapping(run, path, content, trainer):
 
 
 def require_small(path, content, most_values=10_000, most_levels=100):
-    """Refuses content of more values or levels. Aliases of YAML make a few lines endless, or billions of values."""
+    """Refuses content with too many values or levels: aliases can make YAML recursive, or expand it to billions of values."""
     values, rest = 0, [(content, 1)]
     while rest:
         value, level = rest.pop()
@@ -106,7 +106,7 @@ def require_small(path, content, most_values=10_000, most_levels=100):
         values += 1
         if values + len(rest) + len(parts) > most_values or level > most_levels:
             raise CommandError(f"{path} must have at most {most_values} values on {most_levels} levels, but has more; "
-                               "remove what is not a setting")
+                               "remove entries that are not settings")
         rest += [(part, level + 1) for part in parts]
 
 

@@ -108,7 +108,7 @@ class DataLoader {
     }
     if (!names.empty()) add_share(title_of(names), names, 1.0);
     require<ConfigError>(!data_.train.empty(),
-                         "no data is named; name at least one file or folder");
+                         "no data is given; pass at least one file or folder");
     std::vector<TextPlace> of_validation;
     if (!request_.validation.empty()) {
       data_.validation = tokens_of(request_.validation, of_validation);

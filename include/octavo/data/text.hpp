@@ -256,7 +256,7 @@ class TextReader {
 ///                      named file is empty, not valid JSON Lines or not text, or a folder
 ///                      contains no text
 [[nodiscard]] inline Text load_text(const std::vector<std::filesystem::path>& sources) {
-  require<ConfigError>(!sources.empty(), "no text is named; name at least one file or folder");
+  require<ConfigError>(!sources.empty(), "no text is given; pass at least one file or folder");
   detail::SeenFiles seen;
   detail::TextReader reader(seen);
   for (const std::filesystem::path& source : sources) {

@@ -36,9 +36,9 @@ std::string precisions_of(const Features& gpu) {
 template <LinearPrecision P, Device D>
 void require_products(const DeviceLimits<D>& limits) {
   if constexpr (std::is_same_v<D, Cuda>) {
-    require<ConfigError>(gpu_runs<P>(limits.gpu), limits.card, " has no ",
+    require<ConfigError>(gpu_runs<P>(limits.gpu), limits.card, " does not support ",
                          limits.gpu.fp8_products ? PrecisionTraits<P>::name() : "FP8",
-                         " products; use ", precisions_of(limits.gpu));
+                         " GEMMs; use ", precisions_of(limits.gpu));
   }
 }
 
@@ -46,10 +46,11 @@ void require_products(const DeviceLimits<D>& limits) {
 template <Device D>
 void require_fp8_attention(const DeviceLimits<D>& limits) {
   if constexpr (std::is_same_v<D, Cuda>) {
-    require<ConfigError>(limits.gpu.warpgroup_products, limits.card,
-                         " has no FP8 attention, which needs compute capability 9.0; use a "
-                         "precision without ForAttention<Fp8Forward>, such as ",
-                         precisions_of(limits.gpu));
+    require<ConfigError>(
+        limits.gpu.warpgroup_products, limits.card,
+        " does not support FP8 attention, which needs compute capability 9.0; use a "
+        "precision without ForAttention<Fp8Forward>, such as ",
+        precisions_of(limits.gpu));
   }
 }
 
