@@ -23,8 +23,8 @@ function(octavo_config_value output otherwise)
   set(${output} "${value}" PARENT_SCOPE)
 endfunction()
 
-# octavo_config_serves(KEY VALUE...): stops unless the key is missing or has one of these values. KEY is
-# a list if the key is within another.
+# octavo_config_serves(KEY VALUE...): stops unless the key is missing or has one of these values. KEY
+# is a list of names if the key is nested.
 function(octavo_config_serves key)
   octavo_config_value(value "${ARGV1}" ${key})
   if(NOT value IN_LIST ARGN)

@@ -42,7 +42,7 @@ if(OCTAVO_INSTALL_COMMAND)
   install(DIRECTORY cmake examples DESTINATION ${CMAKE_INSTALL_DATADIR}/octavo
     PATTERN __pycache__ EXCLUDE PATTERN learn EXCLUDE)
   install(FILES CMakeLists.txt CMakePresets.json DESTINATION ${CMAKE_INSTALL_DATADIR}/octavo)
-  install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DATADIR}/octavo  # which its --help reads
+  install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DATADIR}/octavo  # --help reads them
     FILES_MATCHING PATTERN "*.md" PATTERN images EXCLUDE PATTERN site EXCLUDE)
   install(PROGRAMS octavo DESTINATION ${CMAKE_INSTALL_DATADIR}/octavo)
   install(PROGRAMS scripts/install-dependencies DESTINATION ${CMAKE_INSTALL_DATADIR}/octavo/scripts)

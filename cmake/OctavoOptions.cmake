@@ -64,8 +64,8 @@ set(OCTAVO_CUDA_PRESETS "llama_tiny;llama3_small;llama3_8b"
 list(REMOVE_ITEM precisions fp32 mxfp8)
 set(OCTAVO_CUDA_PRECISIONS "${precisions}" CACHE STRING "Precisions of the trainer on the Cuda device")
 
-set(OCTAVO_TRAIN_FIRST "" CACHE STRING "One of the trainer's models on the Cpu device, \
-PRESET:PRECISION, of which the target train_first is a trainer that is built sooner")
+set(OCTAVO_TRAIN_FIRST "" CACHE STRING "PRESET:PRECISION on the Cpu device: the target \
+train_first is a trainer for this model only, which is built sooner than train_llama")
 
 set(OCTAVO_MODELS "" CACHE STRING "Further models of the trainer, each with the shape of a \
 Hugging Face folder: NAME:FOLDER")

@@ -71,9 +71,9 @@ endfunction()
 
 if(OCTAVO_CUDA_ENABLED)
   # nvcc passes its own -O3 to the host compiler after the flags of octavo_own_target, so that it would
-  # replace them. It optimises kernels without -O3, too.
+  # override them. It optimises kernels even without -O3.
   string(REPLACE "-O3" "" CMAKE_CUDA_FLAGS_RELEASE "${CMAKE_CUDA_FLAGS_RELEASE}")
-  # octavo::cuda for our own targets, which do not compile the kernels of attention themselves.
+  # octavo::cuda for our own targets, with compiled attention kernels.
   add_library(octavo_attention STATIC EXCLUDE_FROM_ALL ${CMAKE_CURRENT_LIST_DIR}/attention.cu)
   target_link_libraries(octavo_attention PUBLIC octavo::cuda)
   target_compile_definitions(octavo_attention INTERFACE OCTAVO_COMPILED_ATTENTION)

@@ -50,7 +50,7 @@ forget_lists() {
 }
 
 # configure_preset PRESET [OPTION...]: configures a preset of CMakePresets.json in build/PRESET, with the preset's
-# lists, for GPU 0 if find_cuda found it. CMake's options replace the preset's.
+# lists, for GPU 0 if find_cuda found it. Each OPTION is passed to cmake and overrides the preset.
 configure_preset() {
   local preset=$1
   shift
@@ -64,8 +64,8 @@ configure_preset() {
   }
 }
 
-# build_configured PRESET [OPTION...]: builds a preset that configure_preset configured: its targets, or those of the
-# options of cmake --build. Prints the compiler's progress.
+# build_configured PRESET [OPTION...]: builds a preset that configure_preset configured. Each OPTION, such as --target,
+# is passed to cmake --build. Prints the compiler's progress.
 build_configured() {
   local preset=$1
   # With huge pages, compilers spend half as much time in the kernel.
@@ -79,8 +79,8 @@ build_preset() {
   build_configured "$1"
 }
 
-# Builds one more target of a preset that configure_preset configured, at low priority, so that runs next to it keep
-# their speed. Prints nothing unless it fails.
+# Builds one more target of a preset that configure_preset configured, at low priority, so that it does not slow down
+# runs. Prints nothing unless it fails.
 build_target() {
   local preset=$1 target=$2
   local log=build/$preset.$target.log

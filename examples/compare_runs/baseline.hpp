@@ -18,13 +18,14 @@
 
 namespace compare_runs::detail {
 
-/// Returns the first of the runs that serve which is done, otherwise the first of them with a
-/// validation loss, otherwise the first of them; runs.size() if no run serves.
-template <class Serves>
-std::size_t best_baseline(const std::vector<Run>& runs, const Serves& serves) {
+/// Returns the best baseline among the eligible runs: the first that is done and has a validation
+/// loss, otherwise the first with a validation loss, otherwise the first; runs.size() if no run is
+/// eligible.
+template <class IsEligible>
+std::size_t best_baseline(const std::vector<Run>& runs, const IsEligible& is_eligible) {
   const auto first = [&](auto is_good) {
-    const auto found = std::find_if(runs.begin(), runs.end(),
-                                    [&](const Run& run) { return serves(run) && is_good(run); });
+    const auto found = std::find_if(
+        runs.begin(), runs.end(), [&](const Run& run) { return is_eligible(run) && is_good(run); });
     return static_cast<std::size_t>(found - runs.begin());
   };
   const auto has_loss = [](const Run& run) {
@@ -38,8 +39,8 @@ std::size_t best_baseline(const std::vector<Run>& runs, const Serves& serves) {
   return first([](const Run&) { return true; });
 }
 
-/// Returns the run that --baseline names: by its folder, otherwise by its precision. Without
-/// --baseline, it is a run in BF16, otherwise the first run.
+/// Returns the run that --baseline names by its folder, otherwise by its precision. Without
+/// --baseline, returns a run in BF16, otherwise the first run.
 inline std::size_t find_baseline(const std::vector<Run>& runs, const std::string& named) {
   const auto has_precision = [&](const char* precision) {
     return [precision](const Run& run) { return run.configuration.precision == precision; };

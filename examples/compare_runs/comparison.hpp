@@ -327,7 +327,7 @@ inline void note_baseline(Comparison& comparison) {
 }  // namespace detail
 
 /// @param baseline  folder or precision of the baseline, or "": see detail::find_baseline
-/// @throws InputError  if no run is the baseline
+/// @throws InputError  if `baseline` names none of the runs
 inline Comparison compare(std::vector<Run> runs, const std::string& baseline,
                           bool is_watched = false) {
   Comparison comparison;

@@ -25,8 +25,8 @@ class Program:
     required: str = ""            # the flag of the data to train on
     has_ranks: bool = False
     has_tokenizers: bool = False  # of files, which need PCRE2
-    flag_of_word: str = ""        # the flag to which a word without a flag probably belongs
-    multiplies: bool = False      # in --precision; generate only keeps weights in it
+    flag_of_word: str = ""        # the flag that an argument without a flag probably needs
+    multiplies: bool = False      # computes GEMMs in --precision; generate only stores weights in it
 
 
 @dataclasses.dataclass
@@ -36,7 +36,7 @@ class Combination:
     options: dict           # CMake options without -D
     text: str               # for progress, such as "llama_tiny, bf16, cpu"
     model: models.Model = None
-    multiplied: str = ""    # the C++ type of the precision in which a GPU must multiply
+    multiplied: str = ""    # the C++ type of the precision of GEMMs that the GPU must support
 
 
 def ranks_of(flags, environment):

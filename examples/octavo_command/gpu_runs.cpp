@@ -1,5 +1,5 @@
-// Prints why GPUs of a compute capability do not run a precision, or nothing if they do. `octavo`
-// compiles it with -DPRECISION=Mxfp8 -DCAPABILITY=90 before it builds a program for a GPU.
+// Prints why GPUs of a compute capability do not support a precision, or nothing if they do.
+// `octavo` compiles it with -DPRECISION=Mxfp8 -DCAPABILITY=90 before it builds a program for a GPU.
 #include <octavo/precision/gpu_precisions.hpp>
 #include <octavo/precision/precision.hpp>
 
@@ -9,8 +9,8 @@ namespace {
 
 using namespace octavo;
 
-/// Throws ConfigError unless the GPU runs the GEMMs of a precision, or of each part of `Layerwise`.
-/// Layers in `AllowFallback` may run in BF16.
+/// Throws ConfigError unless the GPU supports the GEMMs of a precision, or of each part of
+/// `Layerwise`. Layers in `AllowFallback` may run in BF16.
 template <class P>
 struct OnGpu {
   static void require(const DeviceLimits<Cuda>& limits) {

@@ -1,4 +1,4 @@
-"""Checks that the GPU runs a precision before a program is built for it."""
+"""Checks that the GPU supports a precision before a program is built for it."""
 import os
 import re
 import subprocess
@@ -9,7 +9,7 @@ from octavo_command.errors import CommandError
 
 
 def require(root, precision, environment):
-    """Asks the library, which alone knows what GPUs run: compiles gpu_runs.cpp, which takes 2 s.
+    """Compiles and runs gpu_runs.cpp, which asks the library whether the GPU supports a precision. Takes 2 s.
 
     @param precision  a C++ type
     @throws CommandError  with the library's error message

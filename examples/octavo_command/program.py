@@ -24,7 +24,7 @@ def _stop(number, _frame):
 
 
 def _help(program, command):
-    """Returns the flags of the program, after those that only octavo has, and the values that it accepts."""
+    """Returns the flags that only octavo has, the values for which it builds a program, and the program's flags."""
     text = ""
     if program.default_precision:
         text += precision.HELP + "\n\n"

@@ -290,7 +290,7 @@ class Report final : public octavo::RunObserver {
         program().name, record.result.loss, record.step, first_loss, record.learning_rate);
   }
 
-  /// @param is_printed              whether the sample was printed before
+  /// @param is_printed              whether the sample is already printed
   /// @param peak_bytes, host_bytes  allocated on the session's device, and in host memory
   void end(const octavo::RunSummary& summary, const std::string& sample, bool is_printed,
            std::size_t peak_bytes, std::size_t host_bytes) {

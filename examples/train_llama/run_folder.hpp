@@ -138,7 +138,7 @@ inline void require_readable_flags(const CLI::App& app) {
 namespace detail {
 
 /// Returns the name of a file or folder that does not belong to a run; "" if there is none, or if
-/// the folder contains a part of a run. Logs may be there before the run starts.
+/// the folder contains a part of a run. Logs are ignored, because they may exist before the run.
 inline std::string foreign_entry_of(const std::filesystem::path& folder) {
   std::string foreign;
   std::error_code error;
@@ -161,8 +161,9 @@ inline std::string foreign_entry_of(const std::filesystem::path& folder) {
 
 /// Throws if --out is not usable for a run. Creates nothing.
 /// @param out_from  configuration file that sets --out; empty for the command line
-/// @throws ConfigError  if --out contains one of the files that the run would write, or only files
-///                      that belong to no run, or is not accessible
+/// @throws ConfigError  if --out contains a file that the run would write, if it contains only
+/// files
+///                      that belong to no run, or if it is not accessible
 inline void require_free_out(const Options& options, const std::string& out_from) {
   if (options.out.empty()) return;
   const std::filesystem::path folder = options.out;

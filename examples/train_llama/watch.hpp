@@ -95,7 +95,7 @@ class Watch {
   std::vector<evaluate::Choice> choices_;
   std::optional<evaluate::ChoiceBatches> batches_;  ///< refer to `choices_`
   std::string sample_;                              ///< the last one
-  octavo::Index sampled_step_ = -1;                 ///< of `sample_`; -1: there is none
+  octavo::Index sampled_step_ = -1;                 ///< step of `sample_`, or -1
 };
 
 }  // namespace trainer

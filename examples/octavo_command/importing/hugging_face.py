@@ -170,7 +170,7 @@ def optimizer(run):
 
 
 def interval(run, name, flag, value):
-    """Maps an interval. One below 1 is a fraction of the run."""
+    """Maps an interval of steps. A value below 1 is a fraction of the run."""
     total = run.flag("steps")
     if not 0 < value < 1:
         run.map(name, flag, int(value))

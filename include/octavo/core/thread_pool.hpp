@@ -186,8 +186,8 @@ class ThreadPool {
     }
 
     /// Takes parts of a share until none is left. A part can be taken only while the loop waits for
-    /// it, so `loop` cannot change meanwhile. `now` may be of an earlier loop: if it equals the
-    /// number of the current loop, the part that is taken is one of the current loop.
+    /// it, so `loop` cannot change meanwhile. `now` may come from an earlier loop: if it
+    /// equals the current number of parts, the thread takes a part of the current loop.
     void take_share(int share, int thread) {
       std::atomic<std::uint32_t>& left = shares[static_cast<std::size_t>(share)].left;
       std::uint32_t now = left.load(std::memory_order_acquire);

@@ -211,9 +211,9 @@ class SplitPattern {
  private:
   friend class SplitMatcher;
 
-  /// If the pattern does not match, its only group matches up to 64 characters before the next
-  /// match. Otherwise, one search would try all later places without a limit, because PCRE2 counts
-  /// the steps of each place separately.
+  /// Adds a group that matches where the pattern does not: up to 64 characters before its next
+  /// match. Without the group, the time of a search would have no limit, because PCRE2 tries all
+  /// later positions and counts the steps of each separately.
   static std::string with_gaps(const std::string& pattern) {
     return message("(?:", pattern, ")|(?<gap>(?s:.)(?:(?!", pattern, ")(?s:.)){0,63}+)");
   }
@@ -259,7 +259,7 @@ class SplitMatcher {
   }
 
  private:
-  // A step takes the longer, the more characters it repeats, so the time is limited too.
+  // The time of a step depends on the number of characters it repeats, so time has a limit as well.
   static constexpr std::uint32_t quick_steps = std::uint32_t{1} << 8;
   static constexpr std::uint32_t most_steps = std::uint32_t{1} << 24;
   static constexpr std::uint32_t growth = 16;

@@ -1,6 +1,6 @@
 /// @file
-/// Compiles Octavo's attention kernels for files that define OCTAVO_COMPILED_ATTENTION. Included by
-/// one source file of a program.
+/// Compiles Octavo's attention kernels for the files of a program that define
+/// OCTAVO_COMPILED_ATTENTION. Include it in one source file.
 #pragma once
 
 #include <octavo/attention/cuda/own_attention.cuh>
