@@ -309,7 +309,7 @@ TEST_F(Checkpoint, OldOnesGoAsItWasAsked) {
   EXPECT_EQ(steps_there(), (std::vector<Index>{50, 80, 100, 110, 120, 130}));
 }
 
-// Its manifest would otherwise have no number for the loss.
+// JSON has no such numbers, so its manifest has no loss.
 TEST_F(Checkpoint, OfALossThatIsNotFiniteIsWhole) {
   const double infinity = std::numeric_limits<double>::infinity();
   save_steps({10, 20}, {}, {std::numeric_limits<double>::quiet_NaN(), infinity});

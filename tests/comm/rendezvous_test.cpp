@@ -592,7 +592,7 @@ TEST(Rendezvous, StrangersHarmNobody) {
   for (const int socket : sockets) ::close(socket);
 }
 
-// Without a check, rank 0 would read its own part, which has not arrived.
+// Two parts of rank 1 must not count as the parts of both ranks.
 TEST(Rendezvous, ARankThatPassesTwoPartsIsNamed) {
   using octavo::detail::FrameKind;
   const int port = free_port();

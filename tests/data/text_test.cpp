@@ -100,7 +100,7 @@ TEST_F(ReadText, TakesFromAFolderOnlyWhatIsText) {
 
 TEST_F(ReadText, JudgesAFileByItsFirstEightKibibytes) {
   const std::string cut = std::string(8191, 'x') + "\xc3\xbc";  // the limit cuts the character
-  const std::string longer = std::string(8189, 'x') + "\xf0\x9f\x98\x80";  // behind 3 of 4 bytes
+  const std::string longer = std::string(8189, 'x') + "\xf0\x9f\x98\x80";  // cut after 3 of 4 bytes
   const std::string late_nul = std::string(8192, 'y') + '\0';
   write("a", cut);
   write("a4", longer);

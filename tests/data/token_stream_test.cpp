@@ -329,7 +329,7 @@ TEST(TokenStreamOfShares, EachHasEpochsOfItsOwn) {
   // 60 tokens behind the first are 14 windows of 4, or 15.
   EXPECT_EQ(std::set<Index>(visited.begin(), visited.begin() + 14).size(), 14u);
   EXPECT_GT(std::set<Index>(visited.begin(), visited.end()).size(), 15u) << "offsets do not move";
-  EXPECT_NEAR(stream.epoch(), 3, 0.25) << "not of the share that was read the most often";
+  EXPECT_NEAR(stream.epoch(), 3, 0.25) << "not the epochs of the share that was read most often";
   EXPECT_NEAR(swapped.epoch(), 3, 0.25) << "depends on the order of shares";
 }
 

@@ -206,8 +206,8 @@ std::string matching_error(const std::string& pattern, const std::string& text, 
   });
 }
 
-// Without limits, the first search takes time that doubles with every letter. The second takes
-// few steps at each place, but each step reads all letters: a minute for the 4000 places together.
+// Without limits, the time of the first search doubles with every letter. The second takes few
+// steps at each position, but each step reads all letters: a minute for all 4000 positions.
 TEST(BytePairTokenizer, ASearchThatBacktracksForTooLongIsAnErrorThatNamesThePattern) {
   constexpr double seconds = 0.2;
   EXPECT_TRUE(has(matching_error("(\\p{L}+)*\\d", std::string(60, 'a') + '!', seconds),
@@ -224,7 +224,7 @@ TEST(BytePairTokenizer, SlowMatchesOfATextHaveALimitTogether) {
   EXPECT_TRUE(has(matching_error(pattern, text, 0.001), "here: the pattern"));
 }
 
-// A long word is no error, although it takes more steps than a search may take at first.
+// Long text is not an error, although it takes more steps than the first attempt allows.
 TEST(BytePairTokenizer, LongGapsAndLongMatchesAreFound) {
   const detail::SplitPattern pattern("\\d+(?=!)|\\s+x", "here");
   detail::SplitMatcher matcher(pattern);

@@ -164,19 +164,19 @@ TEST_F(UnigramFiles, LongWordsHaveTheBestTokens) {
   EXPECT_EQ(tokenizer.encode_all(views, Context<Cpu>(2)).front(), tokens);
 }
 
-/// A number of 32 bits.
+/// Returns the bytes of a 32-bit number.
 std::string word(std::uint32_t value) {
   std::string bytes;
   for (int shift = 0; shift < 32; shift += 8) bytes += static_cast<char>(value >> shift);
   return bytes;
 }
-/// A field of a SentencePiece model that is a text or a message of less than 2^14 bytes.
+/// Returns a field of a SentencePiece model with a text or a message of less than 2^14 bytes.
 std::string field(int number, const std::string& bytes) {
   return std::string{static_cast<char>(number << 3 | 2), static_cast<char>(bytes.size() | 0x80),
                      static_cast<char>(bytes.size() >> 7)} +
          bytes;
 }
-/// A field that is a number of at most 7 bits.
+/// Returns a field with a number of at most 7 bits.
 std::string field(int number, int value) {
   return {static_cast<char>(number << 3), static_cast<char>(value)};
 }
@@ -184,13 +184,13 @@ std::string piece(const std::string& text, float score) {
   const auto bits = std::bit_cast<std::uint32_t>(score);
   return field(1, field(1, text) + static_cast<char>(2 << 3 | 5) + word(bits));
 }
-/// The settings of a Unigram model that adds and removes no spaces.
+/// Returns the settings of a Unigram model that neither adds nor removes spaces.
 std::string settings(const std::string& map) {
   return field(2, field(3, 1)) + field(3, field(2, map) + field(3, 0) + field(4, 0));
 }
 
-// sentencepiece adds scores in FP32. Behind a sum of 2^20, they are rounded to multiples of 1 / 8,
-// so that "ab" and "a", "b" are equally probable; "a" and "b" are more probable in a short word.
+// sentencepiece adds scores in FP32. At a sum of 2^20, they are rounded to multiples of 1 / 8, so
+// that "ab" and "a", "b" are equally probable. In a short word, "a", "b" is more probable.
 TEST_F(UnigramFiles, SumsOfLongWordsAreRounded) {
   std::ofstream(folder_ / "tokenizer.model", std::ios::binary)
       << piece("x", -16) << piece("a", -1.51f) << piece("b", -1.51f) << piece("ab", -3.03f)
@@ -202,8 +202,8 @@ TEST_F(UnigramFiles, SumsOfLongWordsAreRounded) {
   EXPECT_EQ(tokens.back(), 3);
 }
 
-// A map that replaces "a" by "x" and "ab" by "y", as Darts stores it: the place of a child is the
-// parent's place xor the parent's offset xor the byte.
+// A map that replaces "a" with "x" and "ab" with "y", in the format of Darts: the index of a child
+// is the parent's index xor the parent's offset xor the byte.
 TEST_F(UnigramFiles, TheLongestReplacementIsUsed) {
   constexpr std::uint32_t ends = 0x100;
   constexpr std::uint32_t is_value = 0x80000000;

@@ -306,11 +306,11 @@ fi
 
 # --- one rank --------------------------------------------------------------------------------
 run "flags of ranks for one" 0 "${base[@]}" --chats chats.jsonl "${few[@]}" --zero 3 --gather stored --check-replicas 5
-grep -qF "warning: --zero 3, --check-replicas 5 have no effect on one rank" err || fail "it is not said"
+grep -qF "warning: --zero 3, --check-replicas 5 have no effect on one rank" err || fail "there is no warning"
 run "a flag of ranks for one" 0 "${base[@]}" --chats chats.jsonl "${few[@]}" --zero 2
-grep -qF "warning: --zero 2 has no effect on one rank" err || fail "it is not said"
+grep -qF "warning: --zero 2 has no effect on one rank" err || fail "there is no warning"
 run "no flag of ranks" 0 "${base[@]}" --chats chats.jsonl "${few[@]}" --zero 1
-grep -q "on one rank" err && fail "there is nothing to be said"
+grep -q "on one rank" err && fail "there is a warning"
 
 # --- how long a run is -----------------------------------------------------------------------
 refused "epochs and steps" "--epochs and --steps both set the length" "${base[@]}" "${data[@]}" --epochs 2 --steps 3

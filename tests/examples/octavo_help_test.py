@@ -1,4 +1,4 @@
-"""Tests that octavo's help, which is taken from the documentation, has the flags and defaults of a program.
+"""Tests that octavo's help, which comes from the documentation, has the flags and defaults of the programs.
 
     octavo_help_test.py PROGRAM...
 """
@@ -36,7 +36,7 @@ class Help(unittest.TestCase):
         del own["help"], own["version"]
         documented = {}
         for _, names, default, _ in pages.rows(str(ROOT), pathlib.Path(path).name):
-            # One for each flag, or one for all of them; otherwise the program's help tells more.
+            # One default for each flag or for all of them; otherwise only the program's help has them.
             defaults = default.split(", ")
             defaults = defaults * len(names) if len(defaults) == 1 else defaults
             documented |= dict(zip(names, defaults if len(defaults) == len(names) else [""] * len(names)))

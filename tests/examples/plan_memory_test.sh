@@ -265,10 +265,10 @@ grep -qE "it would fit with other values of the flags that were set: .*--recompu
 run "more GPUs without such flags" 0 --model llama3_8b --zero 3 --world 4 --recompute none --card-memory 15
 grep -qE "several GPUs would suffice with other values of the flags that were set: .*--recompute [a-z]+ .*--world" out ||
   fail "several would"
-# Nothing gathers in FP8 where one rank has all weights; where ranks have shards it is tried before less state.
+# One rank has all weights and gathers none. If ranks have shards, gathering in FP8 is tried before smaller state.
 run "one rank that gathers" 0 --model llama3_8b --gather fp8 --zero 3
 grep -q "gathered in FP8" out && fail "nothing travels"
-grep -qxF -- "--zero 3, --gather fp8 have no effect on one rank; pass --world" out || fail "it is not said"
+grep -qxF -- "--zero 3, --gather fp8 have no effect on one rank; pass --world" out || fail "there is no warning"
 run "weights in FP8 that make it fit" 0 --model llama3_70b --world 8 --zero 3 --moments 8bit --master-weights bf16 \
   --recompute block --weight-copies remade --card-memory 80
 grep -qE "^  would fit with --gather fp8: " out || fail "it would"

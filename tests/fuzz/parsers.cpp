@@ -110,7 +110,7 @@ void json(Bytes bytes) {
   read.end();
 }
 
-/// Whether the text of a file may be longer than the file; `compressed` reads such text in pieces.
+/// Returns whether the text of a file may be longer than the file. `compressed` covers such files.
 bool may_grow(Bytes bytes) {
   return !octavo::detail::compression_of(
               text_of(bytes.first(std::min<std::size_t>(bytes.size(), 4))))
@@ -169,8 +169,8 @@ void config(Bytes bytes) {
   (void)octavo::hugging_face_config(model, "bfloat16");
 }
 
-/// What a model of any shape needs, in one precision with Muon's state in 8 bits, on two ranks that
-/// share layers if they can.
+/// Plans the memory of a model of any shape, in one precision with Muon's state in 8 bits, on two
+/// ranks with tensor parallelism if the shape allows it.
 void plan(Bytes bytes) {
   static InputFile file("config.json");
   const planner::Shape shape{"config.json", octavo::read_hugging_face_config(file.with(bytes))};
@@ -184,7 +184,7 @@ void plan(Bytes bytes) {
   const octavo::MemoryPlan memory =
       planner::detail::memory<octavo::Fp8Recipe<octavo::Delayed>, octavo::Cuda>(shape, request);
   const std::size_t largest = *std::max_element(memory.by_kind.begin(), memory.by_kind.end());
-  require(memory.peak >= largest && shape.facts().parameters > 0, "a plan that is too small");
+  require(memory.peak >= largest && shape.facts().parameters > 0, "the plan is too small");
 }
 
 void adapter_config(Bytes bytes) {
@@ -192,7 +192,7 @@ void adapter_config(Bytes bytes) {
   const octavo::PeftConfig read = octavo::read_peft_config(file.with(bytes));
   const std::string text = octavo::peft_config(read);
   const octavo::PeftConfig again = octavo::read_peft_config(file.with(bytes_of(text)));
-  require(octavo::peft_config(again) == text, "adapters that are read back differently");
+  require(octavo::peft_config(again) == text, "the adapters differ when read back");
 }
 
 /// Text of a few kinds of characters, short: patterns may try each way to match it.
@@ -221,7 +221,7 @@ void tiktoken(Bytes bytes) {
   require_round_trip(octavo::load_tiktoken(file.with(bytes), options));
 }
 
-/// A template, which encodes a chat if this tokenizer has its special tokens.
+/// Reads a template and encodes a chat with it, without its special tokens.
 void chat_template(Bytes bytes) {
   static InputFile file("template.json");
   static const octavo::ByteTokenizer tokenizer;
@@ -258,7 +258,7 @@ void chats(Bytes bytes) {
   require(data.train.size() > 0 && data.train.targets() > 0, "chats without a target");
 }
 
-/// Text that may be compressed, in pieces: a few bytes can be the beginning of megabytes.
+/// Reads text that may be compressed, in pieces: a few bytes can expand to megabytes.
 void compressed(Bytes bytes) {
   static InputFile file("text.gz");
   octavo::detail::TextStream text(file.with(bytes));
@@ -303,7 +303,7 @@ void flags(Bytes bytes) {
     require(!item.inputs.empty(), "a key without a value");
 }
 
-/// The input is a line before its checksum.
+/// The input is a line without its checksum.
 void gemm_plans(Bytes bytes) {
   const std::string line(text_of(bytes));
   const auto read = [](const std::string& text) { return octavo::read_gemm_plans(text, "plans"); };
@@ -311,7 +311,7 @@ void gemm_plans(Bytes bytes) {
       read(octavo::gemm_plans_text({}) + line + " checksum=" +
            octavo::detail::hexadecimal_digits(octavo::detail::text_checksum(line), 8) + "\n");
   const std::string text = octavo::gemm_plans_text(records);
-  require(octavo::gemm_plans_text(read(text)) == text, "plans that are read back differently");
+  require(octavo::gemm_plans_text(read(text)) == text, "the plans differ when read back");
 }
 
 struct Target {

@@ -109,7 +109,7 @@ CHAT = {"messages": [{"role": "system", "content": "s"}, {"role": "user", "conte
                      {"role": "assistant", "content": "two", "reasoning_content": "why", "train": True}]}
 SHARE = {"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]}
 ALPACA = {"instruction": "a", "input": "b", "output": "c", "system": "d"}
-# A frame of Zstandard with one block of three bytes.
+# A Zstandard frame with one block of three bytes.
 ZSTD = bytes.fromhex("28b52ffd2003190000616263")
 
 

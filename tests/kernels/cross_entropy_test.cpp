@@ -84,7 +84,7 @@ TYPED_TEST(CrossEntropy, LossAndGradientAreTheFormula) {
   }
 }
 
-// The exponential of the distance between the two logits is infinite in FP32.
+// The exponential of the difference between the two logits is infinite in FP32.
 TYPED_TEST(CrossEntropy, TheLargestLogitCanBeAnyOne) {
   using T = TypeParam;
   for (Index vocabulary_size = 1; vocabulary_size <= vocabulary; ++vocabulary_size) {

@@ -75,7 +75,7 @@ TEST(PackedParts, EachValueIsRoundedOnce) {
   EXPECT_GT(worst, 0.3) << "nothing was rounded to FP8";
 }
 
-// Ranks send whole rows, of which no byte may be left as it was.
+// Ranks send whole rows, so every byte must be written.
 TEST(PackedParts, AreCodesThenFactorsThenZeros) {
   const std::vector<float> sent(2 * 128, -448.0f);
   std::vector<std::byte> packed(2 * 256, std::byte{0xff});

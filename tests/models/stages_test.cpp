@@ -159,7 +159,7 @@ TEST(Stages, AnnounceTheNextOne) {
             "backward 3|next 2|backward 2|next 1|backward 1|next 0|backward 0|");
 }
 
-/// Notes the flat buffers whose gradients are final.
+/// Records the flat buffers whose gradients are final.
 template <class Model>
 class FinalGradients : public HooksOf<Model> {
  public:
@@ -169,7 +169,7 @@ class FinalGradients : public HooksOf<Model> {
   std::vector<const Run*> runs;
 };
 
-// All stages add to the gradients of adapters, which are the only ones.
+// Only adapters have gradients, and all stages add to them.
 TEST(Stages, WithAdaptersHaveFinalGradientsAtTheEnd) {
   using Model = support::SmallModel<Lora<Bf16>>;
   Bench<Model> bench;
@@ -185,8 +185,8 @@ TEST(Stages, WithAdaptersHaveFinalGradientsAtTheEnd) {
   EXPECT_FALSE(hooks.runs.front()->is_frozen());
 }
 
-/// The gradient of a block's router in a micro-batch with a share of one half, if all routers
-/// choose experts 0 and 1 for all tokens, which are equal, and the other losses have no gradient.
+/// Returns the gradient of a block's router in a micro-batch with a share of one half. All tokens
+/// are equal, all routers choose experts 0 and 1, and the other losses have no gradient.
 template <class Model>
 std::vector<float> router_gradient(const std::string& block) {
   Bench<Model> bench;
@@ -204,9 +204,10 @@ std::vector<float> router_gradient(const std::string& block) {
   return gradient;
 }
 
-// Of n tokens in all layers, n choose each of experts 0 and 1. Each of the 4 probabilities is 1 /
-// 4, so the loss, coefficient · 4 / n² · Σ counts · probabilities, has the derivatives coefficient
-// · (±n / 2) / n² by a token's logits. The inputs of routers are 1.
+// All n tokens of all layers choose experts 0 and 1, so each of these has a count of n. The 4
+// probabilities are 1 / 4, so the loss, coefficient · 4 / n² · Σ counts · probabilities, has the
+// derivatives coefficient · (±n / 2) / n² with respect to a token's logits. Inputs of routers
+// are 1.
 TEST(Stages, BalanceExpertsOverAllLayers) {
   constexpr double expected = 0.5 * 0.1 / (2 * 3);
   for (const char* block : {"blocks.0", "blocks.2"}) {

@@ -17,7 +17,7 @@ command_named() {
 command_named scripts/install-dependencies 'exit 0'
 command_named commands/nvidia-smi 'exit 1'
 command_named commands/nproc 'echo "${PROCESSORS-2}"'
-# The trainer for all recipes, next to one for the first, is only built when that one trains.
+# If the trainer for the first recipe is separate, the one for all recipes is built only while it runs.
 command_named commands/cmake 'mkdir -p build/quickstart/bin
 case "$*" in
   *compare_runs*) cp comparison build/quickstart/bin/compare_runs ;;

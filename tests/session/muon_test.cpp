@@ -1,4 +1,4 @@
-// Sessions that train with Muon: the norm of their gradients, and weights that are set.
+// Sessions that train with Muon: the norm of gradients, and weights that a program sets.
 #include <octavo/optim/muon.hpp>
 #include <octavo/session/state.hpp>
 

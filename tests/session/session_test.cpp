@@ -299,7 +299,7 @@ TEST(Session, AnotherSessionMayBeMadeWithinAnEvaluation) {
   EXPECT_EQ(logits, expected_logits);
 }
 
-// The scale of a whole tensor includes the rows behind a text.
+// A tensorwise scale also covers the rows after the text.
 TEST(Session, LogitsDoNotDependOnEarlierTokens) {
   using Session = SmallSession<octavo::Fp8Recipe<octavo::Tensorwise>>;
   const SessionOptions options = support::small_options();

@@ -418,7 +418,7 @@ check(all(line["questions"] == 5 and 0 <= line["accuracy"] <= 1 for line in watc
       watched.of("hellaswag"))
 check(all(len(line["text"]) == 8 for line in watched.of("sample")), watched.of("sample"))
 check(watched.column("loss") == unwatched.column("loss"), "measurements change the loss")
-check(watched.end["sample"] == watched.of("sample")[-1]["text"], "the last sample is another at the end")
+check(watched.end["sample"] == watched.of("sample")[-1]["text"], "the summary has another sample")
 case = "--sample-each prints each sample once"
 printed = subprocess.run([program, *"--data only_a.txt --precision bf16 --batch 1 --seq-len 16 --steps 2 --warmup 0 "
                           "--evaluate-every 1 --sample 3 --temperature 0 --sample-each --no-out --threads 1 "

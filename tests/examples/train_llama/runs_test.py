@@ -170,7 +170,7 @@ class ARun(TrainerTest):
             done = self.fails([f"--out {folder} must be", f"such as {before[0]}"], TINY + flags)
             self.assertEqual("it is set in noted.toml" in done.err, "--config" in flags)
             self.assertEqual(sorted(os.listdir(folder)), before)
-        # Logs are there before the run, and what remains of a run is not of others.
+        # Logs may exist before a run, and a run may reuse the folder of an earlier one.
         os.mkdir("logged")
         Path("logged/nohup.txt").touch()
         Path("logged/job.log").write_text("started\n")
