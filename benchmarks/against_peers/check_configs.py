@@ -2,7 +2,7 @@
 
 Transformers creates each model on its meta device; Octavo must name the same tensors with the same
 shapes. The configuration that Octavo writes must be read by transformers with the same settings and
-tensors.
+tensors. A file that lacks keys must have the defaults of transformers.
 """
 import dataclasses
 import json
@@ -109,6 +109,24 @@ def gpt2(rng, sizes=LARGE):
 
 FAMILIES = (llama, mistral, qwen2, qwen3, gpt2)
 
+SOMETIMES = {"num_key_value_heads": (1, 2), "head_dim": (16, 32), "rms_norm_eps": (1e-5, 1e-6),
+             "rope_theta": (1e4, 5e5, 1e6), "max_position_embeddings": (100, 5000)}
+OR_NULL = {"num_key_value_heads": (None, 1, 2), "tie_word_embeddings": (True, False)}
+EXPERTS = {"num_experts_per_tok": (2, 3), "router_aux_loss_coef": (0.5,), "tie_word_embeddings": (True, False)}
+QWEN_WINDOWS = {"use_sliding_window": (True, False), "sliding_window": (64, 4096), "max_window_layers": (0, 1, 28)}
+# Keys that a file may lack, with values, by configuration.
+OPTIONAL = {
+    transformers.LlamaConfig: OR_NULL,
+    transformers.MistralConfig: {"sliding_window": (None, 64), "tie_word_embeddings": (True, False)},
+    transformers.MixtralConfig: EXPERTS | {"sliding_window": (None, 64), "num_local_experts": (4,)},
+    transformers.Qwen2Config: OR_NULL | QWEN_WINDOWS,
+    transformers.Qwen3Config: OR_NULL | QWEN_WINDOWS,
+    transformers.Qwen3MoeConfig: EXPERTS | {"num_experts": (16,), "norm_topk_prob": (True, False),
+                                            "moe_intermediate_size": (48,)},
+    transformers.Gemma3TextConfig: {"sliding_window": (64, 4096), "query_pre_attn_scalar": (64, 256),
+                                    "sliding_window_pattern": (2, 6), "rope_local_base_freq": (500.0,)},
+}
+
 
 def tensors(config, kind):
     with torch.device("meta"):
@@ -121,14 +139,18 @@ def settings_of(config):
     """The settings by which a model computes."""
     keys = ["num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim",
             "intermediate_size", "n_inner", "vocab_size", "rms_norm_eps", "layer_norm_epsilon",
-            "tie_word_embeddings", "bos_token_id", "eos_token_id", "layer_types", "max_position_embeddings"]
+            "tie_word_embeddings", "bos_token_id", "eos_token_id", "layer_types", "max_position_embeddings",
+            "num_local_experts", "num_experts_per_tok", "norm_topk_prob", "moe_intermediate_size",
+            "router_aux_loss_coef", "query_pre_attn_scalar"]
     found = {key: getattr(config, key) for key in keys if hasattr(config, key)}
     if found.get("n_inner", 0) is None:
         found["n_inner"] = 4 * config.n_embd
     # Only windowed layers use a window.
     if any("sliding" in kind for kind in getattr(config, "layer_types", None) or ["sliding"]):
         found["sliding_window"] = getattr(config, "sliding_window", None)
-    if found.get("head_dim", 0) is None or config.model_type == "qwen2":
+    if config.model_type == "qwen3_moe":
+        del found["intermediate_size"]  # of layers without experts
+    if config.model_type != "gpt2":
         found["head_dim"] = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     if (getattr(config, "rope_parameters", None) or {}).get("rope_type") == "yarn":
         found |= {"rope_parameters.beta_fast": 32, "rope_parameters.beta_slow": 1}  # the defaults
@@ -149,6 +171,16 @@ def close(one, other):
     return one == other
 
 
+def compare_defaults(config, line, folder):
+    """The differences of a file that lacks keys, from which transformers read `config`."""
+    if config.num_attention_heads % config.num_key_value_heads != 0:
+        return [] if line.startswith("refuse ") and "num_key_value_heads is missing" in line else [line]
+    if line.startswith("refuse "):
+        return [line]
+    (folder / "config.json").write_text(json.loads(line)["written"])
+    return differing(settings_of(type(config).from_pretrained(folder)), settings_of(config))
+
+
 def compare(config, kind, line, folder):
     if line.startswith("refuse "):
         return [line]
@@ -164,10 +196,42 @@ def compare(config, kind, line, folder):
         differing(tensors(written, kind), tensors(config, kind))
 
 
+def probe(programs, folders):
+    """What Octavo reads from the config.json of each folder."""
+    out = support.call(programs / "against_peers_probe", "configs",
+                       input="".join(f"{folder}/config.json\n" for folder in folders).encode())
+    lines = out.decode().split("\n")[:-1]
+    assert len(lines) == len(folders)
+    return lines
+
+
+def check_defaults(report, programs, work):
+    rng = random.Random(13)
+    for kind, more in OPTIONAL.items():
+        cases = []
+        for i in range(CONFIGURATIONS // len(FAMILIES)):
+            heads = rng.choice([6, 32, 64])
+            config = {"model_type": kind.model_type, "num_hidden_layers": rng.randint(1, 8),
+                      "num_attention_heads": heads, "hidden_size": 8 * heads, "intermediate_size": 40,
+                      "vocab_size": 100, "bos_token_id": None, "eos_token_id": None}
+            config |= {key: rng.choice(values) for key, values in (SOMETIMES | more).items() if rng.random() < 0.5}
+            folder = work / kind.model_type / str(i)
+            (folder / "written").mkdir(parents=True)
+            (folder / "config.json").write_text(json.dumps(config))
+            cases.append((kind.from_pretrained(folder), folder))
+        differences = []
+        for (config, folder), line in zip(cases, probe(programs, [folder for _, folder in cases])):
+            found = compare_defaults(config, line, folder / "written")
+            if found:
+                differences.append(f"{folder.parent.name}/{folder.name}: " + "; ".join(found[:4]))
+        report.add(f"configurations of {kind.model_type} that lack keys", len(cases), differences)
+
+
 def check(report, programs, work):
     transformers.logging.set_verbosity_error()
     rng = random.Random(11)
     shutil.rmtree(work, ignore_errors=True)
+    check_defaults(report, programs, work / "defaults")
     for family in FAMILIES:
         cases = []
         for i in range(CONFIGURATIONS // len(FAMILIES)):
@@ -176,12 +240,8 @@ def check(report, programs, work):
             (folder / "written").mkdir(parents=True)
             config.save_pretrained(folder)
             cases.append((config, kind, folder))
-        out = support.call(programs / "against_peers_probe", "configs",
-                           input="".join(f"{folder}/config.json\n" for _, _, folder in cases).encode())
-        lines = out.decode().split("\n")[:-1]
-        assert len(lines) == len(cases)
         differences = []
-        for (config, kind, folder), line in zip(cases, lines):
+        for (config, kind, folder), line in zip(cases, probe(programs, [folder for _, _, folder in cases])):
             found = compare(config, kind, line, folder / "written")
             if found:
                 differences.append(f"{folder.parent.name}/{folder.name}: " + "; ".join(found[:4]))

@@ -13,6 +13,7 @@ from octavo_command import files
 from octavo_command.errors import CommandError
 
 LLAMA = ("llama", "mistral", "qwen2", "qwen3")
+KV_HEADS = {"mistral": 8, "qwen2": 32, "qwen3": 32}  # if the key is missing, in transformers
 FIELDS = ("layers", "hidden", "ffn", "heads", "kv_heads", "head_dim", "vocabulary", "norm_epsilon", "rope_theta",
           "rope_scaling", "tied_embeddings", "qk_norm", "qkv_bias", "window")
 DEFAULTS = {"norm_epsilon": 1e-5, "rope_theta": 500000.0, "rope_scaling": None, "tied_embeddings": False,
@@ -28,6 +29,16 @@ def _value_of(config, key, otherwise):
     """Returns a value, or `otherwise` if it is missing or null."""
     value = config.get(key)
     return otherwise if value is None else value
+
+
+def _kv_heads(config, family, heads):
+    """Returns the number of KV heads; raises KeyError if the key is missing and its default does not divide the heads."""
+    key = "num_key_value_heads"
+    if key in config or family not in KV_HEADS:
+        return _value_of(config, key, heads)
+    if heads % KV_HEADS[family] != 0:
+        raise KeyError(key)
+    return KV_HEADS[family]
 
 
 def _rope_scaling(config):
@@ -66,7 +77,7 @@ def of_config(config):
         rope = _value_of(config, "rope_parameters", {})
         return (
             config["num_hidden_layers"], hidden, config["intermediate_size"], heads,
-            _value_of(config, "num_key_value_heads", heads),
+            _kv_heads(config, family, heads),
             _value_of(config, "head_dim", 128 if family == "qwen3" else hidden // heads),
             config["vocab_size"], _single(_value_of(config, "rms_norm_eps", 1e-6)),
             _single(_value_of(rope, "rope_theta", _value_of(config, "rope_theta", 10000))), _rope_scaling(config),

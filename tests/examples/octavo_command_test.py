@@ -302,11 +302,13 @@ class Combinations(Temporary):
         self.assertEqual(shape.of_config(published), found["llama3_1b"])
 
     def test_missing_keys_have_the_defaults_of_transformers(self):
-        plain = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4,
-                 "num_key_value_heads": 2, "vocab_size": 96}
+        plain = {"num_hidden_layers": 2, "hidden_size": 1024, "intermediate_size": 128, "num_attention_heads": 64,
+                 "vocab_size": 96}
         of_all = {"rms_norm_eps": 1e-6, "rope_theta": 10000.0, "tie_word_embeddings": False, "head_dim": 16}
-        for family, more in (("llama", {}), ("mistral", {"sliding_window": 4096}), ("qwen2", {}),
-                             ("qwen3", {"head_dim": 128})):
+        for family, more in (("llama", {"num_key_value_heads": 64}),
+                             ("mistral", {"num_key_value_heads": 8, "sliding_window": 4096}),
+                             ("qwen2", {"num_key_value_heads": 32}),
+                             ("qwen3", {"num_key_value_heads": 32, "head_dim": 128})):
             config, known = plain | {"model_type": family}, of_all | more
             found = shape.of_config(config)
             self.assertIsNotNone(found)
@@ -314,6 +316,9 @@ class Combinations(Temporary):
                 with self.subTest(family=family, name=name):
                     self.assertEqual(shape.of_config(config | {name: value}), found)
                     self.assertNotEqual(shape.of_config(config | {name: 2 * value or True}), found)
+            self.assertEqual(shape.of_config(config | {"num_key_value_heads": None}),
+                             shape.of_config(config | {"num_key_value_heads": 64}))
+        self.assertIsNone(shape.of_config(plain | {"model_type": "mistral", "num_attention_heads": 6}))
         self.assertNotEqual(shape.of_config(plain | {"model_type": "mistral", "sliding_window": None}),
                             shape.of_config(plain | {"model_type": "mistral"}))
         for name, value in (("use_sliding_window", True), ("layer_types", ["full_attention", "sliding_attention"])):
@@ -328,7 +333,7 @@ class Combinations(Temporary):
                   "original_max_position_embeddings": 8192}
         older = {"type" if key == "rope_type" else key: value for key, value in llama3.items()}
         choices = {
-            "model_type": shape.LLAMA, "num_key_value_heads": (missing, None, 4, 2), "head_dim": (missing, None, 32, 128),
+            "model_type": shape.LLAMA, "num_key_value_heads": (missing, None, 32, 8), "head_dim": (missing, None, 32, 128),
             "rms_norm_eps": (missing, None, 1e-6, 1e-5, 9.999999747378752e-06), "tie_word_embeddings": (missing, None, True),
             "rope_theta": (missing, None, 10000, 10000.0, 5e5, 0), "sliding_window": (missing, None, 8, 0),
             "use_sliding_window": (missing, False, True), "max_window_layers": (missing, 0, 1, 2),
@@ -336,7 +341,7 @@ class Combinations(Temporary):
             "rope_scaling": (missing, None, {}, {"rope_type": "default", "type": "llama3"}, llama3, older,
                              llama3 | {"original_max_position_embeddings": None}),
             "rope_parameters": (missing, None, {}, {"rope_theta": 1e4}, {"rope_theta": None}, llama3 | {"rope_theta": 5e5})}
-        fixed = {"num_hidden_layers": 2, "hidden_size": 128, "intermediate_size": 384, "num_attention_heads": 4,
+        fixed = {"num_hidden_layers": 2, "hidden_size": 1024, "intermediate_size": 384, "num_attention_heads": 32,
                  "vocab_size": 256, "max_position_embeddings": 8192, "hidden_act": "silu"}
         random_numbers = random.Random(1)
         lines = ["cmake_minimum_required(VERSION 3.22)", "project(models LANGUAGES NONE)",
@@ -359,6 +364,26 @@ class Combinations(Temporary):
                           text.replace(f"model_{i}", "model"))
             self.assertEqual(headers.setdefault(shape.of_config(config), text), text, config)
         self.assertGreater(len(known) - len(headers), 50)  # configurations that equal an earlier one
+
+    @unittest.skipUnless(shutil.which("cmake"), "needs CMake")
+    def test_compiled_models_have_the_defaults_of_transformers(self):
+        defaults = {"llama": (64, 16, 1e-6, 1e4), "mistral": (8, 16, 1e-6, 1e4), "mixtral": (8, 16, 1e-5, 1e6),
+                    "qwen2": (32, 16, 1e-6, 1e4), "qwen3": (32, 128, 1e-6, 1e4), "qwen3_moe": (4, 16, 1e-6, 1e4),
+                    "gemma3_text": (4, 256, 1e-6, 1e6)}
+        plain = {"num_hidden_layers": 2, "hidden_size": 1024, "intermediate_size": 128, "num_attention_heads": 64,
+                 "vocab_size": 96}
+        lines = ["cmake_minimum_required(VERSION 3.22)", "project(models LANGUAGES NONE)",
+                 f"include({ROOT}/cmake/OctavoAddModel.cmake)"]
+        for family in defaults:
+            (self.folder / f"{family}.json").write_text(json.dumps(plain | {"model_type": family}))
+            lines.append(f"octavo_add_model(NAME {family} CONFIG {family}.json)")
+        (self.folder / "CMakeLists.txt").write_text("\n".join(lines))
+        subprocess.run(["cmake", "-S", self.folder, "-B", self.folder / "build"], check=True, capture_output=True)
+        for family, wanted in defaults.items():
+            text = (self.folder / f"build/{family}_include/octavo_models/{family}.hpp").read_text()
+            found = [re.search(rf"\.{name} = (?:static_cast<float>\()?([\de.-]+)", text)[1]
+                     for name in ("kv_heads", "head_dim", "norm_epsilon", "rope_theta")]
+            self.assertEqual(tuple(map(float, found)), wanted, family)
 
     def test_a_shape_remains_known_by_its_name(self):
         self.refused("is 'my_model_12345678'", train, "--model", "my_model_12345678")

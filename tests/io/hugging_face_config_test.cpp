@@ -57,6 +57,20 @@ TEST_F(HuggingFaceConfig, OfAGemmaNeedsADistanceBetweenGlobalLayers) {
   expect_refused(config, "sliding_window_pattern must be at least 1, but is 0");
 }
 
+TEST_F(HuggingFaceConfig, OfAGemmaWhoseLayersAllHaveAWindowIsWritten) {
+  auto config =
+      nlohmann::json::parse(std::ifstream(reference::golden_path("families/gemma3/config.json")));
+  config.erase("layer_types");
+  config["sliding_window_pattern"] = 6;  // of 3 layers
+  const ModelDescription of_file = read(config);
+  const ModelDescription compiled =
+      octavo::description_of(octavo::Gemma3Config{.layers = 3, .hidden = 32, .global_every = 6});
+  EXPECT_EQ(of_file.global_every, compiled.global_every);
+  const auto written = nlohmann::json::parse(octavo::hugging_face_config(of_file, "float32"));
+  EXPECT_EQ(written.at("layer_types"),
+            nlohmann::json(std::vector<std::string>(3, "sliding_attention")));
+}
+
 TEST_F(HuggingFaceConfig, OfALlamaIsUnderstood) {
   for (const char* name : {"llama.4", "llama.5"}) {
     const ModelDescription model = octavo::read_hugging_face_config(golden(name));
@@ -136,14 +150,49 @@ TEST_F(HuggingFaceConfig, KnowsWhatMissingKeysMean) {
   EXPECT_EQ(model.rope_theta, 10000.0f);
   EXPECT_EQ(model.norm_epsilon, 1e-6f);
   EXPECT_FALSE(model.tied_embeddings);
-  nlohmann::json qwen3 = json_of("qwen3.5");
-  qwen3.erase("head_dim");
-  EXPECT_EQ(read(qwen3).head_dim, 128);
   for (const char* key : {"hidden_size", "intermediate_size", "num_hidden_layers", "vocab_size",
                           "num_attention_heads", "model_type"}) {
     nlohmann::json lacking = config;
     lacking.erase(key);
     expect_refused(lacking, std::string(key) + " is missing");
+  }
+}
+
+// The expected values are those of transformers 5.24.0: configuration_mistral.py and so on.
+TEST_F(HuggingFaceConfig, KnowsWhatMissingKeysOfEachFamilyMean) {
+  struct Expected {
+    const char* type;
+    octavo::Index kv_heads;
+    octavo::Index head_dim;
+    float norm_epsilon;
+    float rope_theta;
+  };
+  nlohmann::json config{{"num_hidden_layers", 2},  {"hidden_size", 1024},
+                        {"intermediate_size", 96}, {"num_attention_heads", 64},
+                        {"vocab_size", 96},        {"max_position_embeddings", 64}};
+  for (const Expected& expected : {Expected{"llama", 64, 16, 1e-6f, 1e4f},
+                                   {"mistral", 8, 16, 1e-6f, 1e4f},
+                                   {"mixtral", 8, 16, 1e-5f, 1e6f},
+                                   {"qwen2", 32, 16, 1e-6f, 1e4f},
+                                   {"qwen3", 32, 128, 1e-6f, 1e4f},
+                                   {"qwen3_moe", 4, 16, 1e-6f, 1e4f},
+                                   {"gemma3_text", 4, 256, 1e-6f, 1e6f}}) {
+    SCOPED_TRACE(expected.type);
+    config["model_type"] = expected.type;
+    const ModelDescription model = read(config);
+    EXPECT_EQ(model.kv_heads, expected.kv_heads);
+    EXPECT_EQ(model.head_dim, expected.head_dim);
+    EXPECT_EQ(model.norm_epsilon, expected.norm_epsilon);
+    EXPECT_EQ(model.rope_theta, expected.rope_theta);
+    nlohmann::json with_null = config;
+    with_null["num_key_value_heads"] = nullptr;
+    EXPECT_EQ(read(with_null).kv_heads, 64);
+    if (expected.kv_heads == 64) continue;
+    nlohmann::json odd = config;
+    odd["num_attention_heads"] = 6;
+    expect_refused(odd, "num_key_value_heads is missing, and its default in transformers");
+    odd["num_key_value_heads"] = 3;
+    EXPECT_EQ(read(odd).kv_heads, 3);
   }
 }
 

@@ -101,6 +101,8 @@ config_refused ": partial_rotary_factor is 0.5, which" '"attention_bias": false'
 config_refused ": rope_parameters.partial_rotary_factor is 0.5, which" '"factor"' '"partial_rotary_factor": 0.5, "factor"'
 config_refused ": hidden_size is missing" '"hidden_size"' '"hidden"'
 config_refused ": hidden_act must be a number or a word" '"silu"' '"}; int injected = f(); {"'
+config_refused ": num_key_value_heads is missing, and its default in transformers, 8, does not divide" \
+  '"llama"' '"mistral"/; s/"num_key_value_heads"/"other"'
 config_refused " is not valid JSON" '"hidden_size"' '"hidden'
 cp "$root/tests/golden/hugging_face/llama_scaled.5.json" "$scratch/mine/config.json"
 configure -DOCTAVO_MODELS="mine:$scratch/mine" || fail "a model of a Hugging Face folder"

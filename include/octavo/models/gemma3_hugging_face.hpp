@@ -5,6 +5,7 @@
 #include <octavo/models/gemma3_config.hpp>
 #include <octavo/models/hugging_face_rope.hpp>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -45,14 +46,14 @@ inline std::vector<HuggingFaceTensor> gemma3_tensors(const ModelDescription& mod
 
 inline std::vector<std::string_view> gemma3_constants() { return {".inv_freq"}; }
 
-/// Reads the distance between layers without a window.
+/// Reads the distance between layers without a window: `layers` + 1 if all have one.
 inline Index read_global_every(const JsonFields& fields, Index layers) {
   const std::vector<std::string> kinds = fields.words("layer_types");
   if (kinds.empty()) {
     const Index pattern = fields.natural("sliding_window_pattern", 6);
     require<ConfigError>(pattern >= 1, fields.place(),
                          ": sliding_window_pattern must be at least 1, but is ", pattern);
-    return pattern;
+    return std::min(pattern, layers + 1);
   }
   require<ConfigError>(static_cast<Index>(kinds.size()) == layers, fields.place(),
                        ": layer_types has ", kinds.size(), " entries, but the model has ", layers,
@@ -73,7 +74,7 @@ inline void read_gemma3(const JsonFields& fields, ModelDescription& model) {
   model.hidden = fields.natural("hidden_size");
   model.ffn = fields.natural("intermediate_size");
   model.heads = fields.natural("num_attention_heads");
-  model.kv_heads = fields.natural("num_key_value_heads", 4);
+  model.kv_heads = kv_heads_of(fields, model.heads, 4);
   model.head_dim = fields.natural("head_dim", 256);
   model.norm_epsilon = fields.positive("rms_norm_eps", 1e-6f);
   model.positions = fields.natural("max_position_embeddings", 131072);
@@ -155,7 +156,7 @@ inline constexpr HuggingFaceFamily gemma3_in_hugging_face{.name = "gemma3_text",
           .tied_embeddings = Gemma3Config::tied_embeddings,
           .qk_norm = true,
           .window = config.window,
-          .global_every = config.global_every,
+          .global_every = std::min(config.global_every, config.layers + 1),
           .local_rope_theta = config.local_rope_theta,
           .query_scalar = config.query_scalar,
           .post_norms = true,

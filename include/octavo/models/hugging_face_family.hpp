@@ -51,6 +51,21 @@ struct HuggingFaceFamily {
   bool supports_adapters = true;  ///< layers can have adapters: see Lora
 };
 
+namespace detail {
+
+/// Reads the number of KV heads; null means one for each head.
+/// @param otherwise  the default of transformers, if the key is missing; 0: one for each head
+inline Index kv_heads_of(const JsonFields& fields, Index heads, Index otherwise = 0) {
+  const std::string key = "num_key_value_heads";
+  if (otherwise == 0 || fields.has(key) || fields.is_null(key)) return fields.natural(key, heads);
+  require<ConfigError>(heads % otherwise == 0, fields.place(), ": ", key,
+                       " is missing, and its default in transformers, ", otherwise,
+                       ", does not divide num_attention_heads, which is ", heads, "; add it");
+  return otherwise;
+}
+
+}  // namespace detail
+
 /// Builds the list of a model's tensors.
 class HuggingFaceTensors {
  public:

@@ -93,7 +93,8 @@ inline RopeScaling rope_scaling_of(const JsonFields& fields, const std::string& 
 }
 
 /// Reads the base and the scaling of a model with one rotation.
-inline void read_rope(const JsonFields& fields, ModelDescription& model) {
+/// @param base  if the file has none
+inline void read_rope(const JsonFields& fields, ModelDescription& model, float base) {
   require<ConfigError>(fields.positive("partial_rotary_factor", 1.0f) == 1.0f, fields.place(),
                        ": partial_rotary_factor is not 1: Octavo's models rotate whole heads");
   constexpr const char* older = "rope_scaling";
@@ -112,7 +113,7 @@ inline void read_rope(const JsonFields& fields, ModelDescription& model) {
   if (has_newer && (fields.has(theta) || !fields.has("rope_theta"))) {
     model.rope_theta = fields.positive(theta);
   } else {
-    model.rope_theta = fields.positive("rope_theta", 10000.0f);
+    model.rope_theta = fields.positive("rope_theta", base);
   }
 }
 

@@ -76,22 +76,30 @@ inline std::vector<HuggingFaceTensor> llama_tensors(const ModelDescription& mode
 
 inline std::vector<std::string_view> llama_constants() { return {".rotary_emb.inv_freq"}; }
 
+/// The values of keys that a file lacks. Source: transformers, configuration_llama.py and those of
+/// the other families.
+struct LlamaDefaults {
+  Index kv_heads = 0;  ///< 0: one for each head
+  Index head_dim = 0;  ///< 0: hidden / heads
+  float norm_epsilon = 1e-6f;
+  float rope_theta = 10000.0f;
+};
+
 /// Reads the keys that all of these families have.
-/// @param head_dim  if the file has none; 0: hidden / heads
 inline void read_llama_shape(const JsonFields& fields, ModelDescription& model,
-                             Index head_dim = 0) {
+                             const LlamaDefaults& defaults) {
   model.layers = fields.natural("num_hidden_layers");
   model.hidden = fields.natural("hidden_size");
   model.ffn = fields.natural("intermediate_size");
   model.heads = fields.natural("num_attention_heads");
-  model.kv_heads = fields.natural("num_key_value_heads", model.heads);
+  model.kv_heads = kv_heads_of(fields, model.heads, defaults.kv_heads);
   const Index share = model.heads > 0 ? model.hidden / model.heads : 0;
-  model.head_dim = fields.natural("head_dim", head_dim == 0 ? share : head_dim);
-  model.norm_epsilon = fields.positive("rms_norm_eps", 1e-6f);
+  model.head_dim = fields.natural("head_dim", defaults.head_dim == 0 ? share : defaults.head_dim);
+  model.norm_epsilon = fields.positive("rms_norm_eps", defaults.norm_epsilon);
   model.tied_embeddings = fields.flag("tie_word_embeddings", false);
   model.positions = fields.natural("max_position_embeddings", 0);
   fields.require_word("hidden_act", {"silu", "swish"});
-  read_rope(fields, model);
+  read_rope(fields, model, defaults.rope_theta);
 }
 
 inline void write_llama_shape(const ModelDescription& model, JsonLine& text) {
@@ -109,7 +117,7 @@ inline void write_llama_shape(const ModelDescription& model, JsonLine& text) {
 }
 
 inline void read_llama(const JsonFields& fields, ModelDescription& model) {
-  read_llama_shape(fields, model);
+  read_llama_shape(fields, model, {});
   fields.require_flag("attention_bias", false);
   fields.require_flag("mlp_bias", false);
 }
@@ -120,7 +128,7 @@ inline void write_llama(const ModelDescription& model, JsonLine& text) {
 
 /// A missing key means a window of 4096 tokens; null means no window.
 inline void read_mistral(const JsonFields& fields, ModelDescription& model) {
-  read_llama_shape(fields, model);
+  read_llama_shape(fields, model, {.kv_heads = 8});
   if (!fields.is_null("sliding_window")) model.window = length_of(fields, "sliding_window", 4096);
 }
 inline void write_mistral(const ModelDescription& model, JsonLine& text) {
@@ -164,7 +172,7 @@ inline void write_qwen_windows(const ModelDescription& model, JsonLine& text) {
 }
 
 inline void read_qwen2(const JsonFields& fields, ModelDescription& model) {
-  read_llama_shape(fields, model);
+  read_llama_shape(fields, model, {.kv_heads = 32});
   model.qkv_bias = true;
   read_qwen_windows(fields, model);
 }
@@ -173,11 +181,15 @@ inline void write_qwen2(const ModelDescription& model, JsonLine& text) {
   write_qwen_windows(model, text);
 }
 
-inline void read_qwen3(const JsonFields& fields, ModelDescription& model) {
-  read_llama_shape(fields, model, 128);
+inline void read_qwen3_shape(const JsonFields& fields, ModelDescription& model,
+                             const LlamaDefaults& defaults) {
+  read_llama_shape(fields, model, defaults);
   model.qk_norm = true;
   fields.require_flag("attention_bias", false);
   read_qwen_windows(fields, model);
+}
+inline void read_qwen3(const JsonFields& fields, ModelDescription& model) {
+  read_qwen3_shape(fields, model, {.kv_heads = 32, .head_dim = 128});
 }
 inline void write_qwen3(const ModelDescription& model, JsonLine& text) {
   write_llama_shape(model, text);
@@ -186,7 +198,7 @@ inline void write_qwen3(const ModelDescription& model, JsonLine& text) {
 }
 
 inline void read_mixtral(const JsonFields& fields, ModelDescription& model) {
-  read_llama_shape(fields, model);
+  read_llama_shape(fields, model, {.kv_heads = 8, .norm_epsilon = 1e-5f, .rope_theta = 1e6f});
   if (fields.has("sliding_window")) model.window = length_of(fields, "sliding_window");
   model.experts = fields.natural("num_local_experts", 8);
   model.choices = fields.natural("num_experts_per_tok", 2);
@@ -202,7 +214,7 @@ inline void write_mixtral(const ModelDescription& model, JsonLine& text) {
 
 /// Only models whose layers all have experts are supported.
 inline void read_qwen3_moe(const JsonFields& fields, ModelDescription& model) {
-  read_qwen3(fields, model);
+  read_qwen3_shape(fields, model, {.kv_heads = 4});
   if (fields.flag("use_sliding_window", false) && !fields.is_null("sliding_window")) {
     model.window = length_of(fields, "sliding_window", 4096);
     model.first_windowed_layer = 0;  // transformers has the window in every layer
