@@ -305,9 +305,8 @@ inline void note_run(const Run& run, const Row& row, std::size_t window,
     notes.push_back(fmt::format("{}: no summary: it was killed, or is still running. {}.",
                                 row.label, source_of_figures(run, window)));
   } else if (run.summary->gemms != c.gemms) {
-    notes.push_back(
-        fmt::format("{} announced {} of {} GEMMs in FP8, but counted {} of {} when it ran.",
-                    row.label, c.gemms.fp8, c.gemms.total, row.gemms.fp8, row.gemms.total));
+    notes.push_back(fmt::format("{} expected {} of {} GEMMs in FP8, but ran {} of {}.", row.label,
+                                c.gemms.fp8, c.gemms.total, row.gemms.fp8, row.gemms.total));
   }
 }
 

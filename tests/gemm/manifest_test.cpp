@@ -130,7 +130,7 @@ TEST(Manifest, CountsAttention) {
     FAIL() << "another implementation is not refused";
   } catch (const ManifestError& error) {
     const std::string what = error.what();
-    EXPECT_NE(what.find("blocks.0.attention backward ran through loops, but the manifest announces "
+    EXPECT_NE(what.find("blocks.0.attention backward ran through loops, but the manifest expects "
                         "others"),
               std::string::npos)
         << what;

@@ -245,7 +245,7 @@ TYPED_TEST(OwnBlocksRecompute, NoPolicyChangesABit) {
   }
 }
 
-/// How often a step runs the forward of a layer, as the manifest announces and verifies.
+/// How often a step runs the forward of a layer, as the manifest expects and verifies.
 template <class Model>
 std::uint64_t forwards(const std::string& layer, Recompute policy) {
   Context<Cpu> context(1);

@@ -187,7 +187,7 @@ TYPED_TEST(FamiliesOnCuda, AllGemmsArePreparedBeforeTheFirstStep) {
   EXPECT_GT(chosen.rehearsed, 0);
   for (unsigned i = 0; i < 3; ++i) support::take_step(session, options, i);
   EXPECT_EQ(session.gemm_plan_summary().text(), chosen.text())
-      << "the manifest announces other products than run";
+      << "other products run than the manifest expects";
   std::printf("  %s: %s\n", session.facts().precision.c_str(), chosen.text().c_str());
 }
 

@@ -94,7 +94,7 @@ TYPED_TEST(LoraOnCuda, AllGemmsArePreparedBeforeTheFirstStep) {
   EXPECT_GT(chosen.rehearsed, 0);
   for (unsigned i = 0; i < 3; ++i) take_step(session, i);
   EXPECT_EQ(session.gemm_plan_summary().text(), chosen.text())
-      << "the manifest announces other products than run";
+      << "other products run than the manifest expects";
 }
 
 /// Both devices round activations differently, which can change the choice of experts. In FP8, each

@@ -172,7 +172,7 @@ TYPED_TEST(SessionOnCuda, AllGemmsArePreparedBeforeTheFirstStep) {
     session.begin_evaluation();
     (void)session.evaluate({batch.tokens, batch.targets});
     EXPECT_EQ(session.gemm_plan_summary().text(), chosen.text())
-        << "the manifest announces other products than run";
+        << "other products run than the manifest expects";
     EXPECT_EQ(session.gemm_plans().size(), static_cast<std::size_t>(chosen.rehearsed));
   }
 }

@@ -343,7 +343,7 @@ TEST_F(TiedSessionOnCuda, TakesAllItsPlansFromAFile) {
     session.begin_evaluation();
     run.push_back(session.evaluate({batch.tokens, batch.targets}).mean());
     EXPECT_EQ(session.gemm_plan_summary().text(), chosen.text())
-        << "the manifest announces other products than run";
+        << "other products run than the manifest expects";
     store_gemm_plans(file, session.gemm_plans());
   }
   EXPECT_EQ(losses[0], losses[1]);

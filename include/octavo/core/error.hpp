@@ -77,7 +77,7 @@ class IoError : public Error {
   using Error::Error;
 };
 
-/// The GEMMs that ran are not the ones that the manifest announced.
+/// The GEMMs that ran differ from the manifest.
 class ManifestError : public Error {
  public:
   using Error::Error;

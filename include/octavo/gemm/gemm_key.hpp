@@ -1,5 +1,5 @@
 /// @file
-/// Keys of GEMM algorithms, and the GEMMs that a manifest announces. Needs no CUDA.
+/// Keys of GEMM algorithms, and the GEMMs that a manifest lists. Needs no CUDA.
 #pragma once
 
 #include <octavo/gemm/manifest.hpp>

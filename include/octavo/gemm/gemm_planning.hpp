@@ -103,7 +103,7 @@ void rehearse_gemms_sync(const Pass& pass, const Context<D>& context) {
 }
 
 /// Returns how the algorithms of GEMMs were chosen: of those in the last `prepare_gemms`, and of
-/// those launched since then without being announced.
+/// those launched since then that no manifest lists.
 template <Device D>
 [[nodiscard]] GemmPlanSummary gemm_plan_summary(const Context<D>& context) {
   return gemm_plan_summary_body(context);

@@ -1,5 +1,5 @@
 /// @file
-/// The announced formats and implementations of every GEMM and attention of a model, and counts of
+/// The expected formats and implementations of every GEMM and attention of a model, and counts of
 /// executions.
 #pragma once
 
@@ -72,7 +72,7 @@ struct GemmRun {
   }
 };
 
-/// One GEMM of the model: its announced formats and implementation, and the number of executions.
+/// One GEMM of the model: its expected formats and implementation, and the number of executions.
 struct GemmEntry {
   std::string layer;  ///< such as "blocks.0.qkv"
   GemmPass pass = GemmPass::forward;
@@ -97,23 +97,23 @@ struct GemmEntry {
   /// experts have no fast accumulation.
   GemmAccumulation accumulation = GemmAccumulation::full;
 
-  /// Returns the number of executions in a training micro-batch, as announced.
+  /// Returns the expected number of executions in a training micro-batch.
   [[nodiscard]] std::uint64_t planned(std::uint64_t head_chunks) const {
     return (is_head ? head_chunks : 1) * static_cast<std::uint64_t>(1 + recomputed);
   }
 
   /// Counts an executed GEMM.
-  /// @throws ManifestError  if it did not run as announced
+  /// @throws ManifestError  if it did not run as expected
   void count(const GemmRun& run) {
     ++executed;
     require<ManifestError>(run == expected, layer, " ", name_of(pass), " ran as ", run.a, " x ",
-                           run.b, " through ", run.implementation, ", but the manifest announces ",
+                           run.b, " through ", run.implementation, ", but the manifest expects ",
                            expected.a, " x ", expected.b, " through ", expected.implementation,
                            "; this is a bug in the library, please report it");
   }
 };
 
-/// One attention pass of a layer: its announced implementation, and the number of executions.
+/// One attention pass of a layer: its expected implementation, and the number of executions.
 struct AttentionEntry {
   std::string layer;        ///< such as "blocks.0.attention"
   const char* pass = "";    ///< "forward" or "backward"
@@ -126,11 +126,11 @@ struct AttentionEntry {
                            ///< empty
 
   /// Counts an executed pass.
-  /// @throws ManifestError  if it ran through a different implementation than announced
+  /// @throws ManifestError  if it ran through a different implementation than expected
   void count(const char* by) {
     ++executed;
     require<ManifestError>(by == expected, layer, " ", pass, " ran through ", by,
-                           ", but the manifest announces ", expected,
+                           ", but the manifest expects ", expected,
                            "; do not change limits of the context after a model is laid out");
   }
 };
@@ -141,8 +141,8 @@ struct GemmCount {
   std::uint64_t total = 0;
 };
 
-/// Every GEMM and every attention of a model, announced before the first step and counted during
-/// it.
+/// Every GEMM and every attention of a model, listed before the first step and counted during each
+/// step.
 class Manifest {
  public:
   Manifest() = default;
@@ -186,7 +186,7 @@ class Manifest {
                           std::uint64_t wanted) {
       require<ManifestError>(executed == wanted, layer, " ", pass, " ran ", executed,
                              executed == 1 ? " time" : " times",
-                             " in this step, but the manifest announces ", wanted,
+                             " in this step, but the manifest expects ", wanted,
                              "; this is a bug in the library, please report it");
     };
     for (const GemmEntry& entry : entries_) {
@@ -198,7 +198,7 @@ class Manifest {
     }
   }
 
-  /// Returns the GEMMs announced for one micro-batch.
+  /// Returns the expected GEMMs of one micro-batch.
   [[nodiscard]] GemmCount planned(std::uint64_t head_chunks) const {
     return counted([&](const GemmEntry& entry) { return entry.planned(head_chunks); });
   }

@@ -38,8 +38,8 @@ class GroupedQueryAttention {
                 "GroupedQueryAttention: ranks that share a layer cannot share its bias; choose "
                 "TensorParallel<1>, or a BlockShape without bias");
 
-  /// The result type of the GEMMs that end the forward and the backward. If ranks share the layer,
-  /// these are terms of a sum over the ranks.
+  /// The result type of the last GEMMs of the forward and of the backward. If ranks share the
+  /// layer, these are terms of a sum over the ranks.
   using Product = ProductView<Shape.tensor_parallel, T, 2, D>;
   using QkvProjection = Projection<Qkv, Shape.hidden, Shape.qkv_columns(), has_qkv_bias, G, D>;
   using OutputProjection =
@@ -273,7 +273,7 @@ class GroupedQueryAttention {
                      batch.documents.positions, cache_, attended.values, context);
   }
 
-  /// Shapes other than the announced one are used once.
+  /// Shapes other than the manifest's are used once.
   AttentionShape shape_of(BatchShape batch) const {
     AttentionShape shape = attention_shape(Shape, batch);
     shape.once = !announced(batch);
@@ -307,7 +307,8 @@ class GroupedQueryAttention {
     return message("up to ", batch.most_documents, " documents, ");
   }
 
-  /// Counts an executed pass. Other shapes, such as those of text generation, are not announced.
+  /// Counts an executed pass. The manifest does not list other shapes, such as those of text
+  /// generation.
   void count(AttentionPass pass, BatchShape batch, const char* by) {
     if (!announced(batch)) return;
     registry_.manifest->attention(entries_[static_cast<std::size_t>(pass)]).count(by);

@@ -70,7 +70,7 @@ struct ExpertLoss;
 template <Device D>
 struct LayerRegistry {
   ScalingTable<D>* scaling = nullptr;
-  Manifest* manifest = nullptr;     ///< null: inference-only layers announce nothing
+  Manifest* manifest = nullptr;     ///< null: inference-only layers add no entries
   WeightStage<D>* stage = nullptr;  ///< null: layers keep the quantised copies of their weights
   BatchShape batch{};               ///< of one micro-batch
   DeviceLimits<D> limits{};

@@ -107,7 +107,7 @@ class TrainingSession {
   /// @throws ShapeError     for a wrong number of tokens or targets
   /// @throws ConfigError    for an invalid learning rate, a token outside the vocabulary, documents
   ///                        out of order, or more documents than the shape allows
-  /// @throws ManifestError  if GEMMs ran differently than announced in the manifest
+  /// @throws ManifestError  if GEMMs ran differently than the manifest expects
   /// @throws CommError      if ranks compared weights (`SessionOptions::check_replicas`) and some
   ///                        differ; the program must end
   /// @note a step that throws changes no weight and no scale, and the session can continue with the

@@ -31,7 +31,7 @@ template <ExpertPass pass, class A>
 inline constexpr bool adds_stages = A::is_fp8 && (A::has_blocks || pass != ExpertPass::forward);
 
 /// Starts copying 128 rows or columns of a stage of an operand.
-/// @param to_both  to both blocks of the cluster
+/// @param to_both  whether to copy to both blocks of the cluster
 template <bool by_columns>
 __device__ void copy_half(std::uint32_t target, const CUtensorMap& map, Index first, Index k,
                           CopyBarrier barrier, bool to_both) {

@@ -39,7 +39,7 @@ struct GemmPlan {
 /// model run; then whole passes with the fastest algorithm of each product are compared with passes
 /// with the heuristics' first choices, because on a power-limited card the speed of one kernel may
 /// slow down another. Algorithms are not tried in a deterministic context, in which results must
-/// not depend on timing, or for a product that was not announced.
+/// not depend on timing, or for a product that no manifest lists.
 class GemmPlans {
  public:
   GemmPlans() { check_cublas(cublasLtCreate(&handle_), "cublasLtCreate", GemmKey{}); }
