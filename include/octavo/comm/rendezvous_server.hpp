@@ -272,8 +272,8 @@ class RendezvousServer {
     }
   }
 
-  /// Returns which ranks are silent or have ended, and which were last in another operation, with
-  /// its name.
+  /// Names the ranks that are silent, those that have ended, and those whose last operation is
+  /// another one, with its name.
   [[nodiscard]] std::string absent_from(const std::string& operation) const {
     std::string text;
     for (std::size_t rank = 0; rank < seats_.size(); ++rank) {

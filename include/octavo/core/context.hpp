@@ -29,7 +29,7 @@ struct DeviceLimits<Cpu> {
   int threads = 1;  ///< threads of each operation
 };
 
-/// Describes how cuDNN supports an attention on the present GPU.
+/// Describes how cuDNN supports an attention on the current GPU.
 struct CudnnAnswer {
   std::size_t forward = 0;   ///< bytes of workspace
   std::size_t backward = 0;  ///< bytes of workspace
@@ -44,7 +44,7 @@ template <>
 struct DeviceLimits<Cuda> {
   /// Features of the GPU; by default, those of an H100.
   GpuFeatures gpu{};
-  /// The GPU in messages, such as "GPU 0 (NVIDIA A100-SXM4-80GB)".
+  /// Name of the GPU in messages, such as "GPU 0 (NVIDIA A100-SXM4-80GB)".
   std::string card = "the GPU";
   /// Whether attention in BF16 may run through cuDNN; by default, if this program is compiled with
   /// it.

@@ -41,7 +41,7 @@ namespace detail {
 
 /// Reports when a context has reached a point in its work. Specialised for each device.
 /// `begin_sync` is called before the first mark of a step. `mark` marks the end of the work
-/// enqueued so far, `host_mark` the present time. `microseconds_sync` returns the time of a mark on
+/// enqueued so far, `host_mark` the current time. `microseconds_sync` returns the time of a mark on
 /// the host's clock. Ranges are for profilers.
 template <Device D>
 class TimelineClock : DeviceNotIncluded<D> {

@@ -32,7 +32,7 @@ struct AddedToken {
   }
 };
 
-/// Finds the first of several tokens in a text. If several begin at one place, it finds the
+/// Finds the first of several tokens in a text. If several begin at the same position, it finds the
 /// longest.
 class AddedTokens {
  public:

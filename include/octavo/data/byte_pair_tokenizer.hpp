@@ -72,8 +72,8 @@ class BytePairTokenizer final : public Tokenizer {
     return tokens;
   }
 
-  /// Long texts are divided at arbitrary places. Each part is encoded beyond its end, until a word
-  /// begins at the same place as a word of the next part.
+  /// Long texts are divided at arbitrary positions. Each part is encoded beyond its end, until a
+  /// word begins at the same position as a word of the next part.
   [[nodiscard]] std::vector<std::vector<std::int32_t>> encode_all(
       std::span<const std::string_view> texts, const Context<Cpu>& context,
       std::span<const std::string> allowed = {},

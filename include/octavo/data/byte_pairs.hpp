@@ -54,9 +54,9 @@ struct BytePairs {
   }
 };
 
-/// Returns the end of the word that begins at `from`: the first place where no merge can join the
-/// characters before and after it. The words of a text can therefore be merged separately. A word
-/// of bytes extends to the end of the text.
+/// Returns the end of the word that begins at `from`: the first position where no merge can join
+/// the characters before and after it. The words of a text can therefore be merged separately. A
+/// word of bytes extends to the end of the text.
 /// @param text   valid UTF-8
 /// @param until  the search stops after this position, even if the word continues
 [[nodiscard]] inline std::size_t end_of_word(const BytePairs& pairs, std::string_view text,
@@ -250,7 +250,7 @@ class WordEncoder {
   std::vector<SeenWord> seen_;
   UnigramEncoder unigram_;
   std::vector<Part> parts_;
-  std::vector<std::pair<std::int32_t, std::int32_t>> heap_;  ///< rank and place, lowest first
+  std::vector<std::pair<std::int32_t, std::int32_t>> heap_;  ///< rank and position, lowest first
 };
 
 }  // namespace detail

@@ -36,7 +36,7 @@ class CharacterMap {
   [[nodiscard]] bool empty() const { return units_.empty(); }
 
   /// Calls `body(piece)` for each piece of the changed text: the replacement of the longest
-  /// sequence at a place, or a character.
+  /// sequence at a position, or a character.
   /// @throws ConfigError  if the map is damaged
   template <class Body>
   void each(std::string_view text, const Body& body) const {

@@ -85,7 +85,7 @@ inline bool begins_as_megatron_index(const OpenFile& file) {
          value_at<std::array<char, 9>>(file, 0) == megatron_magic;
 }
 
-/// The parts of an index of Megatron. Their positions are sums, which are checked against its size.
+/// The parts of a Megatron index. Their positions are sums, which are checked against its size.
 struct MegatronIndex {
   TokenType type;
   std::uint64_t sequences;

@@ -68,7 +68,7 @@ class UnigramEncoder {
   /// Bounds the memory for long words.
   static constexpr std::size_t most_pending = std::size_t{1} << 16;
 
-  /// The best tokens that end at a place.
+  /// The best tokens that end at a position.
   struct End {
     double score = 0;
     std::size_t length = 0;  ///< of the last token

@@ -1,5 +1,5 @@
 /// @file
-/// Reading a model's generation_config.json: how its texts end and how tokens are drawn.
+/// Reading a model's generation_config.json: where generated text ends and how tokens are sampled.
 #pragma once
 
 #include <octavo/core/device.hpp>

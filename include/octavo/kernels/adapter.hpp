@@ -24,7 +24,7 @@ struct AdapterLayout {
   Index width = 0;  ///< at least count · rank
   float scale = 1;  ///< alpha / rank
 
-  /// Returns the number of rows of all B.
+  /// Returns the total number of rows of the matrices B.
   [[nodiscard]] OCTAVO_HOST_DEVICE Index rows() const {
     Index sum = 0;
     for (int i = 0; i < count; ++i) sum += parts[static_cast<std::size_t>(i)].rows;

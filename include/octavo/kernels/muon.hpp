@@ -63,7 +63,7 @@ struct ExchangedMatrix {
     return divides_columns ? Array<Index, 2>{shape[0], shape[1] / parts}
                            : Array<Index, 2>{shape[0] / parts, shape[1]};
   }
-  /// Returns the place of an element in all rows.
+  /// Returns the index of an element in all rows.
   /// @param copy  0 to `degree` / `parts` − 1: selects one of the ranks that store this element
   [[nodiscard]] OCTAVO_HOST_DEVICE Index place(Index row, Index column, Index copy = 0) const {
     const Array<Index, 2> size = part();

@@ -55,7 +55,7 @@ void quantize(const Operand<P, Kind, D>& operand, const Context<D>& context) {
 }
 
 /// Moves the amaxes recorded by casts into the histories, and computes the scales of the next
-/// casts. An amax of 0 is not moved; an Inf or NaN is counted and dropped, so that it cannot freeze
+/// casts. An amax of 0 is ignored; an Inf or NaN is counted and dropped, so that it cannot freeze
 /// the scale for a whole history. For operands without a history, only clears their amax.
 /// @param operands  their scaling state
 /// @param rules     [operands]

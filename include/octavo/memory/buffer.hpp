@@ -60,7 +60,7 @@ inline OwnedBytes allocate_plain(std::size_t bytes, const char* advice) {
 
 }  // namespace detail
 
-/// Allocates `bytes` of host memory, more than 0.
+/// Allocates `bytes` > 0 of host memory.
 /// @throws MemoryError  if the host does not have that much memory left; two allocations that have
 /// not been written to may both succeed although there is memory for only one
 [[nodiscard]] inline OwnedBytes allocate(std::size_t bytes, const Context<Cpu>&) {
@@ -69,7 +69,7 @@ inline OwnedBytes allocate_plain(std::size_t bytes, const char* advice) {
                                 "plan_memory --device cpu reports the memory of each");
 }
 
-/// Allocates `bytes` of host memory, more than 0, that device copies can access asynchronously.
+/// Allocates `bytes` > 0 of host memory that device copies can access asynchronously.
 /// @throws MemoryError  see `allocate`
 [[nodiscard]] inline OwnedBytes allocate_on_host(std::size_t bytes, const Context<Cpu>&) {
   return detail::allocate_plain(bytes, detail::offload_advice);
@@ -132,7 +132,7 @@ inline void copy_on_device(void* target, const void* source, std::size_t bytes,
   if (bytes != 0) std::memcpy(target, source, bytes);
 }
 
-/// Sets `bytes` of the device to zero.
+/// Sets `bytes` of device memory to zero.
 inline void fill_zero(void* target, std::size_t bytes, const Context<Cpu>&) {
   if (bytes != 0) std::memset(target, 0, bytes);
 }

@@ -326,8 +326,8 @@ class Decoder {
   void take_parameters(Arena<D>& arena, const DeviceLimits<D>& limits);
 
   void list_runs();
-  /// Lists the stages for the driver. Not part of the layout, because plans have no code for the
-  /// device that the stages call.
+  /// Lists the stages for the driver. Separate from the layout, because memory plans are compiled
+  /// without the device code that stages call.
   void list_stages();
 
   /// Returns the weight of the head's projection.

@@ -65,8 +65,8 @@ struct ModelFacts {
 
   [[nodiscard]] Index trained() const { return parameters - frozen; }
 
-  /// Returns the floating-point operations per training token: 6 for each weight that multiplies (4
-  /// if it is frozen), plus causal attention over sequences of this many tokens.
+  /// Returns the floating-point operations per training token: 6 for each weight of a GEMM (4 if
+  /// it is frozen), plus causal attention over sequences of this many tokens.
   [[nodiscard]] double training_flops_per_token(Index sequence) const {
     const double attention = 12.0 * attended_columns(sequence);
     const auto weights = static_cast<double>(multiplying);

@@ -101,7 +101,7 @@ class MuonOptimizer : public MuonMemory<W, G, Moment, D>, public Optimizer<D> {
     return count;
   }
 
-  /// Updates the matrices of flat parameters, of which each rank orthogonalises one.
+  /// Updates the matrices of flat parameters; each rank orthogonalises the matrices of one.
   void update_flats(std::span<const Flat> flats, TensorView<const StepStatus, 1, D> status,
                     ShardExchange<D>& ranks, Timeline<D>& timeline,
                     const Context<D>& context) const {

@@ -14,11 +14,11 @@ namespace octavo OCTAVO_ABI {
 /// W and gradients in G. A custom type derives its `For` from this one and overrides members; see
 /// the examples in `tests/support` and `tests/parallel`.
 ///
-/// All ranks must make the same calls of their sessions in the same order. The loss of a step is
-/// the mean over the targets of all ranks. A rank's gradients come from its own targets, divided by
-/// the number of all targets, so ranks sum gradients and do not average them. An evaluation calls
-/// the hooks and returns the sum of this rank's losses; to get the sum over all ranks, add up both
-/// members of `LossSum`.
+/// All ranks must call the same functions of their sessions in the same order. The loss of a step
+/// is the mean over the targets of all ranks. A rank's gradients come from its own targets, divided
+/// by the number of all targets, so ranks sum gradients and do not average them. An evaluation
+/// calls the hooks and returns the sum of this rank's losses; to get the sum over all ranks, add up
+/// both members of `LossSum`.
 struct SingleRank {
   /// The memory of ranks and each rank's share of the parameters. A plan needs only this type, so
   /// that a plan for `Cuda` can be computed without device code. For a custom type without a

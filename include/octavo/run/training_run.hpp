@@ -95,7 +95,7 @@ std::vector<StateEntry> run_state(Batches& batches, RunTotals& totals) {
 }
 
 /// Runs the next step of a run, and counts it.
-/// @param limits  limits above which the step is a spike, which changes nothing
+/// @param limits  above these, the step is a spike and is skipped
 template <class Batches>
 StepRecord take_step(TrainingSession& session, Batches& batches, const RunOptions& options,
                      const SpikeLimits& limits, RunTotals& totals) {

@@ -58,8 +58,8 @@ inline void require_gpus_of_their_own(Rendezvous& rendezvous, int gpu) {
   }
 }
 
-/// Returns the id that the first of a communicator's ranks created, and checks that all have one
-/// version. All ranks of the program call it together.
+/// Returns the id that the first of a communicator's ranks created, and checks that all have the
+/// same version. All ranks of the program call it together.
 /// @param is_first  whether this rank creates the id
 /// @param first     number of the creating rank in the rendezvous
 [[nodiscard]] inline ncclUniqueId agree_on_nccl(Rendezvous& rendezvous, bool is_first, int first,

@@ -177,8 +177,8 @@ __device__ T warp_sum(T value) {
   return value;
 }
 
-/// Returns Σ over the threads of a block, to all of them, in a fixed order. All threads must call
-/// it, and their number must be a multiple of 32.
+/// Returns the sum over the threads of a block, in a fixed order, to all of them. All threads must
+/// call it, and their number must be a multiple of 32.
 template <class T>
 __device__ T block_sum(T value) {
   __shared__ T warps[32];

@@ -12,8 +12,8 @@
 namespace octavo OCTAVO_ABI::detail {
 
 inline constexpr int status_threads = 1024;
-/// Maximum number of blocks of add_squared_norm: as many as a large GPU runs at the same time, so
-/// that few blocks must arrive.
+/// Maximum number of blocks of add_squared_norm: as many as a large GPU runs at the same time. Few
+/// blocks then increment `arrivals`.
 inline constexpr Index norm_blocks = 512;
 /// Runs that one thread of add_squared_norm has in flight: 128 bytes.
 template <class G>
