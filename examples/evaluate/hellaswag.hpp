@@ -25,7 +25,7 @@ namespace detail {
 
 inline constexpr std::int32_t hellaswag_magic = 20240522;
 
-/// Reads a HellaSwag file of llm.c: 16-bit numbers after a header of 1024 bytes. Each example
+/// Reads an llm.c HellaSwag file: 16-bit numbers after a header of 1024 bytes. Each example
 /// contains 65535, its size in bytes, its index, the label, the number of endings, the number of
 /// context tokens, these tokens, and for each ending the number of its tokens and these tokens.
 /// Source: llm.c, dev/data/data_common.py

@@ -2,7 +2,7 @@
 """Writes the folder tokenizers next to this file.
 
 Small tokenizers of byte pairs, laid out as those of GPT-2, Llama 3, Qwen and SmolLM2, trained on the
-texts below by the package tokenizers, and one file of tiktoken; expected.json has the texts and
+texts below by the package tokenizers, and one tiktoken file; expected.json has the texts and
 what both packages encode them to, with the names of special tokens as text and as tokens.
 characters.json has the same for BPE of characters, laid out as the tokenizers of Llama 2, Mistral
 and Gemma, and for white space around added tokens, with the texts that the tokens decode to;

@@ -26,7 +26,7 @@ struct RankFact {
 
 namespace detail {
 
-/// Returns an excerpt of a value from where values differ.
+/// Returns an excerpt of a value that starts where the values differ.
 inline std::string difference_text(const std::string& value, std::size_t common) {
   constexpr std::size_t before = 20;
   constexpr std::size_t most = 100;

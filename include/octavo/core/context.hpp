@@ -60,7 +60,7 @@ struct DeviceLimits<Cuda> {
   /// Maximum workspace in bytes of cuDNN's deterministic backward, which grows with the square of
   /// the sequence length. If cuDNN needs more, Octavo's backward runs, which is also deterministic.
   std::size_t most_deterministic_workspace = std::size_t{8} << 30;
-  /// cuDNN's support of each attention that is planned with these limits, by its number of heads
+  /// cuDNN's support for each attention that is planned with these limits, by its number of heads
   /// and KV heads, head_dim and window. Without an entry, cuDNN was not queried.
   std::vector<std::pair<std::array<Index, 4>, CudnnAnswer>> cudnn_answers{};
 };

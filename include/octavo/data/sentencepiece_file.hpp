@@ -249,7 +249,7 @@ class SentencePieceReader {
 
 }  // namespace detail
 
-/// Returns whether a file may be a SentencePiece model: it begins with a piece. No file of tiktoken
+/// Returns whether a file may be a SentencePiece model: it begins with a piece. No tiktoken file
 /// begins with this byte, a newline.
 /// @throws IoError  if the file cannot be read
 [[nodiscard]] inline bool is_sentencepiece(const std::filesystem::path& path) {

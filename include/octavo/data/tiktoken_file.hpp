@@ -1,5 +1,5 @@
 /// @file
-/// Reading tokenizers from files of tiktoken, such as Llama 3's tokenizer.model. Needs PCRE2: see
+/// Reading tokenizers from tiktoken files, such as Llama 3's tokenizer.model. Needs PCRE2: see
 /// split_pattern.hpp.
 #pragma once
 
@@ -17,7 +17,7 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// The parts of a tokenizer that a file of tiktoken does not contain.
+/// The parts of a tokenizer that a tiktoken file does not contain.
 struct TiktokenOptions {
   std::string pattern;                      ///< regular expression that splits text into words
   std::vector<std::string> special_tokens;  ///< numbered after the file's tokens, in order
@@ -155,7 +155,7 @@ class TiktokenReader {
 
 }  // namespace detail
 
-/// Reads a tokenizer from a file of tiktoken.
+/// Reads a tokenizer from a tiktoken file.
 /// @throws IoError  naming file and line, if the file cannot be read, contains an invalid line or a
 /// duplicate rank or token, or has no token for a byte
 [[nodiscard]] inline BytePairTokenizer load_tiktoken(const std::filesystem::path& path,

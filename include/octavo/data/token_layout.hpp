@@ -1,5 +1,5 @@
 /// @file
-/// The layouts of token files of Megatron-LM, llm.c and nanoGPT, recognised by their headers.
+/// The layouts of the token files of Megatron-LM, llm.c and nanoGPT, recognised by their headers.
 #pragma once
 
 #include <octavo/core/device.hpp>
@@ -162,8 +162,8 @@ inline constexpr std::int32_t llm_c_gpt2 = 20240520;
 inline constexpr std::int32_t llm_c_llama3 = 20240801;
 inline constexpr std::uint64_t llm_c_header_bytes = 1024;
 
-/// Whether a number looks like a date in 2024, as files of llm.c begin. GPT-2's tokens without a
-/// header cannot begin with it: the first would be above 50256.
+/// Whether a number looks like a date in 2024, with which llm.c's files begin. GPT-2's tokens
+/// without a header cannot begin with it: the first would be above 50256.
 inline bool looks_like_llm_c(std::int32_t magic) { return magic >= 20240101 && magic <= 20241231; }
 
 inline TokenLayout llm_c_layout(const OpenFile& file) {

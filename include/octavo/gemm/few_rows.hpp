@@ -26,11 +26,11 @@ enum class WeightReads {
 template <class T, Device D>
 struct FewRowsOptions {
   WeightReads reads = WeightReads::in_order;
-  RowNorm<T, D> norm{};      ///< normalises x, which must be one row of at most
-                             ///< `most_normalised_columns`
-  bool is_gated = false;     ///< whether the result is silu(gate) · up, [rows, out / 2]: the first
-                             ///< half of the product's columns are gates, the others ups. Requires
-                             ///< that there is neither an addend nor a bias
+  RowNorm<T, D> norm{};   ///< normalises x, which must be one row of at most
+                          ///< `most_normalised_columns`
+  bool is_gated = false;  ///< whether the result is silu(gate) · up, [rows, out / 2]: the first
+                          ///< half of the product's columns are gate values, the others up values.
+                          ///< Requires that there is neither an addend nor a bias
   CacheRows<T, D> cached{};  ///< if it has positions, the result, in x's format, contains queries,
                              ///< keys and values, which are appended to a cache. The queries in y
                              ///< are rotated; its keys and values are undefined
@@ -66,7 +66,7 @@ void check_few_rows(Index rows, Index n, Index k_x, Index k_w, const GemmOutput<
   check_gemm(name, rows, options.is_gated ? n / 2 : n, k_x, k_w, y);
   if (options.is_gated) {
     require<ShapeError>(n % 2 == 0 && y.addend.empty() && y.bias.empty(), name, ": a weight of ", n,
-                        " rows does not fit a gated result, which has as many gates as ups and "
+                        " rows does not fit a gated result, which needs an even number of rows and "
                         "neither an addend nor a bias");
   }
   if (!options.cached.positions.empty()) check_cached(y, options);

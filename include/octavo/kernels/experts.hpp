@@ -77,7 +77,8 @@ void sum_of_experts(TensorView<const T, 2, D> x, const ExpertRows<D>& rows,
 /// Computes y = weight · silu(gate) · up, quantised for the precision of `y`. The down projection
 /// is linear, so the weight can be a factor of its input instead of its output. The backward then
 /// does not need the output.
-/// @param gate_up  [rows, 2 · ffn]: the gates of a row, then its ups; 0 in padding and unused rows
+/// @param gate_up  [rows, 2 · ffn]: the gate values of a row, then its up values; 0 in padding and
+/// unused rows
 /// @param weights  [tokens, choices]
 /// @param y        [rows, ffn]; 0 in padding and unused rows
 /// @throws ShapeError  if shapes do not match, or if a matrix is too large for the device: see

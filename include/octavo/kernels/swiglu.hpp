@@ -28,7 +28,7 @@ void gated_backward(const char* name, TensorView<const T, 2, D> y_gradient,
 
 /// Computes y = silu(gate) · up, with silu(x) = x / (1 + e^−x), quantised for y's precision: the
 /// gated activation of Llama's MLP.
-/// @param gate_up  [tokens, 2 · ffn]: the gates of a token, then its ups
+/// @param gate_up  [tokens, 2 · ffn]: the gate values of a token, then its up values
 /// @param y        [tokens, ffn]
 /// @throws ShapeError  if shapes do not match, or if a matrix is too large for the device: see
 ///                     `kernels/cuda/limits.hpp`

@@ -30,7 +30,7 @@ OCTAVO_HOST_DEVICE inline float gated(float gate, float up) {
   return fast_quotient(gate, one_plus_exp(gate)) * up;
 }
 
-/// The gradients of the gate and of the up projection.
+/// The gradients of a gate value and an up value.
 struct GateGradients {
   float gate;
   float up;

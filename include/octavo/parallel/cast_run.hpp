@@ -82,7 +82,7 @@ class CastRun {
     }
   }
 
-  /// Casts this rank's shard by the current scales.
+  /// Casts this rank's shard with the current scales.
   void cast(const ScalingTable<D>& scaling, bool records, const Context<D>& context) const {
     for (const Part& part : casts_) {
       // One scale covers all elements, so any shape works, and any recipe that accepts a given

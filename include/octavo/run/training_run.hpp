@@ -199,8 +199,8 @@ class TrainingRun {
     return options_.spikes.action == OnSpike::stop || options_.spikes.action == OnSpike::rollback;
   }
 
-  /// Moves the run to the point from which it continues. The session's state is that from before
-  /// the step, which it skipped.
+  /// Moves the run to the point from which it continues. The session skipped the step, so its state
+  /// is that from before the step.
   SpikeRecord answer_spike(const StepRecord& record, const SpikeLimits& limits) {
     SpikeRecord spike{.step = record.step,
                       .loss = record.result.loss,

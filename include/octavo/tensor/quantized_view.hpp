@@ -33,7 +33,7 @@ constexpr Index stored_bytes(Index count) {
 
 /// Returns the number of scales for an `outer` × `inner` matrix whose inner dimension is reduced.
 /// With two levels of scales, the array begins with the scale of the tensor, which occupies the
-/// place of 16.
+/// space of 16.
 template <class Granularity>
 constexpr Index scale_count(Index outer, Index inner) {
   if constexpr (Granularity::block_columns == 0) {

@@ -30,7 +30,8 @@ float run_sum(Index begin, Index end, const Term& term) {
   return total;
 }
 
-/// Returns Σ term(i) for 0 ≤ i < count, in pieces, so that long sums are exact to a few bits.
+/// Returns Σ term(i) for 0 ≤ i < count, in pieces, so that the rounding error of long sums is a few
+/// bits.
 template <class Term>
 float lane_sum(Index count, const Term& term) {
   if (count <= elementwise_run) return run_sum(0, count, term);

@@ -217,7 +217,7 @@ struct ExpertSwigluSource {
   }
 };
 
-/// A source that computes the gradients of gates and ups.
+/// A source that computes the gradients of gate and up values.
 template <class T>
 struct ExpertSwigluGradientSource {
   static constexpr int parts = 2;

@@ -53,7 +53,7 @@ struct GatedSource {
   }
 };
 
-/// The source of the gradients of gates and of ups.
+/// The source of the gradients of gate and up values.
 template <class Gate, class T>
 struct GatedGradientSource {
   static constexpr int parts = 2;

@@ -18,7 +18,7 @@ namespace octavo OCTAVO_ABI {
   return free;
 }
 
-/// Allocates `bytes` of GPU memory, more than 0. Allocating and freeing synchronise with the GPU,
+/// Allocates `bytes` > 0 of GPU memory. Allocating and freeing synchronise with the GPU,
 /// so do neither in a step.
 /// @throws MemoryError  if the GPU does not have that much memory left
 [[nodiscard]] inline OwnedBytes allocate(std::size_t bytes, const Context<Cuda>& context) {
@@ -31,7 +31,7 @@ namespace octavo OCTAVO_ABI {
   return {static_cast<std::byte*>(memory), {[](std::byte* taken, void*) { cudaFree(taken); }}};
 }
 
-/// Allocates `bytes` of pinned host memory, more than 0, which GPU copies access asynchronously.
+/// Allocates `bytes` > 0 of pinned host memory, which GPU copies access asynchronously.
 /// Slow, because every page is pinned.
 /// @throws MemoryError  if the host does not have that much memory left, or does not allow it to be
 ///                      pinned

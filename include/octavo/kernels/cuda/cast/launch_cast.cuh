@@ -98,7 +98,7 @@ void with_fit(const CastArguments<Format, Granularity>& arguments, bool vectors,
 /// computes their amaxes comes first, in the context's workspace. Not for two levels of scales: see
 /// cast_by_two_levels.
 /// @tparam FindsScale  see tensor_cast_tile
-/// @param tile_launch  launches a kernel whose blocks process the tiles, like TileLaunch, once: for
+/// @param tile_launch  like TileLaunch, launches a kernel whose blocks process the tiles, once: for
 ///                     the first pass if there are two, so that its additional work is done only
 ///                     once. Its `workspace_bytes` of the context's workspace are reserved
 template <bool FindsScale, TileSource<Bf16> Source, QuantizedPrecision P, OperandKind Kind,

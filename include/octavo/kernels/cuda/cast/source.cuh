@@ -55,7 +55,7 @@ namespace kernels {
 /// sizes, and is copied to the GPU with the launch. MatrixSource is the simplest example. The
 /// members:
 /// - `static constexpr int parts`: number of matrices of equal shape that it computes side by side,
-///   such as 2 for the gradients of gates and ups.
+///   such as 2 for the gradients of gate and up values.
 /// - `static constexpr int rounds_in_flight`: number of runs of a tile that a thread starts to read
 ///   before it computes the first: 1, 2, 4 or 8. More of them hide more memory latency, but the
 ///   results of their `load` must fit the 64 registers of a thread together with the cast.
