@@ -255,7 +255,7 @@ inline bool is_predictable(const Options& options) {
 inline void print_prediction(const Options& options, const Prediction& time) {
   const auto ms = [](double seconds) { return 1000 * seconds; };
   fmt::print(
-      "\nPREDICTION for {}: {:.0f} ms per step, {:.0f} tokens/s per GPU\n  products {:.0f} ms, "
+      "\nPREDICTION for {}: {:.0f} ms per step, {:.0f} tokens/s per GPU\n  GEMMs {:.0f} ms, "
       "attention {:.0f}, norms, activations and casts {:.0f}, optimizer {:.0f}, {}{}communication "
       "{:.0f}\n",
       options.world == 1 ? std::string("an H200") : fmt::format("{} H200", options.world),

@@ -254,7 +254,7 @@ TEST_F(TemplateFile, ThatIsNoneIsRefused) {
   EXPECT_TRUE(has(refused(R"({"user": {}})"), "no member 'assistant'"));
   EXPECT_TRUE(has(refused(R"({"assistant": {}, "default_system": ""})"), "no member 'system'"));
   EXPECT_TRUE(has(refused(R"({"assistant": {}, "user": {}, "system": {}, "system_separator": ""})"),
-                  "none 'system'"));
+                  "no member 'system'"));
   EXPECT_TRUE(
       has(refused(R"({"assistant": {}, "system_separator": ""})"), "needs a member 'user'"));
   EXPECT_TRUE(has(refused(R"({"assistant": {}, "special_tokens": [""]})"), "has no name"));

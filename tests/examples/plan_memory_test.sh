@@ -390,11 +390,11 @@ refused "adapters that travel in FP8" "--lora with --gather fp8: frozen weights 
 # predicted: milliseconds of the last run's step
 predicted() { sed -nE 's/^PREDICTION for .*: ([0-9]+) ms per step, .*/\1/p' out; }
 # of_optimizer: of these, the optimizer's
-of_optimizer() { sed -nE 's/^  products .* optimizer ([0-9]+), .*/\1/p' out; }
+of_optimizer() { sed -nE 's/^  GEMMs .* optimizer ([0-9]+), .*/\1/p' out; }
 # of_passes: that of norms, activations and casts
-of_passes() { sed -nE 's/^  products .* activations and casts ([0-9]+), .*/\1/p' out; }
+of_passes() { sed -nE 's/^  GEMMs .* activations and casts ([0-9]+), .*/\1/p' out; }
 # communicates: and what communication adds to it
-communicates() { sed -nE 's/^  products .*, communication ([0-9]+)$/\1/p' out; }
+communicates() { sed -nE 's/^  GEMMs .*, communication ([0-9]+)$/\1/p' out; }
 results=$root/benchmarks/results/train_step-h200.md
 # Of one card, within 4 % of what was measured: milliseconds of a micro-batch with its share of the
 # optimizer, in the first tables of each model.
@@ -470,9 +470,9 @@ crossing=$(($(bytes 'host, additional') / 45000000))
 is "milliseconds" "$(of_optimizer) - crossing <= 1 && crossing - $(of_optimizer) <= 1"
 run "activations that cross the bus under the computation" 0 --model llama3_8b --micro-batches 4 --recompute ffn \
   --offload activations
-grep -qE "^  products [0-9]+ ms, .*, copies of activations [0-9]{1,2}, communication 0$" out || fail "the copies are not hidden"
+grep -qE "^  GEMMs [0-9]+ ms, .*, copies of activations [0-9]{1,2}, communication 0$" out || fail "the copies are not hidden"
 run "ranks share the optimizer" 0 --model llama3_8b --micro-batches 4 --world 4
-grep -qE "^  products [0-9]+ ms, .*, communication [1-9][0-9]*$" out || fail "no communication"
+grep -qE "^  GEMMs [0-9]+ ms, .*, communication [1-9][0-9]*$" out || fail "no communication"
 four=$(predicted)
 run "gathers of each micro-batch take time" 0 --model llama3_8b --micro-batches 4 --world 4 --zero 3
 is "time" "$(predicted) > four"
@@ -524,11 +524,11 @@ is "milliseconds" "longer <= 1 && longer >= -1"
 # Exchanges of rows: 4, and 8 of each of 80 blocks, 11 where they are recomputed; in each a rank sends
 # 7 of 8 rows of 2 bytes an element, at 290 GB/s.
 run "attention of one rank" 0 --model llama3_70b --micro-batches 3 --recompute block --card-memory 4000
-whole_attention=$(sed -nE 's/^  products .* attention ([0-9]+), .*/\1/p' out)
+whole_attention=$(sed -nE 's/^  GEMMs .* attention ([0-9]+), .*/\1/p' out)
 while read -r policy exchanges; do
   run "rows between layers, $policy" 0 --model llama3_70b --tensor-parallel 8 --micro-batches 3 --recompute "$policy"
   want=$((3 * exchanges * (8192 * 8192 * 2 * 7 / 8) / 290000))
-  mapfile -t parts < <(sed -nE 's/^  products //p' out | grep -oE '[0-9]+')
+  mapfile -t parts < <(sed -nE 's/^  GEMMs //p' out | grep -oE '[0-9]+')
   [ "${#parts[@]}" -eq 6 ] || fail "not six parts: ${parts[*]}"
   is "rows in microseconds" "1000 * parts[4] - want < 501 && want - 1000 * parts[4] < 501"
   sum=0
@@ -581,7 +581,7 @@ run "the same, filled up by hand" 0 --model llama_tiny --precision fp8-delayed -
 filled=()
 for length in 8070 8128; do
   run "the time of $length tokens, which run as 8128" 0 --model llama3_8b --precision fp8-delayed --batch 1 --seq-len "$length"
-  filled+=("$(grep '^  products ' out)")
+  filled+=("$(grep '^  GEMMs ' out)")
 done
 [ -n "${filled[0]}" ] && [ "${filled[0]}" = "${filled[1]}" ] || fail "not the same time"
 

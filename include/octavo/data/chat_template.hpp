@@ -170,7 +170,8 @@ class ChatTemplateReader {
       json_.fail("the template has a default_system, but no member 'system'");
     if (template_.system_separator.has_value() &&
         (template_.turns.contains("system") || !template_.turns.contains("user")))
-      json_.fail("a template with a system_separator needs a member 'user' and none 'system'");
+      json_.fail(
+          "a template with a system_separator needs a member 'user', and no member 'system'");
     return std::move(template_);
   }
 
