@@ -172,7 +172,7 @@ def close(one, other):
 
 
 def compare_defaults(config, line, folder):
-    """The differences of a file that lacks keys, from which transformers read `config`."""
+    """Returns the differences for a file that lacks keys; transformers reads `config` from it."""
     if config.num_attention_heads % config.num_key_value_heads != 0:
         return [] if line.startswith("refuse ") and "num_key_value_heads is missing" in line else [line]
     if line.startswith("refuse "):
@@ -197,7 +197,7 @@ def compare(config, kind, line, folder):
 
 
 def probe(programs, folders):
-    """What Octavo reads from the config.json of each folder."""
+    """Returns what Octavo reads from the config.json of each folder."""
     out = support.call(programs / "against_peers_probe", "configs",
                        input="".join(f"{folder}/config.json\n" for folder in folders).encode())
     lines = out.decode().split("\n")[:-1]
