@@ -21,7 +21,7 @@ namespace {
 template <class P, Device D>
 using Session = ModelSession<Llama<llama_tiny, P, D>>;
 template <class P, Device D>
-using Inference = InferenceSession<LlamaFamily<llama_tiny>, P, D>;
+using InferenceOfTiny = InferenceSession<LlamaFamily<llama_tiny>, P, D>;
 
 template <class P>
 class FollowsCpuOnCuda : public support::OnGpu {
@@ -63,8 +63,8 @@ TYPED_TEST(FollowsCpuOnCuda, LogitsFollowTheCpu) {
   constexpr InferenceShape shape{.longest = 96, .piece = 32};
   support::GpuContext on_gpu;
   Context<Cpu> on_cpu(4);
-  Inference<TypeParam, Cuda> gpu(shape, on_gpu);
-  Inference<TypeParam, Cpu> cpu(shape, on_cpu);
+  InferenceOfTiny<TypeParam, Cuda> gpu(shape, on_gpu);
+  InferenceOfTiny<TypeParam, Cpu> cpu(shape, on_cpu);
   const auto value = [](const WeightInfo& weight, Index begin, std::span<float> values) {
     const RandomStream stream{3, std::hash<std::string>()(weight.name)};
     for (std::size_t i = 0; i < values.size(); ++i) {
