@@ -3,6 +3,7 @@ import collections
 import random
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -28,14 +29,14 @@ def scalars(folder):
             for tag in reader.Tags()["scalars"]}
 
 
-def run_and_kill(rng, programs, folder, text):
-    """The number of times that the run was killed before it ended."""
+def run_and_kill(rng, programs, folder, text, seconds):
+    """The number of times that the run was killed before it ended; `seconds` is the time of a whole run."""
     killed = 0
     while True:
         process = subprocess.Popen([str(word) for word in command(programs, folder, text)],
                                    stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         try:
-            _, errors = process.communicate(timeout=rng.uniform(0.3, 1.5) if killed < 8 else None)
+            _, errors = process.communicate(timeout=rng.uniform(0.1, 0.8) * seconds if killed < 8 else None)
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
@@ -51,13 +52,15 @@ def check(report, programs, work):
     text = work / "text.txt"
     text.write_bytes(b"".join(path.read_bytes() for path in sorted((ROOT / "docs").glob("*.md"))))
     shutil.rmtree(work / "whole", ignore_errors=True)
+    began = time.monotonic()
     support.call(*command(programs, work / "whole", text))
+    seconds = time.monotonic() - began
     expected = scalars(work / "whole")
     differences, repeated, kills = [], collections.Counter(), 0
     for run in range(RUNS):
         folder = work / f"killed{run}"
         shutil.rmtree(folder, ignore_errors=True)
-        kills += run_and_kill(rng, programs, folder, text)
+        kills += run_and_kill(rng, programs, folder, text, seconds)
         found = scalars(folder)
         if found.keys() != expected.keys():
             differences.append(f"run {run}: tags {sorted(found)}, not {sorted(expected)}")

@@ -1,7 +1,8 @@
-"""PyTorch's FSDP on two processes (gloo) against --zero 3 on two ranks: losses and weights of 20 steps.
+"""PyTorch's FSDP on two processes (gloo) against --zero 3 on two ranks: 20 steps and the weights after them.
 
 Both start with the same weights. Each step takes all sequences of the text, so their order does not
-matter; only where the first one begins, which Octavo draws anew for each epoch, is found by its loss.
+matter. Octavo draws anew for each epoch where the first one begins: the place is found by the loss and
+the gradient norm, because two places can have equal losses.
 """
 import json
 import shutil
@@ -21,7 +22,7 @@ import support
 ROOT = Path(__file__).resolve().parents[2]
 STEPS, RANKS, BATCH, MICRO_BATCHES, LENGTH, RATE = 20, 2, 2, 2, 32, 1e-3
 SEQUENCES = RANKS * BATCH * MICRO_BATCHES
-LOSS_BOUND, WEIGHT_BOUND = 1e-5, 1e-3
+BOUND, WEIGHT_BOUND = 1e-5, 1e-3
 
 
 def loss_of(model, windows):
@@ -33,8 +34,15 @@ def windows_at(text, offset):
     return torch.stack([text[offset + i * LENGTH:offset + (i + 1) * LENGTH + 1] for i in range(SEQUENCES)])
 
 
+def backward(model, optimizer, windows):
+    """Returns the norm of the gradients, which replace earlier ones."""
+    optimizer.zero_grad()  # not the model's, whose parameters are those of all processes after a forward
+    loss_of(model, windows).backward()
+    return float(torch.nn.utils.get_total_norm([weight.grad for weight in model.parameters()]).full_tensor())
+
+
 def peer(work):
-    """One process of FSDP; the first writes its losses and weights."""
+    """One process of FSDP; the first writes its losses, gradient norms and weights."""
     torch.distributed.init_process_group("gloo")
     rank = torch.distributed.get_rank()
     model = transformers.LlamaForCausalLM.from_pretrained(work / "base", attn_implementation="eager")
@@ -47,19 +55,19 @@ def peer(work):
     optimizer = torch.optim.AdamW([{"params": matrices, "weight_decay": 0.1},
                                    {"params": vectors, "weight_decay": 0.0}], lr=RATE, betas=(0.9, 0.95))
     text = torch.tensor(list((work / "text.txt").read_bytes()))
-    losses = []
-    for target in json.loads((work / "losses.json").read_text()):
+    steps = []
+    for loss, norm in json.loads((work / "steps.json").read_text()):
         with torch.no_grad():
-            all_losses = [float(loss_of(model, windows_at(text, offset))) for offset in range(LENGTH)]
-        offset = min(range(LENGTH), key=lambda i: abs(all_losses[i] - target))
-        losses.append(all_losses[offset])
-        loss_of(model, windows_at(text, offset)[rank::RANKS]).backward()
+            losses = [float(loss_of(model, windows_at(text, offset))) for offset in range(LENGTH)]
+        nearest = sorted(range(LENGTH), key=lambda i: abs(losses[i] - loss))[:3]
+        norms = {offset: backward(model, optimizer, windows_at(text, offset)[rank::RANKS]) for offset in nearest}
+        offset = min(nearest, key=lambda i: abs(losses[i] / loss - 1) + abs(norms[i] / norm - 1))
+        steps.append((losses[offset], backward(model, optimizer, windows_at(text, offset)[rank::RANKS])))
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        optimizer.zero_grad()
     weights = {name: weight.full_tensor() for name, weight in model.state_dict().items()}
     if rank == 0:
-        torch.save((losses, weights), work / "peer.pt")
+        torch.save((steps, weights), work / "peer.pt")
     torch.distributed.destroy_process_group()
 
 
@@ -80,15 +88,15 @@ def check(report, programs, work):
                  *common, "--model", f"hf:{work}/base", "--zero", 3, "--steps", STEPS, "--out", work / "run",
                  "--save-hf", work / "trained")
     records = map(json.loads, (work / "run" / "metrics.jsonl").read_text().splitlines())
-    losses = [record["loss"] for record in records if record["event"] == "step"]
-    (work / "losses.json").write_text(json.dumps(losses))
+    steps = [(record["loss"], record["gradient_norm"]) for record in records if record["event"] == "step"]
+    (work / "steps.json").write_text(json.dumps(steps))
     subprocess.run([sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(RANKS), __file__,
                     "peer", str(work)], check=True)
-    their_losses, weights = torch.load(work / "peer.pt")
-    apart = [abs(ours / theirs - 1) for ours, theirs in zip(losses, their_losses)]
-    report.add(f"losses of {STEPS} steps, differing by at most {max(apart):.0e}", STEPS,
-               [f"step {i + 1}: {losses[i]}, not {their_losses[i]}" for i in range(STEPS)
-                if not apart[i] <= LOSS_BOUND])
+    their_steps, weights = torch.load(work / "peer.pt")
+    for subject, ours, theirs in zip(("losses", "gradient norms"), zip(*steps), zip(*their_steps)):
+        apart = [abs(our / their - 1) for our, their in zip(ours, theirs)]
+        report.add(f"{subject} of {STEPS} steps, differing by at most {max(apart):.0e}", STEPS,
+                   [f"step {i + 1}: {ours[i]}, not {theirs[i]}" for i in range(STEPS) if not apart[i] <= BOUND])
     found = load_file(work / "trained" / "model.safetensors")
     apart = {name: float((tensor - weights[name]).norm() / weights[name].norm())
              for name, tensor in found.items()}
