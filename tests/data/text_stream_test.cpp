@@ -137,6 +137,16 @@ TEST_F(TextStreams, OfSeveralMembersAreOneText) {
             "one, two");
 }
 
+TEST_F(TextStreams, OfGzipMayBePaddedWithZeros) {
+  for (const std::size_t zeros : {std::size_t{1}, std::size_t{512}, std::size_t{1} << 18}) {
+    const std::string padding(zeros, '\0');
+    EXPECT_EQ(read(write("end", gzip("one") + padding)), "one");
+    EXPECT_EQ(read(write("between", gzip("one, ") + padding + gzip("two"))), "one, two");
+    const fs::path path = write("rest", gzip("one") + padding + "rest");
+    EXPECT_NE(error_of([&] { (void)read(path); }), "") << zeros;
+  }
+}
+
 TEST_F(TextStreams, WhichAreCutOffAreErrorsWithFileAndByte) {
   const std::string text = random_text(30);
   for (const auto compress : {gzip, zstd}) {

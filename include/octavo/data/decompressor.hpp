@@ -61,6 +61,10 @@ class GzipDecompressor final : public Decompressor {
 
   [[nodiscard]] Step step(std::span<const std::uint8_t> input,
                           std::span<std::uint8_t> output) override {
+    // Between members and after the last, gzip and Python skip zeros, which pad files on tapes.
+    std::size_t padding = 0;
+    while (is_complete_ && padding < input.size() && input[padding] == 0) ++padding;
+    input = input.subspan(padding);
     input = input.first(std::min<std::size_t>(input.size(), most_bytes));
     output = output.first(std::min<std::size_t>(output.size(), most_bytes));
     if (is_complete_ && !input.empty()) {
@@ -75,7 +79,7 @@ class GzipDecompressor final : public Decompressor {
     is_complete_ = is_complete_ || status == Z_STREAM_END;
     const bool is_valid = status == Z_OK || status == Z_STREAM_END || status == Z_BUF_ERROR;
     const char* const reason = stream_.msg != nullptr ? stream_.msg : "invalid data";
-    return {input.size() - stream_.avail_in, output.size() - stream_.avail_out,
+    return {padding + input.size() - stream_.avail_in, output.size() - stream_.avail_out,
             is_valid ? nullptr : reason};
   }
   [[nodiscard]] bool is_complete() const override { return is_complete_; }
