@@ -14,14 +14,13 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <map>
 #include <random>
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
+#include "data/plain_merges.hpp"
 #include "support/temporary_folder.hpp"
 
 namespace character_tokenizers_test {
@@ -102,33 +101,9 @@ TEST(CharacterTokenizer, AnyBytesComeBack) {
   }
 }
 
-/// Merges the pair of the lowest rank of a whole text until there is none.
-Tokens merged(std::vector<std::string> parts, const json& model) {
-  const auto vocabulary = model["vocab"].get<std::map<std::string, std::int32_t>>();
-  std::map<std::pair<std::string, std::string>, int> ranks;
-  for (const auto& pair : model["merges"])
-    ranks.emplace(std::pair<std::string, std::string>(pair[0], pair[1]), ranks.size());
-  for (;;) {
-    std::size_t best = 0;
-    int rank = -1;
-    for (std::size_t i = 0; i + 1 < parts.size(); ++i) {
-      const auto found = ranks.find({parts[i], parts[i + 1]});
-      if (found == ranks.end() || (rank >= 0 && found->second >= rank)) continue;
-      rank = found->second;
-      best = i;
-    }
-    if (rank < 0) break;
-    parts[best] += parts[best + 1];
-    parts.erase(parts.begin() + static_cast<std::ptrdiff_t>(best) + 1);
-  }
-  Tokens tokens;
-  for (const std::string& part : parts) tokens.push_back(vocabulary.at(part));
-  return tokens;
-}
-
 // The tokenizer merges words separately; the tokens of this one reach over spaces.
 TEST(CharacterTokenizer, MergesAsAPlainSearchInTheWholeTextDoes) {
-  const json model = read_json(golden / "gemma.json")["model"];
+  const plain_merges::PlainMerges plain(read_json(golden / "gemma.json")["model"]);
   const BytePairTokenizer tokenizer = load("gemma");
   const std::vector<std::string> letters{mark, "a", "e", "h", "i", "n", "p", "r", "s", "t"};
   for (std::uint32_t seed = 1; seed < 30; ++seed) {
@@ -140,7 +115,7 @@ TEST(CharacterTokenizer, MergesAsAPlainSearchInTheWholeTextDoes) {
       if (parts.back() == mark && i > 0 && parts[parts.size() - 2] == mark) parts.back() = "t";
       text += parts.back() == mark ? " " : parts.back();
     }
-    EXPECT_EQ(tokenizer.encode(text), merged(parts, model)) << text;
+    EXPECT_EQ(tokenizer.encode(text), plain.tokens(parts)) << text;
   }
 }
 

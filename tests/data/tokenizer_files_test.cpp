@@ -14,13 +14,12 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <map>
 #include <random>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
+#include "data/plain_merges.hpp"
 #include "support/temporary_folder.hpp"
 
 namespace tokenizer_files_test {
@@ -143,40 +142,14 @@ TEST(BytePairTokenizer, LongTextsAreCutWithoutATrace) {
   EXPECT_EQ(tokenizer.encode_all({views.data(), 1}, Context<Cpu>(1), both).at(0), expected[0]);
 }
 
-/// Merges the pair of the lowest rank until there is none, as the paper has it.
-Tokens merged(std::vector<std::string> parts,
-              const std::map<std::pair<std::string, std::string>, int>& ranks,
-              const std::map<std::string, std::int32_t>& vocabulary) {
-  for (;;) {
-    std::size_t best = 0;
-    int rank = -1;
-    for (std::size_t i = 0; i + 1 < parts.size(); ++i) {
-      const auto found = ranks.find({parts[i], parts[i + 1]});
-      if (found == ranks.end() || (rank >= 0 && found->second >= rank)) continue;
-      rank = found->second;
-      best = i;
-    }
-    if (rank < 0) break;
-    parts[best] += parts[best + 1];
-    parts.erase(parts.begin() + static_cast<std::ptrdiff_t>(best) + 1);
-  }
-  Tokens tokens;
-  for (const std::string& part : parts) tokens.push_back(vocabulary.at(part));
-  return tokens;
-}
-
 TEST(BytePairTokenizer, MergesAsAPlainSearchDoes) {
-  const json model = read_json(golden / "smollm2.json")["model"];
-  const auto vocabulary = model["vocab"].get<std::map<std::string, std::int32_t>>();
-  std::map<std::pair<std::string, std::string>, int> ranks;
-  for (const auto& pair : model["merges"])
-    ranks.emplace(std::pair<std::string, std::string>(pair[0], pair[1]), ranks.size());
+  const plain_merges::PlainMerges plain(read_json(golden / "smollm2.json")["model"]);
   const BytePairTokenizer tokenizer = load("smollm2");
   for (std::size_t length = 1; length < 200; length += length < 70 ? 1 : 13) {
     const std::string word = random_text(length, "aeinrst", static_cast<std::uint32_t>(length));
     std::vector<std::string> letters;
     for (const char letter : word) letters.emplace_back(1, letter);
-    EXPECT_EQ(tokenizer.encode(word), merged(letters, ranks, vocabulary)) << word;
+    EXPECT_EQ(tokenizer.encode(word), plain.tokens(letters)) << word;
   }
 }
 

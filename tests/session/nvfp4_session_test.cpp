@@ -7,32 +7,15 @@
 #include <limits>
 #include <vector>
 
+#include "session/short_training.hpp"
 #include "support/small_model.hpp"
 
 namespace nvfp4_session_test {
 
 using namespace octavo;
+using short_training::step;
+using short_training::trained_loss;
 using support::SmallSession;
-
-template <class Session>
-StepResult step(Session& session, unsigned number) {
-  const support::TokenBatch batch = support::step_batch(support::small_options(), number);
-  return session.step({batch.tokens, batch.targets}, 3e-3);
-}
-
-/// The mean loss of the last five of 30 steps.
-template <class Precision>
-double trained_loss() {
-  Context<Cpu> context(2);
-  SmallSession<Precision> session(support::small_options(), context);
-  double sum = 0;
-  for (unsigned i = 0; i < 30; ++i) {
-    const StepResult result = step(session, i);
-    EXPECT_FALSE(result.skipped);
-    if (i >= 25) sum += result.loss / 5;
-  }
-  return sum;
-}
 
 TEST(Nvfp4Session, LearnsAboutAsBf16Does) {
   const double bf16 = trained_loss<Bf16>();
