@@ -20,8 +20,9 @@ namespace {
 
 template <class P, Device D>
 using Session = ModelSession<Llama<llama_tiny, P, D>>;
-template <class P, Device D>
-using InferenceOfTiny = InferenceSession<LlamaFamily<llama_tiny>, P, D>;
+// nvcc writes LlamaFamily<llama_tiny> for g++ under a name that it does not declare.
+template <LlamaConfig Config, class P, Device D>
+using InferenceOf = InferenceSession<LlamaFamily<Config>, P, D>;
 
 template <class P>
 class FollowsCpuOnCuda : public support::OnGpu {
@@ -63,8 +64,8 @@ TYPED_TEST(FollowsCpuOnCuda, LogitsFollowTheCpu) {
   constexpr InferenceShape shape{.longest = 96, .piece = 32};
   support::GpuContext on_gpu;
   Context<Cpu> on_cpu(4);
-  InferenceOfTiny<TypeParam, Cuda> gpu(shape, on_gpu);
-  InferenceOfTiny<TypeParam, Cpu> cpu(shape, on_cpu);
+  InferenceOf<llama_tiny, TypeParam, Cuda> gpu(shape, on_gpu);
+  InferenceOf<llama_tiny, TypeParam, Cpu> cpu(shape, on_cpu);
   const auto value = [](const WeightInfo& weight, Index begin, std::span<float> values) {
     const RandomStream stream{3, std::hash<std::string>()(weight.name)};
     for (std::size_t i = 0; i < values.size(); ++i) {
