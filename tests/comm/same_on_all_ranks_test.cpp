@@ -77,4 +77,15 @@ TEST(SameOnAllRanks, AFactThatARankDoesNotNameDiffers) {
             std::string::npos);
 }
 
+TEST(ThreadRanks, ThrowWhatTheFirstOfThemThrows) {
+  const auto fail = [](support::ThreadComm& communicator) {
+    const auto group = communicator.split(communicator.rank() % 2);
+    if (communicator.rank() == 3) throw octavo::ConfigError("rank 3 fails");
+    octavo::require_same_on_all_ranks(*group, {{"group", "its own"}});
+    octavo::require_same_on_all_ranks(communicator, {{"rank 3", "missing"}});
+    ADD_FAILURE() << "rank 3 is not missing";
+  };
+  EXPECT_THROW(support::on_ranks(4, fail), octavo::ConfigError);
+}
+
 }  // namespace same_on_all_ranks_test

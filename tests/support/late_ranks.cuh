@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <map>
 #include <memory>
 #include <span>
@@ -47,10 +48,15 @@ class LateRank final : public Communicator<Cuda> {
     owned_ = std::move(ranks);
   }
   ~LateRank() override {
-    // Others may have yet to enqueue their waits for this one's events.
-    std::vector<char> all(static_cast<std::size_t>(size()));
-    ranks_.all_gather_host_sync(std::as_bytes(std::span("", 1)),
-                                std::as_writable_bytes(std::span(all)), "end of late ranks");
+    // Others may have yet to enqueue their waits for this one's events. If a rank fails, they stay.
+    if (std::uncaught_exceptions() != 0) return;
+    try {
+      std::vector<char> all(static_cast<std::size_t>(size()));
+      ranks_.all_gather_host_sync(std::as_bytes(std::span("", 1)),
+                                  std::as_writable_bytes(std::span(all)), "end of late ranks");
+    } catch (const CommError&) {
+      return;
+    }
     cudaEventDestroy(sends_);
     cudaEventDestroy(has_read_);
   }

@@ -4,8 +4,9 @@
 #include <octavo/memory/buffer.hpp>
 
 #include <algorithm>
-#include <barrier>
+#include <condition_variable>
 #include <cstring>
+#include <exception>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -16,11 +17,56 @@
 /// Ranks that are threads of one program.
 namespace support {
 
+/// What the first rank that failed threw. The others then do not wait for it.
+struct ThreadFailure {
+  std::mutex mutex;  ///< of all meetings, too
+  std::condition_variable changed;
+  std::exception_ptr thrown;
+
+  /// Called by the rank that throws.
+  void set(std::exception_ptr error) {
+    const std::lock_guard lock(mutex);
+    if (thrown == nullptr) thrown = std::move(error);
+    changed.notify_all();
+  }
+};
+
 /// Where ranks show each other what they send.
 struct ThreadRanks {
-  explicit ThreadRanks(int size) : all(size), sent(static_cast<std::size_t>(size)) {}
+  /// @param shared  by the groups of ranks
+  explicit ThreadRanks(int size,
+                       std::shared_ptr<ThreadFailure> shared = std::make_shared<ThreadFailure>())
+      : failure(std::move(shared)), sent(static_cast<std::size_t>(size)) {}
 
-  std::barrier<> all;
+  /// Waits until all ranks are here.
+  /// @throws CommError  on all of them, if a rank fails before
+  void meet() {
+    std::unique_lock lock(failure->mutex);
+    const auto has_failed = [this] { return failure->thrown != nullptr; };
+    octavo::require<octavo::CommError>(!has_failed(), "another rank failed");
+    const int number = arrive();
+    failure->changed.wait(lock, [&] { return meetings != number || has_failed(); });
+    octavo::require<octavo::CommError>(meetings != number, "another rank failed");
+  }
+  /// Waits until all ranks that met are here.
+  void part() {
+    std::unique_lock lock(failure->mutex);
+    failure->changed.wait(lock, [this, number = arrive()] { return meetings != number; });
+  }
+  /// Returns the number of the meeting at which this rank is.
+  int arrive() {
+    const int number = meetings;
+    if (++arrived == sent.size()) {
+      arrived = 0;
+      ++meetings;
+      failure->changed.notify_all();
+    }
+    return number;
+  }
+
+  std::shared_ptr<ThreadFailure> failure;
+  std::size_t arrived = 0;
+  int meetings = 0;
   std::vector<const std::byte*> sent;  ///< by each of the ranks
   std::mutex splitting;
   /// By the number of the split and of the group.
@@ -88,19 +134,24 @@ class ThreadRank final : public octavo::Communicator<D> {
     const std::lock_guard lock(ranks_.splitting);
     auto& of_group = ranks_.groups[{splits_++, group}];
     if (of_group == nullptr) {
-      of_group = std::make_shared<ThreadRanks>(static_cast<int>(members.size()));
+      of_group = std::make_shared<ThreadRanks>(static_cast<int>(members.size()), ranks_.failure);
     }
     return std::make_unique<ThreadRank>(of_group, static_cast<int>(place));
   }
 
  private:
+  struct Parting {
+    ThreadRanks& ranks;
+    ~Parting() { ranks.part(); }
+  };
+
   /// Calls `take(rank, sent)` for what every rank sends.
   template <class Take>
   void exchange(const std::byte* sends, const Take& take) {
     ranks_.sent[static_cast<std::size_t>(rank_)] = sends;
-    ranks_.all.arrive_and_wait();
+    ranks_.meet();
+    const Parting parting{ranks_};  // what this rank sends stays until all have read it
     for (std::size_t rank = 0; rank < ranks_.sent.size(); ++rank) take(rank, ranks_.sent[rank]);
-    ranks_.all.arrive_and_wait();
   }
 
   std::shared_ptr<ThreadRanks> owned_;  ///< of a group
@@ -111,20 +162,25 @@ class ThreadRank final : public octavo::Communicator<D> {
 
 using ThreadComm = ThreadRank<octavo::Cpu>;
 
-/// Calls `body(communicator)` in a thread for each of the ranks, and waits. A rank that throws
-/// would leave the others waiting, so none may.
+/// Calls `body(communicator)` in a thread for each of the ranks, and waits. Throws what a rank
+/// threw first; the exchanges of the others then throw as well.
 template <octavo::Device D = octavo::Cpu, class Body>
 void on_ranks(int ranks, const Body& body) {
   ThreadRanks meeting(ranks);
   std::vector<std::thread> threads;
   threads.reserve(static_cast<std::size_t>(ranks));
   for (int rank = 0; rank < ranks; ++rank) {
-    threads.emplace_back([&, rank]() noexcept {
-      ThreadRank<D> communicator(meeting, rank);
-      body(communicator);
+    threads.emplace_back([&, rank] {
+      try {
+        ThreadRank<D> communicator(meeting, rank);
+        body(communicator);
+      } catch (...) {
+        meeting.failure->set(std::current_exception());
+      }
     });
   }
   for (std::thread& thread : threads) thread.join();
+  if (meeting.failure->thrown != nullptr) std::rethrow_exception(meeting.failure->thrown);
 }
 
 }  // namespace support
