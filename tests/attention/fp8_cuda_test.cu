@@ -24,9 +24,9 @@ class Fp8AttentionOnCuda : public support::OnGpu {
  protected:
   void SetUp() override {
     OnGpu::SetUp();
-    if (!IsSkipped() && !Context<Cuda>().limits().gpu.warpgroup_products) {
-      GTEST_SKIP() << "this GPU has no wgmma";
-    }
+    if (IsSkipped()) return;
+    const support::GpuContext context;
+    if (!context.limits().gpu.warpgroup_products) GTEST_SKIP() << support::lacks(context, "wgmma");
   }
 
   static void expect_the_formula(const AttentionShape& shape, const Begins& begins = {},

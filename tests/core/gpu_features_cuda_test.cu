@@ -33,6 +33,7 @@ TEST_F(GpuFeaturesOnCuda, AreThoseOfTheGpuAndOfTheKernels) {
   kernels::launch("read_architecture", read_architecture<int>, Index{1}, 1, 0, context, found);
   context.synchronize();
   const bool has_newer = found[0] >= 90;
+  const bool has_fp8 = found[0] >= 89;
   const bool is_for_sm90 = found[1] != 0;
   cudaFree(found);
   const GpuFeatures own = features_of(context.capability());
@@ -40,7 +41,10 @@ TEST_F(GpuFeaturesOnCuda, AreThoseOfTheGpuAndOfTheKernels) {
   EXPECT_EQ(gpu.warpgroup_products, own.warpgroup_products && is_for_sm90);
   EXPECT_EQ(gpu.clusters, own.clusters && has_newer);
   EXPECT_EQ(gpu.early_launches, own.early_launches && has_newer);
-  EXPECT_EQ(gpu.fp8_products, own.fp8_products);
+  EXPECT_EQ(gpu.fp8_products, own.fp8_products && has_fp8);
+  EXPECT_EQ(gpu.row_scales, own.row_scales && has_fp8);
+  EXPECT_EQ(gpu.block_scales, own.block_scales && has_fp8);
+  EXPECT_EQ(gpu.mx_products, own.mx_products && has_fp8);
   EXPECT_EQ(gpu.shared_bytes, own.shared_bytes);
   EXPECT_EQ(context.limits().card, message("GPU 0 (", context.card(), ")"));
 }

@@ -8,8 +8,8 @@
 namespace octavo {
 namespace blockwise_cuda_test {
 
-class BlockwiseProductsOnCuda : public support::OnGpu {};
-class RowwiseProductsOnCuda : public support::OnGpu {};
+class BlockwiseProductsOnCuda : public support::OnGpuIn<Fp8Recipe<Blockwise>> {};
+class RowwiseProductsOnCuda : public support::OnGpuIn<Fp8Recipe<Rowwise>> {};
 
 using Blocks = Fp8Recipe<Blockwise>;
 

@@ -11,7 +11,7 @@
 namespace octavo {
 namespace fast_gradients_cuda_test {
 
-class FastGradients : public support::OnGpu {};
+class FastGradients : public support::OnGpuIn<Fp8Recipe<Tensorwise>> {};
 
 /// The share of a sum that the tensor cores may lose: they add 32 products at a time to a sum of 14
 /// bits, and cut off the rest.

@@ -76,7 +76,7 @@ struct Place {
   }
 };
 
-class GemmPlansOnCuda : public OnGpu {};
+class GemmPlansOnCuda : public support::OnGpuIn<Fp8Recipe<Tensorwise>> {};
 
 TEST_F(GemmPlansOnCuda, WhatOneRunChoseTheNextTakesFromItsText) {
   Place first;

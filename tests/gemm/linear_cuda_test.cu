@@ -561,7 +561,7 @@ class Graph {
 };
 
 template <class G>
-class LinearOnCuda : public OnGpu {};
+class LinearOnCuda : public support::OnGpuIn<Fp8Recipe<Tensorwise>> {};
 using GradientFormats = testing::Types<Bf16, float>;
 TYPED_TEST_SUITE(LinearOnCuda, GradientFormats);
 

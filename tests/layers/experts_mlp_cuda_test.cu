@@ -134,7 +134,7 @@ void expect_near(const Results& actual, const Results& expected, double bound) {
 }
 
 template <class P>
-class ExpertsMlpOnCuda : public OnGpu {};
+class ExpertsMlpOnCuda : public OnGpuIn<P> {};
 using Recipes =
     testing::Types<Bf16, Fp8Recipe<Tensorwise>, Fp8Recipe<Rowwise>, Fp8Recipe<Blockwise>>;
 TYPED_TEST_SUITE(ExpertsMlpOnCuda, Recipes);

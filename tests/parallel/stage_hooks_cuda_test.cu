@@ -38,7 +38,7 @@ std::vector<std::byte> gradient_bits(Session& session, bool copied, const Contex
 }
 
 template <class Precision>
-class LaneOnCuda : public support::OnGpu {};
+class LaneOnCuda : public support::OnGpuIn<Precision> {};
 using Precisions = testing::Types<Bf16, Fp8Recipe<Delayed>>;
 TYPED_TEST_SUITE(LaneOnCuda, Precisions);
 

@@ -127,21 +127,27 @@ void compare(const Setting& setting, double allowed) {
 }
 
 class TensorParallelOnCuda : public support::OnGpu {};
+class TensorParallelOnCudaInFp8 : public support::OnGpuIn<Fp8Recipe<Delayed>> {};
 
 TEST_F(TensorParallelOnCuda, TwoRanksTakeTheStepOfOneOnTheCpu) {
   compare<Bf16>({.ranks = 2}, 2e-3);
+}
+TEST_F(TensorParallelOnCudaInFp8, TwoRanksTakeTheStepOfOneOnTheCpu) {
   compare<Fp8Recipe<Delayed>>({.ranks = 2}, 5e-3);
 }
 
 TEST_F(TensorParallelOnCuda, TwoGroupsTakeTheStepOfOneOnTheCpu) {
   compare<Bf16>({.ranks = 4, .zero = Zero::weights}, 2e-3);
+}
+TEST_F(TensorParallelOnCudaInFp8, TwoGroupsTakeTheStepOfOneOnTheCpu) {
   for (const Zero zero : {Zero::gradients, Zero::weights}) {
     compare<Fp8Recipe<Delayed>>({.ranks = 4, .zero = zero}, 5e-3);
   }
 }
 
 /// Two groups of ranks that share the optimizer in some stage of ZeRO.
-class GroupsOnCuda : public support::OnGpu, public testing::WithParamInterface<Zero> {
+class GroupsOnCuda : public support::OnGpuIn<Fp8Recipe<Delayed>>,
+                     public testing::WithParamInterface<Zero> {
  public:
   using Precision = Fp8Recipe<Delayed>;
   static Setting setting(Zero zero) { return {.ranks = 4, .zero = zero, .steps = 4}; }

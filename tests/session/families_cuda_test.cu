@@ -79,7 +79,7 @@ struct Gemma3In {
 };
 
 template <class T>
-class FamiliesOnCuda : public support::OnGpu {
+class FamiliesOnCuda : public support::OnGpuIn<typename T::Precision> {
  protected:
   template <Device D>
   using SessionOn = typename T::template Session<typename T::Precision, D>;

@@ -25,16 +25,7 @@ template <LlamaConfig Config, class P, Device D>
 using InferenceOf = InferenceSession<LlamaFamily<Config>, P, D>;
 
 template <class P>
-class FollowsCpuOnCuda : public support::OnGpu {
- protected:
-  void SetUp() override {
-    OnGpu::SetUp();
-    if (IsSkipped()) return;
-    const GpuFeatures gpu = support::GpuContext().limits().gpu;
-    if (QuantizedPrecision<P> && !gpu.fp8_products)
-      GTEST_SKIP() << "the GPU does not support FP8 GEMMs";
-  }
-};
+class FollowsCpuOnCuda : public support::OnGpuIn<P> {};
 
 using Precisions = testing::Types<Bf16, Fp32, Fp8Recipe<Delayed>, Fp8Recipe<Tensorwise>>;
 TYPED_TEST_SUITE(FollowsCpuOnCuda, Precisions);

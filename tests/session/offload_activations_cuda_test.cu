@@ -24,7 +24,7 @@ inline constexpr LlamaConfig wide = [] {
 }();
 
 template <class Precision>
-class OffloadedActivationsOnCuda : public support::OnGpu {
+class OffloadedActivationsOnCuda : public support::OnGpuIn<Precision> {
  protected:
   using Session = ModelSession<Llama<wide, Precision, Cuda>>;
 

@@ -22,7 +22,7 @@ using ::support::TokenBatch;
 using support::Session;
 
 template <class Precision>
-class AnyLengthOnCuda : public support::OnGpu {};
+class AnyLengthOnCuda : public support::OnGpuIn<Precision> {};
 
 using Precisions = ::support::TestTypes<Bf16, Fp8Recipe<Delayed>, Fp8Recipe<Rowwise>>;
 TYPED_TEST_SUITE(AnyLengthOnCuda, Precisions);
@@ -61,7 +61,7 @@ TYPED_TEST(AnyLengthOnCuda, TrainsAsWhatIsFilledByHand) {
 }
 
 template <class Precision>
-class TextOfAnyLengthOnCuda : public support::OnGpu {};
+class TextOfAnyLengthOnCuda : public support::OnGpuIn<Precision> {};
 
 using Recipes = ::support::TestTypes<Bf16, Fp8Recipe<Delayed>, Fp8Recipe<Tensorwise>,
                                      Fp8Recipe<Rowwise>, Fp8Recipe<Blockwise>>;

@@ -27,7 +27,7 @@ using support::Session;
 using support::small_session;
 
 template <class T>
-class SessionOnCuda : public support::OnGpu {
+class SessionOnCuda : public support::OnGpuIn<T> {
  protected:
   static StepResult step(TrainingSession& session, const SessionOptions& options, unsigned number) {
     return support::take_step(session, options, number);

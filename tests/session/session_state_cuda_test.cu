@@ -43,7 +43,7 @@ std::vector<std::byte> poisoned(std::vector<std::byte> bytes) {
 }
 
 template <class T>
-class SessionStateOnCuda : public support::OnGpu {
+class SessionStateOnCuda : public support::OnGpuIn<T> {
  protected:
   static constexpr unsigned steps = 4;
 
@@ -312,13 +312,8 @@ constexpr LlamaConfig tied = [] {
   return config;
 }();
 
-class TiedSessionOnCuda : public ::support::TemporaryFolder {
- protected:
-  void SetUp() override {
-    TemporaryFolder::SetUp();
-    if (const std::string reason = support::why_no_gpu(); !reason.empty()) GTEST_SKIP() << reason;
-  }
-};
+class TiedSessionOnCuda
+    : public support::OnGpuIn<Fp8Recipe<Tensorwise>, ::support::TemporaryFolder> {};
 
 TEST_F(TiedSessionOnCuda, TakesAllItsPlansFromAFile) {
   SessionOptions options = small_session(2);

@@ -35,7 +35,7 @@ Steps ten_steps(TrainingSession& session, const SessionOptions& options) {
 }
 
 template <class Case>
-class StateOnCuda : public support::OnGpu {
+class StateOnCuda : public support::OnGpuIn<std::tuple_element_t<0, Case>> {
  protected:
   template <Device D>
   using SessionOn = ModelSession<Llama<::support::small, std::tuple_element_t<0, Case>, D>,

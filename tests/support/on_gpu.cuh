@@ -1,6 +1,7 @@
 #pragma once
 
 #include <octavo/core/cuda/context.cuh>
+#include <octavo/precision/gpu_precisions.hpp>
 
 #include <gtest/gtest.h>
 
@@ -34,11 +35,50 @@ class GpuContext : public Context<Cuda> {
   }
 };
 
+/// The reason to skip a test that needs something of the GPU or its kernels. `scripts/gpu-check`
+/// accepts it on GPUs and architectures that lack features of Hopper.
+inline std::string lacks(const Context<Cuda>& context, const char* what) {
+  return message(context.limits().card, " or the kernels of this build lack ", what);
+}
+
+/// Whether a GPU runs the GEMMs of a precision, in every part of `Layerwise`.
+template <class Precision>
+struct Gemms {
+  static bool run_on(const GpuFeatures& gpu) { return gpu_runs<Precision>(gpu); }
+};
+template <class... Parts>
+struct Gemms<Layerwise<Parts...>> {
+  static bool run_on(const GpuFeatures& gpu) {
+    return (Gemms<typename octavo::detail::PartTraits<Parts>::Precision>::run_on(gpu) && ...);
+  }
+};
+
+/// Why GPU 0 cannot run the GEMMs of a precision; empty where it can.
+template <class Precision>
+std::string why_not_in() {
+  if (std::string reason = why_no_gpu(); !reason.empty()) return reason;
+  const GpuContext context;
+  if (Gemms<Precision>::run_on(context.limits().gpu)) return {};
+  return lacks(context,
+               context.limits().gpu.fp8_products ? "GEMMs of this precision" : "FP8 GEMMs");
+}
+
 /// Tests that need a GPU; skipped where there is none that Octavo serves.
 class OnGpu : public testing::Test {
  protected:
   void SetUp() override {
     if (const std::string reason = why_no_gpu(); !reason.empty()) GTEST_SKIP() << reason;
+  }
+};
+
+/// Tests that need a GPU that runs the GEMMs of a precision; skipped where there is none.
+template <class Precision, class Fixture = OnGpu>
+class OnGpuIn : public Fixture {
+ protected:
+  void SetUp() override {
+    Fixture::SetUp();
+    if (Fixture::IsSkipped()) return;
+    if (const std::string reason = why_not_in<Precision>(); !reason.empty()) GTEST_SKIP() << reason;
   }
 };
 
