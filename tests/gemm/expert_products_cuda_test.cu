@@ -28,9 +28,9 @@ std::vector<std::int32_t> random_choices(const Sizes& sizes) {
   return result;
 }
 
-/// Which tensor cores multiply: those of this GPU, or those of every GPU from 8.0 on, from 8.9 on
-/// in FP8.
-enum class Cores { best, generic };
+/// Which tensor cores multiply: those of this GPU, those of every GPU from 8.9 on, or those of 8.6,
+/// which have no FP8.
+enum class Cores { best, generic, older };
 
 /// A device with the experts' rows, and a workspace for every operation.
 template <Device D>
@@ -40,6 +40,7 @@ class Bench {
       : count(expert_row_count(sizes.tokens, sizes.experts)), place_(workspace(sizes, count)) {
     if constexpr (std::is_same_v<D, Cuda>) {
       if (cores == Cores::generic) place_.context().set_gpu(features_of(89));
+      if (cores == Cores::older) place_.context().set_gpu(features_of(86));
     }
     const auto take = [&](Index size) { return place_.template make_poisoned<std::int32_t>(size); };
     rows = {{take(count), {count}},
@@ -125,8 +126,8 @@ TEST_F(ExpertProductsOnCuda, InBf16AgreeWithTheCpu) {
                              Sizes{2000, 2, 136, 264}}) {
     const auto expected = multiply_dense<Bf16, Bf16, Cpu>(sizes);
     const auto expected_in_fp32 = multiply_dense<Bf16, float, Cpu>(sizes);
-    for (const Cores cores : {Cores::best, Cores::generic}) {
-      SCOPED_TRACE(message(sizes.out, cores == Cores::generic ? ", generic" : ""));
+    for (const Cores cores : {Cores::best, Cores::older}) {
+      SCOPED_TRACE(message(sizes.out, cores == Cores::older ? ", generic" : ""));
       expect_same_products(expected, multiply_dense<Bf16, Bf16, Cuda>(sizes, cores), 1e-3);
       expect_same_products(expected_in_fp32, multiply_dense<Bf16, float, Cuda>(sizes, cores), 1e-3);
     }
@@ -179,8 +180,14 @@ Results<Bf16, float> multiply_quantized(const Sizes& sizes, Cores cores = Cores:
   return {place.read(y), place.read(dx), place.read(dw), place.read(sum)};
 }
 
+TEST_F(ExpertProductsOnCuda, InFp8AreRefusedWhereTheGpuHasNone) {
+  using P = Fp8Recipe<Tensorwise>;
+  EXPECT_THROW((multiply_quantized<P, Cuda>({300, 4, 128, 256}, Cores::older)), ConfigError);
+}
+
+/// Octavo's kernels take scales of every kind.
 template <class P>
-class QuantizedExpertProductsOnCuda : public OnGpu {};
+class QuantizedExpertProductsOnCuda : public OnGpuIn<Fp8Recipe<Tensorwise>> {};
 using Recipes = testing::Types<Fp8Recipe<Delayed>, Fp8Recipe<Tensorwise>, Fp8Recipe<Rowwise>,
                                Fp8Recipe<Blockwise>, Fp8Recipe<Tensorwise, E4M3Only>>;
 TYPED_TEST_SUITE(QuantizedExpertProductsOnCuda, Recipes);

@@ -42,6 +42,16 @@ void require_products(const DeviceLimits<D>& limits) {
   }
 }
 
+/// Throws ConfigError unless the device multiplies FP8 operands. Kernels that contain FP8 products
+/// call it before they are launched.
+template <Device D>
+void require_fp8_products(const DeviceLimits<D>& limits) {
+  if constexpr (std::is_same_v<D, Cuda>) {
+    require<ConfigError>(limits.gpu.fp8_products, limits.card, " does not support FP8 GEMMs; use ",
+                         precisions_of(limits.gpu));
+  }
+}
+
 /// Throws ConfigError unless the device runs `Fp8Forward`.
 template <Device D>
 void require_fp8_attention(const DeviceLimits<D>& limits) {

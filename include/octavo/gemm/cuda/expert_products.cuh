@@ -8,6 +8,7 @@
 #include <octavo/gemm/cuda/expert_pipeline.cuh>
 #include <octavo/gemm/cuda/limits.hpp>
 #include <octavo/kernels/cuda/run.cuh>
+#include <octavo/precision/gpu_precisions.hpp>
 
 #include <type_traits>
 
@@ -169,6 +170,7 @@ GemmRun enqueue_expert_product(const char* name, const ExpertProduct<A, B, Y>& p
   };
   const GemmRun run{FormatTraits<Element>::name, FormatTraits<typename B::Element>::name,
                     own_expert_implementation};
+  if constexpr (A::is_fp8) require_fp8_products(context.limits());
   if (product.m == 0) return run;
   constexpr bool has_tensor_cores = !std::is_same_v<Element, float>;
   if constexpr (has_tensor_cores) {
