@@ -429,7 +429,7 @@ int run(CLI::App& app, Options& options) {
     return bad_input;
   }
   try {
-    const auto are_well_after = [&](const auto& part) {
+    const auto are_well_after = [&](const auto& part, bool exchanges) {
       std::string wrong;
       try {
         part();
@@ -439,12 +439,12 @@ int run(CLI::App& app, Options& options) {
         wrong = programs::visible(error.what());
       }
       if (!wrong.empty()) programs::tell("{}{}\n", ranks->name(), wrong);
-      return ranks->all_are_well(wrong.empty());
+      return ranks->all_are_well(wrong, exchanges);
     };
-    if (!are_well_after([&] { read_inputs(setup, options, *instance); })) return bad_input;
-    if (!are_well_after([&] { make_batches(setup, options, *ranks); })) return bad_input;
+    if (!are_well_after([&] { read_inputs(setup, options, *instance); }, false)) return bad_input;
+    if (!are_well_after([&] { make_batches(setup, options, *ranks); }, false)) return bad_input;
     require_same(*ranks, setup, options);
-    if (!are_well_after([&] { make_session(setup, app, options, *instance, *ranks); }))
+    if (!are_well_after([&] { make_session(setup, app, options, *instance, *ranks); }, true))
       return bad_input;
     // Only rank 0 prints.
     if (!ranks->is_first() && std::freopen("/dev/null", "w", stdout) == nullptr) return failure;

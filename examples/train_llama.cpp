@@ -277,7 +277,7 @@ void warn_of_data(const Setup& setup) {
 
 /// Runs a part of the set-up. Returns the message of an error in the input, or "".
 template <class Part>
-std::optional<std::string> wrong_in(const Setup& setup, const Part& part) {
+std::string wrong_in(const Setup& setup, const Part& part) {
   try {
     part();
   } catch (const std::bad_alloc&) {
@@ -290,7 +290,7 @@ std::optional<std::string> wrong_in(const Setup& setup, const Part& part) {
   } catch (const octavo::Error& error) {
     return programs::visible(error.what());
   }
-  return std::nullopt;
+  return {};
 }
 
 /// @throws CommError  naming the ranks that run another program, or have other flags or text
@@ -433,14 +433,15 @@ int run(CLI::App& app, Options& options) {
   try {
     Setup setup;
     // Ranks continue together or not at all.
-    const auto are_well_after = [&](const auto& part, bool one_speaks_for_all = false) {
-      const std::optional<std::string> wrong = wrong_in(setup, part);
-      if (wrong.has_value() && (ranks->is_first() || !one_speaks_for_all)) {
-        programs::tell("{}{}\n", ranks->name(), *wrong);
+    const auto are_well_after = [&](const auto& part, bool exchanges,
+                                    bool one_speaks_for_all = false) {
+      const std::string wrong = wrong_in(setup, part);
+      if (!wrong.empty() && (ranks->is_first() || !one_speaks_for_all)) {
+        programs::tell("{}{}\n", ranks->name(), wrong);
       }
-      return ranks->all_are_well(!wrong.has_value());
+      return ranks->all_are_well(wrong, exchanges);
     };
-    if (!are_well_after([&] { read_data(setup, app, options, *instance, *ranks); }))
+    if (!are_well_after([&] { read_data(setup, app, options, *instance, *ranks); }, false))
       return bad_input;
     // All ranks use what rank 0 found. The prefix makes the text non-empty even if nothing was
     // found.
@@ -452,11 +453,12 @@ int run(CLI::App& app, Options& options) {
       const std::filesystem::path config = detail::config_of(setup.resume_from);
       setup.left_out = flags_left_out(app, config, configuration);
     }
-    if (!are_well_after([&] { make_session(setup, app, options, *instance, *ranks); })) {
+    if (!are_well_after([&] { make_session(setup, app, options, *instance, *ranks); }, true)) {
       return bad_input;
     }
     require_same(*ranks, configuration, setup, options);
-    if (!are_well_after([&] { make_checkpoints(setup, options, *ranks, configuration); }, true))
+    if (!are_well_after([&] { make_checkpoints(setup, options, *ranks, configuration); }, true,
+                        true))
       return bad_input;
     // Only rank 0 prints.
     if (!ranks->is_first() && std::freopen("/dev/null", "w", stdout) == nullptr) return failure;

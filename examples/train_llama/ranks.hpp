@@ -75,6 +75,12 @@ class Ranks {
     }
   }
 
+  /// Connects ranks through a rendezvous only.
+  Ranks(octavo::Launch launch, std::chrono::seconds time_out, std::string program)
+      : program_(std::move(program)), launch_(std::move(launch)) {
+    rendezvous_.emplace(launch_, time_out);
+  }
+
   [[nodiscard]] int rank() const { return launch_.rank; }
   [[nodiscard]] int size() const { return launch_.size; }
   /// Whether this is the rank that prints and writes files.
@@ -108,9 +114,17 @@ class Ranks {
     return std::max(1, all / launch_.local_size.value_or(size()));
   }
 
-  /// Whether all ranks got here without an error. A barrier.
-  [[nodiscard]] bool all_are_well(bool this_is_well) {
-    const auto own = static_cast<std::byte>(this_is_well);
+  /// Whether all ranks finished a part of the set-up without an error.
+  /// @param wrong      error of this rank, or ""
+  /// @param exchanges  whether ranks exchange in the part, where others may wait for this one: with
+  ///                   a rendezvous, a rank with an error then gives up
+  /// @throws CommError  on ranks without an error, with that of the rank that gave up
+  [[nodiscard]] bool all_are_well(const std::string& wrong, bool exchanges) {
+    if (exchanges && !wrong.empty() && rendezvous_.has_value()) {
+      rendezvous_->give_up(wrong);
+      return false;
+    }
+    const auto own = static_cast<std::byte>(wrong.empty());
     std::vector<std::byte> all(static_cast<std::size_t>(size()));
     all_gather_host_sync({&own, 1}, all, "set-up of the run");
     return std::ranges::find(all, std::byte{0}) == all.end();

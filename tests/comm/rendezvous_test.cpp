@@ -277,8 +277,12 @@ TEST(Rendezvous, ARankThatIsAliveAndDoesNotTakePartIsNamed) {
 TEST(Rendezvous, ARankThatThrowsOrGivesUpIsNamedAtOnce) {
   const std::vector<RankEnd> thrown =
       with_rank_1([](Rendezvous&) { throw std::runtime_error("the data ended"); }, never);
-  const std::vector<RankEnd> given_up =
-      with_rank_1([](Rendezvous& rendezvous) { rendezvous.give_up("the data ended"); }, never);
+  const std::vector<RankEnd> given_up = with_rank_1(
+      [](Rendezvous& rendezvous) {
+        rendezvous.give_up("the data ended");
+        gather_on(rendezvous);
+      },
+      never);
   for (const std::size_t rank : std::initializer_list<std::size_t>{0, 2}) {
     expect_said(thrown[rank], "rank 1 gave up: an exception ends the program");
     expect_said(given_up[rank],
@@ -286,6 +290,7 @@ TEST(Rendezvous, ARankThatThrowsOrGivesUpIsNamedAtOnce) {
                 "all-gather 'first'");
   }
   expect_said(thrown[1], "the data ended");
+  expect_said(given_up[1], "rank 1 gave up: the data ended");
 }
 
 TEST(Rendezvous, ARankThatEndsWithoutTakingPartIsNamedAtOnce) {

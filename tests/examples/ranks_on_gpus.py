@@ -31,7 +31,7 @@ def check(condition, *what):
 class Ranks:
     """Processes of a program, one per GPU; their output is in NAME.RANK.log."""
 
-    def __init__(self, name, program, *flags, ranks=world):
+    def __init__(self, name, program, *flags, ranks=world, of_last=()):
         global case
         case, self.logs, self.processes = name, [], []
         with socket.socket() as free:
@@ -43,7 +43,7 @@ class Ranks:
             self.logs.append(pathlib.Path(f"{name.replace(' ', '-')}.{rank}.log"))
             with open(self.logs[-1], "w", encoding="utf-8") as log:
                 self.processes.append(subprocess.Popen(
-                    [program, *map(str, flags)], stdout=log, stderr=subprocess.STDOUT,
+                    [program, *map(str, flags), *(of_last if rank == ranks - 1 else ())], stdout=log, stderr=subprocess.STDOUT,
                     env={**os.environ, **{key: str(value) for key, value in place.items()}}))
 
     def codes(self, limit=90):
@@ -100,6 +100,15 @@ for ranks in sorted({1, 2, world}):
         losses[ranks] = json.loads(pathlib.Path(f"{ranks}.json").read_text())["perplexity"]
 case = "evaluations"
 check(len(losses) == len({1, 2, world}) and len({(one["tokens"], one["loss"]) for one in losses.values()}) == 1, losses)
+
+# --- a rank that cannot be set up ends all, and says why --------------------------------------------------
+for name, program, flags in (("trainer without a GPU", train_llama, [*training, "--steps", 1, "--no-out"]),
+                             ("evaluate without a GPU", evaluate, ["--checkpoint", "whole/checkpoints", "--device", "cuda",
+                                                                   "--data", "text.txt", "--seq-len", 256])):
+    run = Ranks(name, program, *flags, of_last=("--gpu", "99"))
+    check(run.codes() == [1] * (world - 1) + [2], "exit codes", [process.returncode for process in run.processes])
+    for log in run.logs[:-1]:
+        check(f"rank {world - 1} gave up: " in log.read_text(), log, "has no reason:", log.read_text()[-300:])
 
 # --- a rank that is killed or stopped ends all, and is named ----------------------------------------------
 time_out = 8

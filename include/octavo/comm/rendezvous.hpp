@@ -172,8 +172,8 @@ class Rendezvous {
     require<CommError>(fault_found.empty(), fault_found);
   }
 
-  /// Notifies the others that this rank gives up, with the reason. Their calls throw with that
-  /// reason.
+  /// Notifies the others that this rank gives up, with the reason. Their calls, and later ones of
+  /// this rank, throw with that reason.
   void give_up(std::string_view reason) noexcept { leave(reason.empty() ? "no reason" : reason); }
 
  private:
@@ -298,6 +298,7 @@ class Rendezvous {
       has_left_ = true;
       left_ = Clock::now();
       stream_.put(detail::FrameKind::farewell, reason);
+      if (!reason.empty()) fail(message("rank ", rank(), " gave up: ", reason));
     }
     wake();
     thread_.join();
