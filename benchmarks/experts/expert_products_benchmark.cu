@@ -155,7 +155,7 @@ int main() {
                 machine.cublaslt.c_str());
     std::printf("%-41s %9s %34s %12s\n", "", "experts", "dense", "ratio");
     const RandomExperts chosen(gpu);
-    for (const auto [out, in] : {std::pair<Index, Index>{5632, 2048}, {2048, 2816}}) {
+    for (const auto& [out, in] : {std::pair<Index, Index>{5632, 2048}, {2048, 2816}}) {
       measure_bf16(gpu, chosen.rows, out, in);
       gpu.free_arrays();
       measure_fp8(gpu, chosen.rows, out, in);
