@@ -172,7 +172,7 @@ int watch(const std::vector<std::string>& folders, const std::string& baseline,
       if (!is_interrupted_within(seconds)) continue;
       write(0);
       return 0;
-    } catch (const NotYetThere& error) {
+    } catch (const RunNotFound& error) {
       print_until_next(fmt::format("not yet: {}\n", visible(error.what())));
     }
     if (is_interrupted_within(seconds)) return 0;
@@ -206,19 +206,19 @@ int main(int argc, char** argv) {
     const Comparison comparison = read_and_compare(folders, baseline);
     print(terminal_text(comparison));
     for (const std::string& reason : comparison.damaged)
-      programs::tell("compare_runs: {}; this run is left out\n", visible(reason));
+      programs::print_stderr("compare_runs: {}; this run is left out\n", visible(reason));
     if (html_path.empty()) return exit_code(comparison);
     octavo::write_file_atomically(html_path, report(comparison, octavo::version_string, 0));
     print(fmt::format("\nreport written to {}\n", visible(html_path)));
     return exit_code(comparison);
   } catch (const InputError& error) {
-    programs::tell("compare_runs: {}\n", visible(error.what()));
+    programs::print_stderr("compare_runs: {}\n", visible(error.what()));
     return bad_input;
   } catch (const octavo::ConfigError& error) {
-    programs::tell("compare_runs: {}\n", visible(error.what()));
+    programs::print_stderr("compare_runs: {}\n", visible(error.what()));
     return bad_input;
   } catch (const std::exception& error) {
-    programs::tell("compare_runs: {}\n", visible(error.what()));
+    programs::print_stderr("compare_runs: {}\n", visible(error.what()));
     return output_failed;
   }
 }

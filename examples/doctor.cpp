@@ -105,10 +105,10 @@ int main(int argc, char** argv) {
   int gpu = 0;
   int threads = 0;
   app.add_option("--gpu", gpu, "index of the GPU for the cuda device")
-      ->check(programs::not_negative_whole())
+      ->check(programs::non_negative_integer())
       ->capture_default_str();
   app.add_option("--threads", threads, "number of CPU threads for the cpu device; 0 uses all")
-      ->check(programs::not_negative_whole())
+      ->check(programs::non_negative_integer())
       ->capture_default_str();
   std::string card;
   CLI::Option* table =
@@ -119,7 +119,7 @@ int main(int argc, char** argv) {
   if (const auto code = programs::parse(app, argc, argv)) return *code;
 #if !defined(OCTAVO_WITH_CUDA)
   if (app.count("--gpu") > 0) {
-    programs::tell(
+    programs::print_stderr(
         "doctor: --gpu is for the cuda device, which is not compiled in; build again "
         "with -DOCTAVO_CUDA=ON, or leave --gpu out\n");
     return 2;
@@ -135,10 +135,10 @@ int main(int argc, char** argv) {
     programs::flush_output();
     return code;
   } catch (const octavo::ConfigError& error) {
-    programs::tell("doctor: {}\n", programs::text_of(error));
+    programs::print_stderr("doctor: {}\n", programs::text_of(error));
     return 2;
   } catch (const std::exception& error) {
-    programs::tell("doctor: {}\n", programs::text_of(error));
+    programs::print_stderr("doctor: {}\n", programs::text_of(error));
     return 1;
   }
 }

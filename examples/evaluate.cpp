@@ -205,10 +205,10 @@ void make_session(Setup& setup, const CLI::App& app, const Options& options,
   try {
     setup.session = instance.make(request);
   } catch (const octavo::MemoryError& error) {
-    throw octavo::ConfigError(octavo::message(
-        "--batch ", setup.shape.sequences, " of --seq-len ", setup.shape.tokens,
-        ": the model and a batch of this size do not fit in memory: ", programs::lack_of(error),
-        "; pass smaller values"));
+    throw octavo::ConfigError(
+        octavo::message("--batch ", setup.shape.sequences, " of --seq-len ", setup.shape.tokens,
+                        ": the model and a batch of this size do not fit in memory: ",
+                        programs::memory_error_text(error), "; pass smaller values"));
   }
   if (!setup.checkpoint.empty()) {
     (void)octavo::load_checkpoint_weights(setup.checkpoint, *setup.session);
@@ -344,7 +344,7 @@ int run(Setup& setup, const Options& options, const trainer::Instance& instance,
         trainer::Ranks& ranks) {
   octavo::TrainingSession& session = *setup.session;
   if (ranks.is_first() && setup.checkpoint.empty() && options.load_hf.empty()) {
-    programs::tell(
+    programs::print_stderr(
         "evaluate: warning: the weights are random; pass --checkpoint FOLDER or --model hf:FOLDER "
         "to evaluate a trained model\n");
   }
@@ -419,17 +419,17 @@ int run(CLI::App& app, Options& options) {
   try {
     require_consistent(app, options);
     trainer::require_device_flags(app, options);
-    setup.checkpoint = trainer::take_checkpoint(app, options.checkpoint, options, "evaluate");
+    setup.checkpoint = trainer::resolve_checkpoint(app, options.checkpoint, options, "evaluate");
     trainer::find_preset_of_folder(app, options);
     instance = &trainer::find_instance(app, options);
     ranks.emplace(options, "evaluate");
     (void)ranks->groups(options.tensor_parallel);
   } catch (const octavo::Error& error) {
-    programs::tell("evaluate: {}\n", programs::visible(error.what()));
+    programs::print_stderr("evaluate: {}\n", programs::visible(error.what()));
     return bad_input;
   }
   try {
-    const auto are_well_after = [&](const auto& part, bool exchanges) {
+    const auto succeeds_on_all_ranks = [&](const auto& part, bool exchanges) {
       std::string wrong;
       try {
         part();
@@ -438,13 +438,15 @@ int run(CLI::App& app, Options& options) {
       } catch (const octavo::Error& error) {
         wrong = programs::visible(error.what());
       }
-      if (!wrong.empty()) programs::tell("{}{}\n", ranks->name(), wrong);
-      return ranks->all_are_well(wrong, exchanges);
+      if (!wrong.empty()) programs::print_stderr("{}{}\n", ranks->name(), wrong);
+      return ranks->all_succeeded(wrong, exchanges);
     };
-    if (!are_well_after([&] { read_inputs(setup, options, *instance); }, false)) return bad_input;
-    if (!are_well_after([&] { make_batches(setup, options, *ranks); }, false)) return bad_input;
+    if (!succeeds_on_all_ranks([&] { read_inputs(setup, options, *instance); }, false))
+      return bad_input;
+    if (!succeeds_on_all_ranks([&] { make_batches(setup, options, *ranks); }, false))
+      return bad_input;
     require_same(*ranks, setup, options);
-    if (!are_well_after([&] { make_session(setup, app, options, *instance, *ranks); }, true))
+    if (!succeeds_on_all_ranks([&] { make_session(setup, app, options, *instance, *ranks); }, true))
       return bad_input;
     // Only rank 0 prints.
     if (!ranks->is_first() && std::freopen("/dev/null", "w", stdout) == nullptr) return failure;
@@ -466,7 +468,7 @@ int main(int argc, char** argv) {
   try {
     return evaluate::run(app, options);
   } catch (const std::exception& error) {
-    programs::tell("evaluate: {}\n", programs::text_of(error));
+    programs::print_stderr("evaluate: {}\n", programs::text_of(error));
     return evaluate::failure;
   }
 }

@@ -43,7 +43,7 @@ struct Options : trainer::ModelChoice {
   std::string chat;
   std::string system;
   Index context = 0;
-  Index most_tokens = 200;
+  Index max_tokens = 200;
   octavo::SamplingOptions sampling;
   std::uint64_t seed = 0;
   std::vector<std::string> stops;
@@ -82,9 +82,9 @@ void declare(CLI::App& app, Options& options) {
       "maximum length of the whole text in tokens, for which memory is allocated; 0 fits the "
       "prompt and --max-tokens, or 4096 in a chat",
       text)
-      ->check(not_negative_whole())
+      ->check(non_negative_integer())
       ->capture_default_str();
-  add("--max-tokens", options.most_tokens,
+  add("--max-tokens", options.max_tokens,
       "maximum number of tokens to generate, in a chat per answer", text)
       ->check(at_least_one())
       ->capture_default_str();
@@ -94,11 +94,11 @@ void declare(CLI::App& app, Options& options) {
       text);
   add("--temperature", options.sampling.temperature,
       "sampling temperature; 0 chooses the most likely token", sampling)
-      ->check(not_negative())
+      ->check(non_negative_number())
       ->capture_default_str();
   add("--top-k", options.sampling.top_k,
       "sample only from this many of the most likely tokens; 0 disables the limit", sampling)
-      ->check(not_negative_whole())
+      ->check(non_negative_integer())
       ->capture_default_str();
   add("--top-p", options.sampling.top_p,
       "sample only from the most likely tokens whose probabilities sum to at least this; 1 "
@@ -109,7 +109,7 @@ void declare(CLI::App& app, Options& options) {
       ->capture_default_str();
   add("--seed", options.seed, "random seed for sampling; different in each run by default",
       sampling)
-      ->check(not_negative_whole());
+      ->check(non_negative_integer());
 }
 
 /// The session, tokenizer and stop conditions of a generation.
@@ -194,23 +194,23 @@ void make_session(Setup& setup, const Options& options, const trainer::Instance&
     setup.session = instance.infer({{.longest = longest}, options.threads, options.gpu});
   } catch (const octavo::MemoryError& error) {
     const bool is_by_context = options.context != 0 || !options.chat.empty();
-    throw octavo::ConfigError(octavo::message(
-        is_by_context ? "--context " : "--max-tokens ",
-        is_by_context ? longest : options.most_tokens,
-        ": the model and a text of this length do not fit in memory: ", programs::lack_of(error),
-        "; pass a smaller value"));
+    throw octavo::ConfigError(
+        octavo::message(is_by_context ? "--context " : "--max-tokens ",
+                        is_by_context ? longest : options.max_tokens,
+                        ": the model and a text of this length do not fit in memory: ",
+                        programs::memory_error_text(error), "; pass a smaller value"));
   }
   if (checkpoint.empty()) {
     octavo::load_hugging_face(*setup.session, instance.shape, options.load_hf);
   } else {
     octavo::load_checkpoint_weights(checkpoint, *setup.session);
   }
-  programs::tell("octavo {} | {} | weights in {} on {} | {:.2f} MiB for {}\n",
-                 octavo::version_string, instance.model, setup.session->precision(),
-                 instance.device,
-                 static_cast<double>(setup.session->memory().peak) / (1024.0 * 1024.0),
-                 programs::counted(static_cast<std::uint64_t>(longest), "token"));
-  if (!setup.defaults.empty()) programs::tell("{}\n", programs::visible(setup.defaults));
+  programs::print_stderr("octavo {} | {} | weights in {} on {} | {:.2f} MiB for {}\n",
+                         octavo::version_string, instance.model, setup.session->precision(),
+                         instance.device,
+                         static_cast<double>(setup.session->memory().peak) / (1024.0 * 1024.0),
+                         programs::counted(static_cast<std::uint64_t>(longest), "token"));
+  if (!setup.defaults.empty()) programs::print_stderr("{}\n", programs::visible(setup.defaults));
 }
 
 double seconds_between(std::chrono::steady_clock::time_point begin,
@@ -235,7 +235,7 @@ std::vector<std::int32_t> print_text(const Setup& setup, const Options& options,
       std::min(setup.tokenizer->vocabulary_size(), setup.session->facts().vocabulary);
   std::vector<std::int32_t> tokens = octavo::generate(
       *setup.session, prompt,
-      {.tokens = options.most_tokens,
+      {.tokens = options.max_tokens,
        .sampling = options.sampling,
        .seed = options.seed,
        .vocabulary = known,
@@ -260,19 +260,20 @@ std::vector<std::int32_t> print_text(const Setup& setup, const Options& options,
   programs::flush_output();
   const auto count = static_cast<double>(tokens.size());
   const double decoding = first ? seconds_between(*first, end) : 0;
-  programs::tell("seed {} | prompt of {} in {:.3f} s | {}", options.seed,
-                 programs::counted(prompt.size(), "token"),
-                 seconds_between(start, first.value_or(end)),
-                 programs::counted(tokens.size(), "token"));
-  if (count > 1 && decoding > 0) programs::tell(", {:.1f} tokens/s", (count - 1) / decoding);
-  programs::tell("\n");
+  programs::print_stderr("seed {} | prompt of {} in {:.3f} s | {}", options.seed,
+                         programs::counted(prompt.size(), "token"),
+                         seconds_between(start, first.value_or(end)),
+                         programs::counted(tokens.size(), "token"));
+  if (count > 1 && decoding > 0)
+    programs::print_stderr(", {:.1f} tokens/s", (count - 1) / decoding);
+  programs::print_stderr("\n");
   if (is_full) {
-    programs::tell(
+    programs::print_stderr(
         "generate: the text stops here: the context has room for {}, but --max-tokens {} need "
         "more; pass --context {}\n",
         programs::counted(static_cast<std::uint64_t>(setup.session->longest()), "token"),
-        options.most_tokens,
-        setup.session->longest() + options.most_tokens - static_cast<Index>(tokens.size()));
+        options.max_tokens,
+        setup.session->longest() + options.max_tokens - static_cast<Index>(tokens.size()));
   }
   return tokens;
 }
@@ -296,7 +297,7 @@ void require_room(std::size_t tokens, Index longest, const Options& options) {
   const Index count = static_cast<Index>(tokens);
   octavo::require<octavo::ConfigError>(count <= longest, "the prompt must have at most ", longest,
                                        " tokens, but has ", count, "; pass --context ",
-                                       count + options.most_tokens - 1);
+                                       count + options.max_tokens - 1);
 }
 
 /// Answers a chat whose last message is a question. Reuses the session's KV cache of earlier
@@ -330,7 +331,7 @@ int chat(const Setup& setup, const Options& options) {
   const bool on_terminal = ::isatty(STDIN_FILENO) != 0 && !is_asked_once;
   for (;;) {
     std::string question = is_asked_once ? read_prompt(options) : "";
-    if (on_terminal) programs::tell("> ");
+    if (on_terminal) programs::print_stderr("> ");
     if (!is_asked_once && !std::getline(std::cin, question)) return exit_code();
     octavo::require<octavo::ConfigError>(!is_asked_once || !question.empty(),
                                          "--prompt is empty: pass a question");
@@ -342,8 +343,8 @@ int chat(const Setup& setup, const Options& options) {
       return exit_code();
     } catch (const octavo::ConfigError& error) {
       if (is_asked_once) throw;
-      programs::tell("generate: this line was left out of the chat: {}\n",
-                     programs::visible(error.what()));
+      programs::print_stderr("generate: this line was left out of the chat: {}\n",
+                             programs::visible(error.what()));
       messages.pop_back();
       setup.session->truncate(std::min(setup.session->length(), static_cast<Index>(cached.size())));
     }
@@ -389,7 +390,7 @@ int run(CLI::App& app, Options& options) {
                                 "above 0"}});
     trainer::require_device_flags(app, options);
     const std::filesystem::path checkpoint =
-        trainer::take_checkpoint(app, options.checkpoint, options, "generate");
+        trainer::resolve_checkpoint(app, options.checkpoint, options, "generate");
     trainer::find_preset_of_folder(app, options);
     octavo::require<octavo::ConfigError>(
         !options.load_hf.empty() || !checkpoint.empty(),
@@ -403,7 +404,7 @@ int run(CLI::App& app, Options& options) {
     Index longest = options.context;
     if (options.chat.empty()) {
       prompt = tokens_of_prompt(*setup.tokenizer, options);
-      if (longest == 0) longest = static_cast<Index>(prompt.size()) + options.most_tokens - 1;
+      if (longest == 0) longest = static_cast<Index>(prompt.size()) + options.max_tokens - 1;
       require_room(prompt.size(), longest, options);
     } else {
       programs::require_chat_template("--chat", options.chat);
@@ -416,7 +417,7 @@ int run(CLI::App& app, Options& options) {
     }
     make_session(setup, options, instance, checkpoint, longest);
   } catch (const octavo::Error& error) {
-    programs::tell("generate: {}\n", programs::visible(error.what()));
+    programs::print_stderr("generate: {}\n", programs::visible(error.what()));
     return bad_input;
   }
   const octavo::InterruptGuard guard("");
@@ -438,10 +439,10 @@ int main(int argc, char** argv) {
   try {
     return generating::run(app, options);
   } catch (const octavo::ConfigError& error) {
-    programs::tell("generate: {}\n", programs::visible(error.what()));
+    programs::print_stderr("generate: {}\n", programs::visible(error.what()));
     return generating::bad_input;
   } catch (const std::exception& error) {
-    programs::tell("generate: {}\n", programs::text_of(error));
+    programs::print_stderr("generate: {}\n", programs::text_of(error));
     return generating::failure;
   }
 }

@@ -270,13 +270,13 @@ int main(int argc, char** argv) {
     planner::run(app, options);
     programs::flush_output();
   } catch (const octavo::IoError& error) {
-    programs::tell("plan_memory: {}\n", programs::text_of(error));
+    programs::print_stderr("plan_memory: {}\n", programs::text_of(error));
     return 1;
   } catch (const octavo::Error& error) {
-    programs::tell("plan_memory: {}\n", programs::visible(error.what()));
+    programs::print_stderr("plan_memory: {}\n", programs::visible(error.what()));
     return 2;
   } catch (const std::exception& error) {
-    programs::tell("plan_memory: {}\n", programs::text_of(error));
+    programs::print_stderr("plan_memory: {}\n", programs::text_of(error));
     return 1;
   }
   return 0;

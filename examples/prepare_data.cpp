@@ -82,7 +82,7 @@ void declare(CLI::App& app, Options& options) {
   app.add_flag("--special", options.special,
                "encode the names of special tokens in the text as these tokens");
   app.add_option("--threads", options.threads, "number of CPU threads; 0 uses all")
-      ->check(programs::not_negative_whole())
+      ->check(programs::non_negative_integer())
       ->capture_default_str();
 }
 
@@ -181,7 +181,7 @@ int run(CLI::App& app, const Options& options) {
     }
   } catch (const octavo::StoppedError&) {
     progress.clear();
-    programs::tell("prepare_data: stopped; nothing was written\n");
+    programs::print_stderr("prepare_data: stopped; nothing was written\n");
     return stopped;
   }
   progress.clear();
@@ -210,13 +210,13 @@ int main(int argc, char** argv) {
   try {
     return prepare_data::run(app, options);
   } catch (const octavo::IoError& error) {
-    programs::tell("prepare_data: {}\n", programs::text_of(error));
+    programs::print_stderr("prepare_data: {}\n", programs::text_of(error));
     return 1;
   } catch (const octavo::Error& error) {
-    programs::tell("prepare_data: {}\n", programs::visible(error.what()));
+    programs::print_stderr("prepare_data: {}\n", programs::visible(error.what()));
     return 2;
   } catch (const std::exception& error) {
-    programs::tell("prepare_data: {}\n", programs::text_of(error));
+    programs::print_stderr("prepare_data: {}\n", programs::text_of(error));
     return 1;
   }
 }

@@ -94,17 +94,17 @@ int train(Setup& setup, Report& report, const Options& options, const Instance& 
   // Reported at once, because later calls may fail.
   if (ranks.is_first() && (summary.gave_up || summary.documents != 0)) {
     const std::filesystem::path saved_in = setup.checkpoints == nullptr ? "" : setup.folder;
-    programs::tell("{}: {}\n", program().name,
-                   summary.gave_up ? why_it_gave_up(summary, report, options)
-                                   : why_it_stopped(summary, saved_in, options));
+    programs::print_stderr("{}: {}\n", program().name,
+                           summary.gave_up ? skip_limit_message(summary, report, options)
+                                           : document_limit_message(summary, saved_in, options));
   }
   // A resumed run writes them, to folders that must be new.
-  const bool is_to_go_on = (summary.documents != 0 || summary.signal != 0) &&
-                           setup.checkpoints != nullptr && summary.is_saved;
+  const bool is_resumable = (summary.documents != 0 || summary.signal != 0) &&
+                            setup.checkpoints != nullptr && summary.is_saved;
   std::exception_ptr not_written;  // error in writing the weights, reported after the files are
                                    // complete
   try {
-    if (!summary.gave_up && !is_to_go_on) save_weights(session, options, instance, ranks);
+    if (!summary.gave_up && !is_resumable) save_weights(session, options, instance, ranks);
   } catch (const octavo::CommError&) {
     throw;
   } catch (const octavo::Error&) {  // on all ranks, or on none
@@ -119,10 +119,12 @@ int train(Setup& setup, Report& report, const Options& options, const Instance& 
              session.facts().allocated_host_bytes);
   const bool is_late = std::chrono::steady_clock::now() >= end_time(options);
   if (ranks.is_first() && summary.signal == SIGTERM && is_late) {
-    programs::tell("{}: --max-time ended the run after step {}\n", program().name, summary.steps);
+    programs::print_stderr("{}: --max-time ended the run after step {}\n", program().name,
+                           summary.steps);
   }
-  if (ranks.is_first() && summary.signal != 0 && is_to_go_on) {
-    programs::tell("{}: stopped and saved; {}\n", program().name, how_to_go_on(setup.folder));
+  if (ranks.is_first() && summary.signal != 0 && is_resumable) {
+    programs::print_stderr("{}: stopped and saved; {}\n", program().name,
+                           resume_command_text(setup.folder));
   }
   if (not_written != nullptr) std::rethrow_exception(not_written);
   report.require_written();
@@ -135,7 +137,7 @@ int train(Setup& setup, Report& report, const Options& options, const Instance& 
 
 /// Throws unless the run's folder is new, or the run resumes or restarts in it.
 void require_own_out(const Setup& setup, const CLI::App& app, const Options& options) {
-  if (goes_on_in_its_folder(setup.resume_from, options) || begins_again(options)) return;
+  if (appends_to_saved_run(setup.resume_from, options) || restarts_run(options)) return;
   require_free_out(options, detail::flags_file(app)->file_with("out", options.out));
 }
 
@@ -150,12 +152,13 @@ void take_folder(Setup& setup, const CLI::App& app, const Options& options) {
     setup.lock = std::make_unique<octavo::FolderLock>(setup.folder);
   } catch (const octavo::NoLocksError& error) {  // checkpoints need a lock
     if (options.checkpoint_every != 0) throw;
-    programs::tell("{}: warning: {}; nothing prevents another run from also writing there\n",
-                   program().name, programs::text_of(error));
+    programs::print_stderr(
+        "{}: warning: {}; nothing prevents another run from also writing there\n", program().name,
+        programs::text_of(error));
   }
   require_own_out(setup, app, options);
   const bool begins = setup.resume_from.empty();
-  if (begins && begins_again(options)) set_aside_what_was_not_saved(setup.folder);
+  if (begins && restarts_run(options)) rename_unsaved_run_files(setup.folder);
 }
 
 /// Reads the data and creates its batches. Each rank reads them separately.
@@ -189,9 +192,9 @@ void make_session(Setup& setup, const CLI::App& app, const Options& options,
   }
   if (instance.has_adapters && ranks.is_first()) warn_of_base(options, begins);
   if (instance.has_adapters) {
-    setup.data->stand_beside(options.load_hf.empty()
-                                 ? octavo::message("weights of --seed ", options.seed)
-                                 : digests_of(options.load_hf));
+    setup.data->set_base_model(options.load_hf.empty()
+                                   ? octavo::message("weights of --seed ", options.seed)
+                                   : digests_of(options.load_hf));
   }
   if (!options.load_adapters.empty() && begins) {
     try {
@@ -207,11 +210,6 @@ void make_session(Setup& setup, const CLI::App& app, const Options& options,
   }
 }
 
-/// Returns a text that identifies the validation data, to compare losses.
-std::string validation_of(const RunData& data) {
-  return octavo::message("hash ", data.validation_hash());
-}
-
 /// Opens the folder of checkpoints, and resumes from one. All ranks must call it.
 /// @param configuration  configuration of this run
 void make_checkpoints(Setup& setup, const Options& options, Ranks& ranks,
@@ -223,12 +221,12 @@ void make_checkpoints(Setup& setup, const Options& options, Ranks& ranks,
   } else if (options.checkpoint_every != 0) {
     setup.checkpoints = std::make_unique<octavo::Checkpoints>(
         octavo::CheckpointOptions{folder, options.checkpoint_every, options.keep,
-                                  validation_of(*setup.data)},
+                                  setup.data->validation_text()},
         *setup.session, [&setup, first = ranks.is_first()](const octavo::CheckpointRecord& record) {
           if (setup.report != nullptr) {
             setup.report->checkpoint(record);
           } else if (first) {
-            print_trouble(record);
+            warn_of_failed_checkpoint(record);
           }
         });
   }
@@ -258,8 +256,8 @@ void make_checkpoints(Setup& setup, const Options& options, Ranks& ranks,
 
 /// Warns about data that may have changed since the checkpoint was saved.
 void warn_of_data(const Setup& setup) {
-  if (setup.resumed.validation != validation_of(*setup.data)) {
-    programs::tell(
+  if (setup.resumed.validation != setup.data->validation_text()) {
+    programs::print_stderr(
         "{}: warning: the validation tokens differ from those of {}, or are unknown there: losses "
         "cannot be compared, and --keep-best starts again\n",
         program().name, programs::visible(setup.resume_from.string()));
@@ -267,7 +265,7 @@ void warn_of_data(const Setup& setup) {
   for (const std::filesystem::path& path : setup.data->sampled_files()) {
     struct stat file{};
     if (::stat(path.c_str(), &file) != 0 || file.st_mtime <= setup.resumed.time) continue;
-    programs::tell(
+    programs::print_stderr(
         "{}: warning: {} was written after {}; its size and sampled tokens are the same, but the "
         "rest was not compared. If its tokens changed, start a new run\n",
         program().name, programs::visible(path.string()),
@@ -277,7 +275,7 @@ void warn_of_data(const Setup& setup) {
 
 /// Runs a part of the set-up. Returns the message of an error in the input, or "".
 template <class Part>
-std::string wrong_in(const Setup& setup, const Part& part) {
+std::string catch_input_error(const Setup& setup, const Part& part) {
   try {
     part();
   } catch (const std::bad_alloc&) {
@@ -317,7 +315,7 @@ int run(Setup& setup, const Options& options, const Instance& instance, Ranks& r
   // From here on, an error is a runtime error: the run may have written files.
   TimelineFile timeline(options, session, ranks);
   using Lines = octavo::MetricsFile::Lines;
-  const bool goes_on = goes_on_in_its_folder(setup.resume_from, options);
+  const bool goes_on = appends_to_saved_run(setup.resume_from, options);
   // A finished run has nothing left to write.
   const bool is_over = goes_on && setup.totals->steps() >= options.steps &&
                        detail::has_ended(setup.folder / "metrics.jsonl");
@@ -326,7 +324,7 @@ int run(Setup& setup, const Options& options, const Instance& instance, Ranks& r
           ? note_of_unrecorded_steps(setup.folder / "metrics.jsonl", setup.totals->steps())
           : "";
   if (!unrecorded.empty()) {
-    programs::tell("{}: warning: {}\n", program().name, programs::visible(unrecorded));
+    programs::print_stderr("{}: warning: {}\n", program().name, programs::visible(unrecorded));
   }
   Report report(options, is_over ? "" : setup.folder, goes_on ? Lines::kept : Lines::removed,
                 configuration, session.facts().precision, timeline, ranks.is_first());
@@ -358,8 +356,8 @@ int run(Setup& setup, const Options& options, const Instance& instance, Ranks& r
   fmt::print("run | {}\n", setup.folder.empty()
                                ? "writes no files (--no-out)"
                                : "kept in " + programs::visible(setup.folder.string()));
-  if (!options.saved_as_before.empty()) {
-    fmt::print("run | saved as in its config.toml:{}\n", options.saved_as_before);
+  if (!options.restored_save_flags.empty()) {
+    fmt::print("run | saved as in its config.toml:{}\n", options.restored_save_flags);
   }
   setup.data->print();
   if (ranks.is_first()) {
@@ -375,10 +373,9 @@ int run(Setup& setup, const Options& options, const Instance& instance, Ranks& r
     report.resumed(setup.resume_from, setup.resumed, session);
     if (ranks.is_first()) warn_of_data(setup);
     if (ranks.is_first() && !setup.left_out.empty()) {
-      programs::tell(
+      programs::print_stderr(
           "{}: warning: flags that are not set have their defaults: {}; to keep the run's flags, "
-          "pass "
-          "--config {}\n",
+          "pass --config {}\n",
           program().name, programs::visible(setup.left_out),
           programs::visible(detail::config_of(setup.resume_from).string()));
     }
@@ -409,7 +406,7 @@ int run(CLI::App& app, Options& options) {
       export_weights(options, program().name);
       return success;
     }
-    take_flags_of_saves(app, options);
+    restore_save_flags(app, options);
     require_effects(app, options);
     require_readable_flags(app);
     configuration = app.config_to_str(true, false);
@@ -422,26 +419,26 @@ int run(CLI::App& app, Options& options) {
     require_reduction(app, options);
     ranks.emplace(options, program().name);
     options.ranks = ranks->groups(options.tensor_parallel);
-    if (ranks->is_first() && !options.saves_in_doubt.empty()) {
-      programs::tell("{}: warning: {}\n", program().name,
-                     programs::visible(options.saves_in_doubt));
+    if (ranks->is_first() && !options.save_flags_warning.empty()) {
+      programs::print_stderr("{}: warning: {}\n", program().name,
+                             programs::visible(options.save_flags_warning));
     }
   } catch (const octavo::Error& error) {
-    programs::tell("{}: {}\n", program().name, programs::visible(error.what()));
+    programs::print_stderr("{}: {}\n", program().name, programs::visible(error.what()));
     return bad_input;
   }
   try {
     Setup setup;
     // Ranks continue together or not at all.
-    const auto are_well_after = [&](const auto& part, bool exchanges,
-                                    bool one_speaks_for_all = false) {
-      const std::string wrong = wrong_in(setup, part);
-      if (!wrong.empty() && (ranks->is_first() || !one_speaks_for_all)) {
-        programs::tell("{}{}\n", ranks->name(), wrong);
+    const auto succeeds_on_all_ranks = [&](const auto& part, bool exchanges,
+                                           bool only_first_rank_reports = false) {
+      const std::string wrong = catch_input_error(setup, part);
+      if (!wrong.empty() && (ranks->is_first() || !only_first_rank_reports)) {
+        programs::print_stderr("{}{}\n", ranks->name(), wrong);
       }
-      return ranks->all_are_well(wrong, exchanges);
+      return ranks->all_succeeded(wrong, exchanges);
     };
-    if (!are_well_after([&] { read_data(setup, app, options, *instance, *ranks); }, false))
+    if (!succeeds_on_all_ranks([&] { read_data(setup, app, options, *instance, *ranks); }, false))
       return bad_input;
     // All ranks use what rank 0 found. The prefix makes the text non-empty even if nothing was
     // found.
@@ -449,16 +446,17 @@ int run(CLI::App& app, Options& options) {
                                                  "checkpoint to resume from")
                             .front()
                             .substr(1);
-    if (!setup.resume_from.empty() && options.saves_in_doubt.empty()) {
+    if (!setup.resume_from.empty() && options.save_flags_warning.empty()) {
       const std::filesystem::path config = detail::config_of(setup.resume_from);
       setup.left_out = flags_left_out(app, config, configuration);
     }
-    if (!are_well_after([&] { make_session(setup, app, options, *instance, *ranks); }, true)) {
+    if (!succeeds_on_all_ranks([&] { make_session(setup, app, options, *instance, *ranks); },
+                               true)) {
       return bad_input;
     }
     require_same(*ranks, configuration, setup, options);
-    if (!are_well_after([&] { make_checkpoints(setup, options, *ranks, configuration); }, true,
-                        true))
+    if (!succeeds_on_all_ranks([&] { make_checkpoints(setup, options, *ranks, configuration); },
+                               true, true))
       return bad_input;
     // Only rank 0 prints.
     if (!ranks->is_first() && std::freopen("/dev/null", "w", stdout) == nullptr) return failure;
@@ -492,8 +490,8 @@ int main(int argc, char** argv) {
     return code;
   } catch (const std::exception& error) {
     // On a terminal, the message starts below the progress line.
-    programs::tell("{}{}: {}\n", ::isatty(STDERR_FILENO) != 0 ? "\n" : "", program.name,
-                   programs::text_of(error));
+    programs::print_stderr("{}{}: {}\n", ::isatty(STDERR_FILENO) != 0 ? "\n" : "", program.name,
+                           programs::text_of(error));
     return trainer::failure;
   }
 }

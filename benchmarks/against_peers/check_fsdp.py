@@ -94,14 +94,14 @@ def check(report, programs, work):
                     "peer", str(work)], check=True)
     their_steps, weights = torch.load(work / "peer.pt")
     for subject, ours, theirs in zip(("losses", "gradient norms"), zip(*steps), zip(*their_steps)):
-        apart = [abs(our / their - 1) for our, their in zip(ours, theirs)]
-        report.add(f"{subject} of {STEPS} steps, differing by at most {max(apart):.0e}", STEPS,
-                   [f"step {i + 1}: {ours[i]}, not {theirs[i]}" for i in range(STEPS) if not apart[i] <= BOUND])
+        relative_errors = [abs(our / their - 1) for our, their in zip(ours, theirs)]
+        report.add(f"{subject} of {STEPS} steps, differing by at most {max(relative_errors):.0e}", STEPS,
+                   [f"step {i + 1}: {ours[i]}, not {theirs[i]}" for i in range(STEPS) if not relative_errors[i] <= BOUND])
     found = load_file(work / "trained" / "model.safetensors")
-    apart = {name: float((tensor - weights[name]).norm() / weights[name].norm())
+    relative_errors = {name: float((tensor - weights[name]).norm() / weights[name].norm())
              for name, tensor in found.items()}
-    report.add(f"weights after {STEPS} steps, differing by at most {max(apart.values()):.0e}", len(found),
-               [f"{name} differs by {error:.1e}" for name, error in apart.items() if not error <= WEIGHT_BOUND])
+    report.add(f"weights after {STEPS} steps, differing by at most {max(relative_errors.values()):.0e}", len(found),
+               [f"{name} differs by {error:.1e}" for name, error in relative_errors.items() if not error <= WEIGHT_BOUND])
 
 
 if __name__ == "__main__":

@@ -96,9 +96,9 @@ def check(report, programs, work):
         report.add(f"{other} of local questions, {peers:.3f}", QUESTIONS,
                    [] if round(ours * QUESTIONS) == round(peers * QUESTIONS) else [f"{ours}, not {peers}"])
     ours, peers = own["perplexity"]["bits_per_byte"], theirs["local_text"]["bits_per_byte,none"]
-    apart = abs(ours / peers - 1)
-    report.add(f"bits per byte of a local text, differing by {apart:.0e}", LENGTH * WINDOWS,
-               [] if apart <= BOUND else [f"{ours}, not {peers}"])
+    relative_error = abs(ours / peers - 1)
+    report.add(f"bits per byte of a local text, differing by {relative_error:.0e}", LENGTH * WINDOWS,
+               [] if relative_error <= BOUND else [f"{ours}, not {peers}"])
 
 
 if __name__ == "__main__":

@@ -84,7 +84,7 @@ def expected(folder):
             {name: parameter.grad.numpy() for name, parameter in model.named_parameters()})
 
 
-def apart(found, wanted):
+def relative_error(found, wanted):
     """The norm of the difference, relative to the norm of what is expected."""
     if found.shape != wanted.shape:
         return float("inf")
@@ -133,7 +133,7 @@ class Comparison:
         name = folder.name
         logits, loss, gradients = expected(folder)
         found = np.fromfile(folder / "logits.f32", dtype=np.float32).astype(np.float64)
-        self.number("logits", name, apart(found, logits), LOGITS_BOUND)
+        self.number("logits", name, relative_error(found, logits), LOGITS_BOUND)
         self.number("losses", name, abs(np.fromfile(folder / "loss.f32", dtype=np.float32)[0] - loss) / loss,
                     LOSS_BOUND)
         own = gradients_of(folder)
@@ -141,7 +141,7 @@ class Comparison:
         for tensor, gradient in gradients.items():
             if tensor in own:
                 self.number("gradients", f"{name}: {tensor}",
-                            apart(own[tensor].reshape(gradient.shape), gradient), GRADIENT_BOUND)
+                            relative_error(own[tensor].reshape(gradient.shape), gradient), GRADIENT_BOUND)
         given, written = (tensor_bytes(place / "model.safetensors") for place in (folder, folder / "written"))
         self.equal("written tensors", f"{name}: other tensors", set(given) == set(written))
         for tensor in given:

@@ -29,10 +29,10 @@ def compare(report, subject, folder, expected):
     differences = [f"no tensor {name}" for name in expected if name not in found]
     largest = 0.0
     for name, tensor in found.items():
-        apart = float((tensor - expected[name]).abs().max() / expected[name].abs().max())
-        largest = max(largest, apart)
-        if not apart <= BOUND:
-            differences.append(f"{name} differs by {apart:.1e}")
+        relative_error = float((tensor - expected[name]).abs().max() / expected[name].abs().max())
+        largest = max(largest, relative_error)
+        if not relative_error <= BOUND:
+            differences.append(f"{name} differs by {relative_error:.1e}")
     report.add(f"{subject}, differing by at most {largest:.0e}", len(found), differences)
 
 

@@ -90,7 +90,7 @@ void save_beside_steps(benchmark::State& state) {
   std::vector<double> costs;
   for ([[maybe_unused]] auto each : state) {
     std::filesystem::remove_all(last.path);
-    const double begun = seconds_of([&] { checkpoints.save(++number); });
+    const double save_seconds = seconds_of([&] { checkpoints.save(++number); });
     const Index before = last.step;
     double steps = 0;
     int count = 0;
@@ -110,9 +110,9 @@ void save_beside_steps(benchmark::State& state) {
               for (int i = 0; i < compared; ++i) run.step();
             }) /
             compared;
-    costs.push_back(begun + steps - count * plain);
+    costs.push_back(save_seconds + steps - count * plain);
     written = last.seconds;
-    state.SetIterationTime(begun + steps);
+    state.SetIterationTime(save_seconds + steps);
   }
   checkpoints.finish();
   if (!last.error.empty()) return state.SkipWithError(last.error.c_str());

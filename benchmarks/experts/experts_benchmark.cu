@@ -84,13 +84,13 @@ class PartBench {
     const Initial initial = Initial::normal(0.02f);
     part.declare("block", {&scaling, &manifest, nullptr}, {initial, initial}, {});
     const auto each = [&part = part](const auto& visitor) { part.visit(visitor); };
-    run.take_weights(arena, each);
-    part.take_weight_copies(arena);
-    run.take_gradients(arena, each);
+    run.allocate_weights(arena, each);
+    part.allocate_weight_copies(arena);
+    run.allocate_gradients(arena, each);
     scaling.take(arena);
-    Part::take_shared(arena, saved, tokens);
-    Part::take_saved(arena, saved, tokens, [](Recompute) { return true; });
-    Part::take_scratch(arena, scratch, tokens);
+    Part::allocate_shared_buffers(arena, saved, tokens);
+    Part::allocate_saved(arena, saved, tokens, [](Recompute) { return true; });
+    Part::allocate_scratch(arena, scratch, tokens);
     for (Bf16** memory : {&x_, &y_, &y_gradient_, &x_gradient_}) {
       *memory = arena.take<Bf16>(MemoryKind::activations, tokens * hidden_);
     }

@@ -243,8 +243,8 @@ Measurement measure(const Instance& instance, const Options& options, const octa
     }
     auto targets = all_targets;
     if (options.masked_targets) {
-      const auto apart = static_cast<std::size_t>(step) + 2;
-      for (std::size_t i = 0; i < count; i += apart) targets[i] = -1;
+      const auto stride = static_cast<std::size_t>(step) + 2;
+      for (std::size_t i = 0; i < count; i += stride) targets[i] = -1;
     }
     const auto begin = Clock::now();
     const octavo::StepResult done = session->step({tokens, targets, begins}, learning_rate);

@@ -61,7 +61,7 @@ CLI::Validator finite_number(const std::string& rule, const Holds& holds) {
 
 /// Accepts integers. The bound keeps products of counts within 64 bits; CLI11 truncates larger
 /// numbers.
-inline CLI::Validator whole_number(int least, int most = std::numeric_limits<int>::max()) {
+inline CLI::Validator integer_in_range(int least, int most = std::numeric_limits<int>::max()) {
   const CLI::Validator in_range =
       finite_number(octavo::message("is not a whole number from ", least, " to ", most),
                     [=](double v) { return v >= least && v <= most && v == std::floor(v); });
@@ -78,14 +78,14 @@ inline CLI::Validator whole_number(int least, int most = std::numeric_limits<int
       },
       "");
 }
-inline CLI::Validator at_least_one() { return whole_number(1); }
-inline CLI::Validator at_least_two() { return whole_number(2); }
-inline CLI::Validator one_to_hundred() { return whole_number(1, 100); }
-inline CLI::Validator not_negative_whole() { return whole_number(0); }
+inline CLI::Validator at_least_one() { return integer_in_range(1); }
+inline CLI::Validator at_least_two() { return integer_in_range(2); }
+inline CLI::Validator one_to_hundred() { return integer_in_range(1, 100); }
+inline CLI::Validator non_negative_integer() { return integer_in_range(0); }
 inline CLI::Validator above_zero() {
   return finite_number("is not a number above 0", [](double v) { return v > 0; });
 }
-inline CLI::Validator not_negative() {
+inline CLI::Validator non_negative_number() {
   return finite_number("is not a number of at least 0", [](double v) { return v >= 0; });
 }
 /// The name of the validator of times, by which FlagsFile recognises flags whose values are times.
@@ -197,7 +197,7 @@ void declare_sharing(CLI::App& app, Options& options, const std::string& group,
   };
   add("--zero", options.zero,
       "ZeRO stage: 1 shards the optimizer state, 2 also the gradients, 3 also the weights")
-      ->check(whole_number(1, 3));
+      ->check(integer_in_range(1, 3));
   add("--gather", options.gather,
       "format of weights in all-gathers: stored keeps the storage format; fp8 sends weights of FP8 "
       "GEMMs as FP8 if they have one scale per tensor, with bitwise identical results")
@@ -230,7 +230,7 @@ inline std::string no_effect_on_one_rank(const std::vector<std::string>& flags) 
 /// @param options  options with `lora`, `tensor_parallel` and `gather`
 /// @throws ConfigError  with advice
 template <class Options>
-void require_adapters_can_be(const Options& options) {
+void require_adapters_supported(const Options& options) {
   if (options.lora == 0) return;
   octavo::require<octavo::ConfigError>(
       options.tensor_parallel == 1, "--lora with --tensor-parallel ", options.tensor_parallel,
@@ -354,7 +354,7 @@ inline void require_device(const CLI::App& app, const std::string& chosen,
 }
 
 /// Returns the message of a memory error without its advice, which is for training.
-inline std::string lack_of(const octavo::MemoryError& error) {
+inline std::string memory_error_text(const octavo::MemoryError& error) {
   const std::string text = error.what();
   return text.substr(0, text.find(';'));
 }
@@ -460,10 +460,10 @@ inline std::optional<int> parse(CLI::App& app, int argc, char** argv) {
     }
     require_no_rest(app);
   } catch (const octavo::IoError& error) {
-    tell("{}: {}\n", app.get_name(), visible(error.what()));
+    print_stderr("{}: {}\n", app.get_name(), visible(error.what()));
     return 1;
   } catch (const std::exception& error) {
-    tell("{}: {}\n", app.get_name(), visible(error.what()));
+    print_stderr("{}: {}\n", app.get_name(), visible(error.what()));
     return 2;
   }
   return std::nullopt;

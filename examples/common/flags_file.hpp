@@ -35,13 +35,13 @@ class FlagsFile : public CLI::Config, public FlagPlaces {
     // As a whole: toml++ seeks in streams, which a pipe does not support.
     std::string text;
     std::array<char, 4096> piece;
-    while (text.size() <= octavo::most_file_bytes) {
+    while (text.size() <= octavo::max_file_bytes) {
       input.read(piece.data(), piece.size());
       text.append(piece.data(), static_cast<std::size_t>(input.gcount()));
       if (!input) break;
     }
-    octavo::require<octavo::ConfigError>(text.size() <= octavo::most_file_bytes, path(),
-                                         " must have at most ", octavo::most_file_bytes,
+    octavo::require<octavo::ConfigError>(text.size() <= octavo::max_file_bytes, path(),
+                                         " must have at most ", octavo::max_file_bytes,
                                          " bytes, but has more; pass a TOML file");
     octavo::detail::require_text<octavo::ConfigError>(path(), text);
     require_shallow(text);

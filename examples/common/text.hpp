@@ -50,7 +50,7 @@ inline std::string shell_word(const std::string& word) {
 
 /// Prints to standard error. Ignores errors, because a message must not end the program.
 template <class... Arguments>
-void tell(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
+void print_stderr(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
   try {
     fmt::print(stderr, format, std::forward<Arguments>(arguments)...);
   } catch (const std::system_error&) {

@@ -52,8 +52,8 @@ inline std::unique_ptr<octavo::Tokenizer> open_tokenizer(const std::string& name
       std::make_unique<octavo::BytePairTokenizer>(octavo::load_tokenizer(name, normalize));
   tokenizer->stop_if([] { return octavo::InterruptGuard::received() != 0; });
   if (!tokenizer->ignored().empty()) {
-    tell("{}: ignores {}, because the program determines the length of sequences\n", visible(name),
-         fmt::join(tokenizer->ignored(), " and "));
+    print_stderr("{}: ignores {}, because the program determines the length of sequences\n",
+                 visible(name), fmt::join(tokenizer->ignored(), " and "));
   }
   return tokenizer;
 #else

@@ -31,7 +31,7 @@ struct InputError : octavo::IoError {
 };
 
 /// The run has not begun: its folder or first line does not exist.
-struct NotYetThere : InputError {
+struct RunNotFound : InputError {
   using InputError::InputError;
 };
 
@@ -303,20 +303,20 @@ inline std::string runs_in(const std::filesystem::path& folder) {
 }
 
 /// Returns the path of the folder's metrics file.
-/// @throws NotYetThere  if the folder or the file does not exist
+/// @throws RunNotFound  if the folder or the file does not exist
 inline std::filesystem::path metrics_of(const std::filesystem::path& folder) {
   namespace fs = std::filesystem;
   std::error_code error;
   const fs::file_status status = fs::status(folder, error);
   if (status.type() == fs::file_type::not_found)
-    throw NotYetThere(fmt::format("{}: no such folder", visible(folder.string())));
+    throw RunNotFound(fmt::format("{}: no such folder", visible(folder.string())));
   if (!fs::is_directory(status))
     throw InputError(fmt::format("{}: {}", visible(folder.string()),
                                  error ? error.message() : "not a folder; pass the run's folder"));
   const fs::path file = folder / "metrics.jsonl";
   if (fs::status(file, error).type() == fs::file_type::not_found) {
     const std::string runs = runs_in(folder);
-    throw NotYetThere(fmt::format(
+    throw RunNotFound(fmt::format(
         "{}: no metrics.jsonl in this folder; pass {}", visible(folder.string()),
         runs.empty() ? "a folder of a run (--out of the trainer)" : "runs in it: " + runs));
   }
@@ -327,7 +327,7 @@ inline std::filesystem::path metrics_of(const std::filesystem::path& folder) {
 
 /// Reads `folder`/metrics.jsonl. Drops an incomplete last line, which a killed run can leave, with
 /// a note.
-/// @throws NotYetThere  if the file is missing or empty
+/// @throws RunNotFound  if the file is missing or empty
 /// @throws DamagedRun  if it cannot be read, or a line is invalid
 inline Run read_run(const std::filesystem::path& folder) {
   const std::filesystem::path file = detail::metrics_of(folder);
@@ -359,7 +359,7 @@ inline Run read_run(const std::filesystem::path& folder) {
     }
   }
   if (run.configuration.model.empty())
-    throw NotYetThere(fmt::format("{}: no \"run\" event; the file is empty or truncated", name));
+    throw RunNotFound(fmt::format("{}: no \"run\" event; the file is empty or truncated", name));
   return run;
 }
 

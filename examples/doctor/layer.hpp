@@ -92,9 +92,9 @@ class Layer {
   void take(octavo::Arena<D>& arena) {
     const auto operand = [&](auto& memory, Index rows, Index columns) {
       constexpr auto kind = octavo::MemoryKind::activations;
-      memory.take_values(arena, kind, rows, columns);
-      memory.take_row_major(arena, kind, rows, columns);
-      memory.take_transposed(arena, kind, rows, columns);
+      memory.allocate_values(arena, kind, rows, columns);
+      memory.allocate_row_major(arena, kind, rows, columns);
+      memory.allocate_transposed(arena, kind, rows, columns);
     };
     const auto output = [&](Index rows, Index columns) {
       constexpr auto kind = octavo::MemoryKind::activations;

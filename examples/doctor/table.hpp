@@ -68,7 +68,7 @@ inline void print_table(const TableCard& card) {
       "\nFP8 weights in generation: yes\nattention: {}\ncross-entropy: {}\nlaunches: {}\nshared "
       "memory of a block: {} KiB\n",
       gpu.warpgroup_products ? "wgmma" : "mma.sync", gpu.clusters ? "clusters" : "single blocks",
-      gpu.early_launches ? "overlap" : "one after another", gpu.shared_bytes >> 10);
+      gpu.programmatic_launch ? "overlap" : "one after another", gpu.shared_bytes >> 10);
 }
 
 }  // namespace doctor

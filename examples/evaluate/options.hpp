@@ -60,10 +60,10 @@ inline void declare(CLI::App& app, Options& options) {
       "otherwise bytes");
   add("--document-end", options.document_end,
       "token ID that ends a document of --data; tokens then attend only within their own document")
-      ->check(not_negative_whole());
+      ->check(non_negative_integer());
   add("--most-documents", options.most_documents,
       "maximum number of documents in a batch of --data; used with --document-end")
-      ->check(not_negative_whole());
+      ->check(non_negative_integer());
   add("--batch", options.batch, "sequences per batch and rank")
       ->check(at_least_one())
       ->capture_default_str();
@@ -73,7 +73,7 @@ inline void declare(CLI::App& app, Options& options) {
   add("--batches", options.batches,
       "maximum number of batches; 0 uses all. --data is sampled at equal distances; --chats is "
       "used from its beginning")
-      ->check(not_negative_whole())
+      ->check(non_negative_integer())
       ->capture_default_str();
   add("--json", options.json, "JSON file for the results");
 }

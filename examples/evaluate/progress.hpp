@@ -21,17 +21,18 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
   ~Progress() {
-    if (is_first_ && on_terminal_) programs::tell("\r\033[K");
+    if (is_first_ && on_terminal_) programs::print_stderr("\r\033[K");
   }
   void operator()(octavo::Index done, octavo::Index all) {
     const auto now = std::chrono::steady_clock::now();
     time_.add(std::chrono::duration<double>(now - last_).count());
     last_ = now;
-    if (!is_first_ || (!on_terminal_ && now - said_ < std::chrono::minutes(1))) return;
-    said_ = now;
-    programs::tell("{}{} | batch {} of {} | {} left{}", on_terminal_ ? "\r\033[K" : "", task_, done,
-                   all, programs::duration_text(time_.left(static_cast<double>(all - done))),
-                   on_terminal_ ? "" : "\n");
+    if (!is_first_ || (!on_terminal_ && now - last_print_ < std::chrono::minutes(1))) return;
+    last_print_ = now;
+    programs::print_stderr("{}{} | batch {} of {} | {} left{}", on_terminal_ ? "\r\033[K" : "",
+                           task_, done, all,
+                           programs::duration_text(time_.left(static_cast<double>(all - done))),
+                           on_terminal_ ? "" : "\n");
     std::fflush(stderr);
   }
 
@@ -41,7 +42,7 @@ class Progress {
   bool on_terminal_ = ::isatty(STDERR_FILENO) != 0;
   programs::StepTime time_;
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
-  std::chrono::steady_clock::time_point said_ = last_;
+  std::chrono::steady_clock::time_point last_print_ = last_;
 };
 
 }  // namespace evaluate

@@ -21,15 +21,15 @@ std::vector<Values> run(int steps) {
   ScalingTable<Cpu> scaling;
   Parameter<T, float, Cpu> weight;
   weight.take(arena, "linear.weight", features, features, Initial::normal(0.05f));
-  weight.take_gradient(arena);
+  weight.allocate_gradient(arena);
   Layer layer;
   layer.declare("linear", {&scaling, &manifest});
-  layer.take_weight_copies(arena, weight);
+  layer.allocate_weight_copies(arena, weight);
   scaling.take(arena);
   const auto take = [&](auto operand) {
-    operand.take_values(arena, kind, tokens, features);
-    operand.take_row_major(arena, kind, tokens, features);
-    operand.take_transposed(arena, kind, tokens, features);
+    operand.allocate_values(arena, kind, tokens, features);
+    operand.allocate_row_major(arena, kind, tokens, features);
+    operand.allocate_transposed(arena, kind, tokens, features);
     return operand;
   };
   const auto x = layer.template input<Mode::train>(take(typename Layer::InputMemory{}), tokens, {});

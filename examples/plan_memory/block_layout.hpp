@@ -67,8 +67,8 @@ class ProjectionLayout {
 
   void set_part(const octavo::ParameterPart& part) { weight_.part = part; }
 
-  void take_weight_copies(octavo::Arena<D>& arena) { take_weight_copies(arena, weight_); }
-  void take_weight_copies(octavo::Arena<D>& arena, const Parameter& weight) {
+  void allocate_weight_copies(octavo::Arena<D>& arena) { allocate_weight_copies(arena, weight_); }
+  void allocate_weight_copies(octavo::Arena<D>& arena, const Parameter& weight) {
     if constexpr (multiplies_quantized) {
       using Memory = typename Layer::WeightMemory;
       constexpr auto kind = octavo::MemoryKind::quantized_weights;
@@ -83,8 +83,8 @@ class ProjectionLayout {
         registry_.stage->reserve(Memory::element_bytes(out_, in_), is_cast_by_ranks ? 0 : scales);
         return;
       }
-      if (!is_cast_by_ranks) copies.take_row_major(arena, kind, out_, in_);
-      copies.take_transposed(arena, kind, out_, in_);
+      if (!is_cast_by_ranks) copies.allocate_row_major(arena, kind, out_, in_);
+      copies.allocate_transposed(arena, kind, out_, in_);
     }
   }
 
@@ -157,58 +157,58 @@ class BlockLayout {
             const Run* lender) {
     declare_attention(sizes, name, registry, {recompute, false});
     declare_mlp(sizes, name, registry, {recompute, true});
-    run_.take_weights(arena, each_parameter(), registry.layout, lender);
-    qkv_.take_weight_copies(arena);
-    output_.take_weight_copies(arena);
-    up_.take_weight_copies(arena);
-    down_.take_weight_copies(arena);
+    run_.allocate_weights(arena, each_parameter(), registry.layout, lender);
+    qkv_.allocate_weight_copies(arena);
+    output_.allocate_weight_copies(arena);
+    up_.allocate_weight_copies(arena);
+    down_.allocate_weight_copies(arena);
   }
 
-  void take_gradients(octavo::Arena<D>& arena, const Run* lender = nullptr) {
-    run_.take_gradients(arena, each_parameter(), lender);
+  void allocate_gradients(octavo::Arena<D>& arena, const Run* lender = nullptr) {
+    run_.allocate_gradients(arena, each_parameter(), lender);
   }
 
   /// Allocates memory that blocks share.
-  static void take_shared(octavo::Arena<D>& arena, const BlockSizes& sizes, Index tokens,
-                          octavo::Recompute recompute) {
-    typename Qkv::Layer::InputMemory().take_transient(arena, tokens, sizes.hidden);
-    typename Output::Layer::InputMemory().take_row_major(arena, kind, tokens,
-                                                         sizes.attention_columns());
+  static void allocate_shared_buffers(octavo::Arena<D>& arena, const BlockSizes& sizes,
+                                      Index tokens, octavo::Recompute recompute) {
+    typename Qkv::Layer::InputMemory().allocate_transient(arena, tokens, sizes.hidden);
+    typename Output::Layer::InputMemory().allocate_row_major(arena, kind, tokens,
+                                                             sizes.attention_columns());
     if (sizes.experts != 0) {
-      Experts::take_shared(arena, sizes, tokens);
+      Experts::allocate_shared_buffers(arena, sizes, tokens);
     } else {
-      typename Up::Layer::InputMemory().take_transient(arena, tokens, sizes.hidden);
-      typename Down::Layer::InputMemory().take_transient(arena, tokens, sizes.ffn);
+      typename Up::Layer::InputMemory().allocate_transient(arena, tokens, sizes.hidden);
+      typename Down::Layer::InputMemory().allocate_transient(arena, tokens, sizes.ffn);
     }
-    take_saved_where(arena, sizes, tokens,
-                     [&](octavo::Recompute dropped_from) { return recompute >= dropped_from; });
+    allocate_saved_if(arena, sizes, tokens,
+                      [&](octavo::Recompute drop_level) { return recompute >= drop_level; });
     (void)arena.template take<T>(kind, tokens / sizes.degree * sizes.hidden);
     arena.overlay(
         [&] {
-          take_scratch<Qkv, Output>(arena, tokens, sizes.qkv_columns(), sizes.attention_columns(),
-                                    sizes);
+          allocate_scratch<Qkv, Output>(arena, tokens, sizes.qkv_columns(),
+                                        sizes.attention_columns(), sizes);
         },
         [&] {
-          if (sizes.experts != 0) return Experts::take_scratch(arena, sizes, tokens);
-          take_scratch<Up, Down>(arena, tokens, sizes.wide_columns(), sizes.ffn, sizes);
+          if (sizes.experts != 0) return Experts::allocate_scratch(arena, sizes, tokens);
+          allocate_scratch<Up, Down>(arena, tokens, sizes.wide_columns(), sizes.ffn, sizes);
         });
   }
 
   /// Allocates the activations that the block saves for the backward.
-  /// @param offloads  whether it offloads activations: see `take_offloaded`
-  static void take_saved(octavo::Arena<D>& arena, const BlockSizes& sizes, Index tokens,
-                         octavo::Recompute recompute, bool offloads) {
-    take_saved_where(arena, sizes, tokens, [&](octavo::Recompute dropped_from) {
-      return recompute < dropped_from && !(offloads && dropped_from == octavo::Recompute::block);
+  /// @param offloads  whether it offloads activations: see `allocate_offloaded`
+  static void allocate_saved(octavo::Arena<D>& arena, const BlockSizes& sizes, Index tokens,
+                             octavo::Recompute recompute, bool offloads) {
+    allocate_saved_if(arena, sizes, tokens, [&](octavo::Recompute drop_level) {
+      return recompute < drop_level && !(offloads && drop_level == octavo::Recompute::block);
     });
   }
 
   /// Allocates a device buffer for the activations that a block offloads, and returns it.
-  static octavo::ArenaRange take_offloaded(octavo::Arena<D>& arena, const BlockSizes& sizes,
-                                           Index tokens) {
+  static octavo::ArenaRange allocate_offloaded(octavo::Arena<D>& arena, const BlockSizes& sizes,
+                                               Index tokens) {
     return arena.range_of([&] {
-      take_saved_where(arena, sizes, tokens, [](octavo::Recompute dropped_from) {
-        return dropped_from == octavo::Recompute::block;
+      allocate_saved_if(arena, sizes, tokens, [](octavo::Recompute drop_level) {
+        return drop_level == octavo::Recompute::block;
       });
     });
   }
@@ -316,19 +316,19 @@ class BlockLayout {
 
   /// Allocates the activations in `wanted`, according to the first policy that drops each.
   template <class Wanted>
-  static void take_saved_where(octavo::Arena<D>& arena, const BlockSizes& sizes, Index tokens,
-                               const Wanted& wanted) {
+  static void allocate_saved_if(octavo::Arena<D>& arena, const BlockSizes& sizes, Index tokens,
+                                const Wanted& wanted) {
     using octavo::Recompute;
-    const auto take_statistics = [&] {
+    const auto allocate_statistics = [&] {
       (void)arena.template take<float>(kind, sizes.statistics() * tokens / sizes.degree);
     };
-    const auto take_post_norm = [&] {
+    const auto allocate_post_norm = [&] {
       if (!sizes.post_norms || !wanted(octavo::kept_by_all_policies)) return;
       (void)arena.template take<T>(kind, tokens * sizes.hidden);
-      take_statistics();
+      allocate_statistics();
     };
     if (wanted(Recompute::norms)) {
-      typename Qkv::Layer::InputMemory().take_kept(arena, tokens, sizes.hidden);
+      typename Qkv::Layer::InputMemory().allocate_kept(arena, tokens, sizes.hidden);
     }
     if (wanted(Recompute::block)) {
       // With normalised queries and keys, the projection is kept next to its rotation.
@@ -336,34 +336,34 @@ class BlockLayout {
         (void)arena.template take<T>(kind, tokens * sizes.qkv_columns());
       }
       typename Output::Layer::InputMemory attended;
-      attended.take_values(arena, kind, tokens, sizes.attention_columns());
+      attended.allocate_values(arena, kind, tokens, sizes.attention_columns());
       if constexpr (Output::Layer::quantized) {
-        attended.take_transposed(arena, kind, tokens, sizes.attention_columns());
+        attended.allocate_transposed(arena, kind, tokens, sizes.attention_columns());
       }
       (void)arena.template take<float>(kind, tokens * sizes.heads);
     }
-    take_post_norm();
-    if (wanted(Recompute::block)) take_statistics();
+    allocate_post_norm();
+    if (wanted(Recompute::block)) allocate_statistics();
     if (sizes.experts != 0) {
-      Experts::take_saved(arena, sizes, tokens, wanted);
+      Experts::allocate_saved(arena, sizes, tokens, wanted);
     } else {
-      take_saved_mlp(arena, sizes, tokens, wanted);
+      allocate_saved_mlp(arena, sizes, tokens, wanted);
     }
-    take_post_norm();
+    allocate_post_norm();
     if (!wanted(Recompute::block)) return;
-    take_statistics();
+    allocate_statistics();
     (void)arena.template take<T>(kind, tokens / sizes.degree * sizes.hidden);
   }
 
   template <class Wanted>
-  static void take_saved_mlp(octavo::Arena<D>& arena, const BlockSizes& sizes, Index tokens,
-                             const Wanted& wanted) {
+  static void allocate_saved_mlp(octavo::Arena<D>& arena, const BlockSizes& sizes, Index tokens,
+                                 const Wanted& wanted) {
     using octavo::Recompute;
     if (wanted(Recompute::norms)) {
-      typename Up::Layer::InputMemory().take_kept(arena, tokens, sizes.hidden);
+      typename Up::Layer::InputMemory().allocate_kept(arena, tokens, sizes.hidden);
     }
     if (wanted(Recompute::swiglu)) {
-      typename Down::Layer::InputMemory().take_kept(arena, tokens, sizes.ffn);
+      typename Down::Layer::InputMemory().allocate_kept(arena, tokens, sizes.ffn);
     }
     if (wanted(Recompute::ffn)) (void)arena.template take<T>(kind, tokens * sizes.wide_columns());
   }
@@ -371,21 +371,21 @@ class BlockLayout {
   /// Allocates the memory for the backward of one half of the block.
   /// @tparam First, Last  its two linear layers
   template <class First, class Last>
-  static void take_scratch(octavo::Arena<D>& arena, Index tokens, Index first_out, Index last_in,
-                           const BlockSizes& sizes) {
+  static void allocate_scratch(octavo::Arena<D>& arena, Index tokens, Index first_out,
+                               Index last_in, const BlockSizes& sizes) {
     const Index hidden = sizes.hidden;
     typename First::Layer::OutputGradientMemory of_first;
     typename Last::Layer::OutputGradientMemory of_last;
-    of_first.take_values(arena, kind, tokens, first_out);
+    of_first.allocate_values(arena, kind, tokens, first_out);
     (void)arena.template take<T>(kind, tokens * last_in);
     arena.overlay(
         [&] {
-          of_last.take_row_major(arena, kind, tokens, hidden);
-          of_last.take_transposed(arena, kind, tokens, hidden);
+          of_last.allocate_row_major(arena, kind, tokens, hidden);
+          of_last.allocate_transposed(arena, kind, tokens, hidden);
         },
         [&] {
-          of_first.take_row_major(arena, kind, tokens, first_out);
-          of_first.take_transposed(arena, kind, tokens, first_out);
+          of_first.allocate_row_major(arena, kind, tokens, first_out);
+          of_first.allocate_transposed(arena, kind, tokens, first_out);
         });
     if (sizes.post_norms) (void)arena.template take<T>(kind, tokens * hidden);
   }

@@ -21,26 +21,27 @@ struct ExpertsLayout {
   }
 
   /// Allocates memory that blocks share in the forward.
-  static void take_shared(octavo::Arena<D>& arena, const BlockSizes& sizes, Index tokens) {
+  static void allocate_shared_buffers(octavo::Arena<D>& arena, const BlockSizes& sizes,
+                                      Index tokens) {
     const Index rows = row_count(sizes, tokens);
     (void)arena.template take<float>(kind, tokens * sizes.experts);
-    Input().take_transient(arena, tokens, sizes.hidden);
+    Input().allocate_transient(arena, tokens, sizes.hidden);
     typename Up::Layer::InputMemory copies;
-    copies.take_kept(arena, rows, sizes.hidden);
-    copies.take_transient(arena, rows, sizes.hidden);
-    typename Down::Layer::InputMemory().take_transient(arena, rows, sizes.ffn);
+    copies.allocate_kept(arena, rows, sizes.hidden);
+    copies.allocate_transient(arena, rows, sizes.hidden);
+    typename Down::Layer::InputMemory().allocate_transient(arena, rows, sizes.ffn);
     (void)arena.template take<T>(kind, rows * sizes.hidden);
   }
 
   /// Allocates the activations in `wanted`, according to the first policy that drops each.
   template <class Wanted>
-  static void take_saved(octavo::Arena<D>& arena, const BlockSizes& sizes, Index tokens,
-                         const Wanted& wanted) {
+  static void allocate_saved(octavo::Arena<D>& arena, const BlockSizes& sizes, Index tokens,
+                             const Wanted& wanted) {
     using octavo::Recompute;
     const Index rows = row_count(sizes, tokens);
-    if (wanted(Recompute::norms)) Input().take_kept(arena, tokens, sizes.hidden);
+    if (wanted(Recompute::norms)) Input().allocate_kept(arena, tokens, sizes.hidden);
     if (wanted(Recompute::swiglu)) {
-      typename Down::Layer::InputMemory().take_kept(arena, rows, sizes.ffn);
+      typename Down::Layer::InputMemory().allocate_kept(arena, rows, sizes.ffn);
     }
     if (wanted(Recompute::ffn)) (void)arena.template take<T>(kind, rows * sizes.wide_columns());
     if (!wanted(Recompute::block)) return;
@@ -53,12 +54,12 @@ struct ExpertsLayout {
   }
 
   /// Allocates the memory for the backward.
-  static void take_scratch(octavo::Arena<D>& arena, const BlockSizes& sizes, Index tokens) {
+  static void allocate_scratch(octavo::Arena<D>& arena, const BlockSizes& sizes, Index tokens) {
     const Index rows = row_count(sizes, tokens);
     const auto take = [&](auto memory, Index columns) {
-      memory.take_values(arena, kind, rows, columns);
-      memory.take_row_major(arena, kind, rows, columns);
-      memory.take_transposed(arena, kind, rows, columns);
+      memory.allocate_values(arena, kind, rows, columns);
+      memory.allocate_row_major(arena, kind, rows, columns);
+      memory.allocate_transposed(arena, kind, rows, columns);
     };
     (void)arena.template take<float>(kind, tokens * sizes.choices);
     (void)arena.template take<float>(kind, tokens * sizes.experts);

@@ -110,15 +110,15 @@ class ModelLayout {
       options_.gradients_share_memory = false;
     }
     if (degree > 1) divide_rows(arena);
-    take_parameters(arena, limits);
+    allocate_parameters(arena, limits);
     octavo::detail::check_reduced_tokens(batch, options_.head_chunk, scaling_.size() != 0,
                                          head_is_quantized_);
     scaling_.take(arena);
     expert_loss_.take(arena);
     weight_stage_.take(arena);
     scratch_.take(arena);
-    if (!options_.gradients_share_memory) take_gradients(arena);
-    take_activations(arena);
+    if (!options_.gradients_share_memory) allocate_gradients(arena);
+    allocate_activations(arena);
     (void)arena.template take<std::byte>(
         MemoryKind::workspace,
         static_cast<Index>(octavo::detail::decoder_workspace<T>(
@@ -180,7 +180,7 @@ class ModelLayout {
     (void)arena.template take<std::int32_t>(activations, batch_.rows());
   }
 
-  void take_parameters(octavo::Arena<D>& arena, const octavo::DeviceLimits<D>& limits) {
+  void allocate_parameters(octavo::Arena<D>& arena, const octavo::DeviceLimits<D>& limits) {
     const bool ties = shape_.model.tied_embeddings;
     octavo::LayerRegistry<D> registry{
         &scaling_,
@@ -217,12 +217,13 @@ class ModelLayout {
     if (!ties) head_weight_.declare("head.weight", vocabulary_rows_, sizes_.hidden, {});
     const octavo::RunLayout layout{.multiple = options_.run_multiple, .frozen = is_frozen};
     if constexpr (is_frozen) {
-      adapter_run_.take_weights(arena, each_of_adapters(), {.multiple = options_.run_multiple});
+      adapter_run_.allocate_weights(arena, each_of_adapters(), {.multiple = options_.run_multiple});
     }
-    head_run_.take_weights(arena, each_of_head(), layout);
+    head_run_.allocate_weights(arena, each_of_head(), layout);
     const bool borrows = options_.weights_are_gathered && !ties;
-    embedding_run_.take_weights(arena, each_of_embedding(), layout, borrows ? &head_run_ : nullptr);
-    head_.take_weight_copies(arena, ties ? table_ : head_weight_);
+    embedding_run_.allocate_weights(arena, each_of_embedding(), layout,
+                                    borrows ? &head_run_ : nullptr);
+    head_.allocate_weight_copies(arena, ties ? table_ : head_weight_);
     list_runs();
   }
 
@@ -239,23 +240,23 @@ class ModelLayout {
     add(head_run_, each_of_head());
   }
 
-  void take_gradients(octavo::Arena<D>& arena) {
+  void allocate_gradients(octavo::Arena<D>& arena) {
     if constexpr (is_frozen) {
-      adapter_run_.take_gradients(arena, each_of_adapters());
+      adapter_run_.allocate_gradients(arena, each_of_adapters());
     } else {
       const bool borrows = options_.gradients_are_sent;
       const bool is_dead = borrows && !shape_.model.tied_embeddings;
-      head_run_.take_gradients(arena, each_of_head());
-      embedding_run_.take_gradients(arena, each_of_embedding(), is_dead ? &head_run_ : nullptr);
+      head_run_.allocate_gradients(arena, each_of_head());
+      embedding_run_.allocate_gradients(arena, each_of_embedding(), is_dead ? &head_run_ : nullptr);
       std::array<const Run*, 2> lenders{};
       for_each_block([&](auto& block) {
-        block.take_gradients(arena, borrows ? lenders[0] : nullptr);
+        block.allocate_gradients(arena, borrows ? lenders[0] : nullptr);
         lenders = {lenders[1], &block.run()};
       });
     }
   }
 
-  void take_activations(octavo::Arena<D>& arena) {
+  void allocate_activations(octavo::Arena<D>& arena) {
     const Index rows = batch_.rows();
     if (!shape_.model.learns_positions()) {
       const int tables = shape_.model.local_rope_theta == 0 ? 1 : 2;
@@ -267,28 +268,29 @@ class ModelLayout {
       (void)arena.template take<T>(activations, own);
     }
     const auto of_segment = [&]<class Segment>(Segment&) {
-      return [&] { Segment::Block::take_shared(arena, sizes_, rows, options_.recompute); };
+      return
+          [&] { Segment::Block::allocate_shared_buffers(arena, sizes_, rows, options_.recompute); };
     };
     std::apply(
         [&](auto&... segment) {
-          arena.overlay([&] { take_head_scratch(arena); }, of_segment(segment)...);
+          arena.overlay([&] { allocate_head_scratch(arena); }, of_segment(segment)...);
         },
         segments_);
-    if (options_.offload_activations) take_offloaded(arena);
+    if (options_.offload_activations) allocate_offloaded(arena);
     if (options_.gradients_share_memory) {
-      take_saved_and_gradients(arena);
+      allocate_saved_and_gradients(arena);
     } else {
-      for_each_block([&](auto& block) { take_saved(arena, block); });
+      for_each_block([&](auto& block) { allocate_saved(arena, block); });
     }
   }
 
   /// Allocates the buffers for offloaded activations, and the host memory of blocks that do not
   /// remain in them.
-  void take_offloaded(octavo::Arena<D>& arena) {
+  void allocate_offloaded(octavo::Arena<D>& arena) {
     const auto layers = static_cast<std::size_t>(shape_.model.layers);
     const std::size_t buffers = std::min(layers, octavo::activation_buffers);
     const auto of_segment = [&]<class Segment>(Segment&) {
-      return [&] { (void)Segment::Block::take_offloaded(arena, sizes_, batch_.rows()); };
+      return [&] { (void)Segment::Block::allocate_offloaded(arena, sizes_, batch_.rows()); };
     };
     for (std::size_t buffer = 0; buffer < buffers; ++buffer) {
       std::apply([&](auto&... segment) { arena.overlay(of_segment(segment)...); }, segments_);
@@ -297,31 +299,31 @@ class ModelLayout {
     for_each_block([&]<class Block>(Block&) {
       if (layer++ >= layers - buffers) return;
       octavo::Arena<D> measuring;
-      const std::size_t bytes = Block::take_offloaded(measuring, sizes_, batch_.rows()).bytes;
+      const std::size_t bytes = Block::allocate_offloaded(measuring, sizes_, batch_.rows()).bytes;
       (void)arena.template take_on_host<std::byte>(static_cast<Index>(bytes));
     });
   }
 
   template <class Block>
-  void take_saved(octavo::Arena<D>& arena, const Block&) const {
-    Block::take_saved(arena, sizes_, batch_.rows(), options_.recompute,
-                      options_.offload_activations);
+  void allocate_saved(octavo::Arena<D>& arena, const Block&) const {
+    Block::allocate_saved(arena, sizes_, batch_.rows(), options_.recompute,
+                          options_.offload_activations);
   }
 
   /// Same as octavo::LanguageModelHead, or octavo::ParallelHead with tensor parallelism.
-  void take_head_scratch(octavo::Arena<D>& arena) {
+  void allocate_head_scratch(octavo::Arena<D>& arena) {
     const Index chunk = options_.head_chunk;
     const Index degree = sizes_.degree;
-    const auto take_both = [&](auto memory, Index values_rows, Index columns) {
-      memory.take_values(arena, activations, values_rows, columns);
-      memory.take_row_major(arena, activations, chunk, columns);
+    const auto allocate_both = [&](auto memory, Index values_rows, Index columns) {
+      memory.allocate_values(arena, activations, values_rows, columns);
+      memory.allocate_row_major(arena, activations, chunk, columns);
       if constexpr (Head::Layer::quantized) {
-        memory.take_transposed(arena, activations, chunk, columns);
+        memory.allocate_transposed(arena, activations, chunk, columns);
       }
     };
-    take_both(typename Head::Layer::InputMemory(), chunk, sizes_.hidden);
-    take_both(typename Head::Layer::OutputGradientMemory(),
-              degree == 1 ? chunk : std::max(chunk, degree + 1), vocabulary_rows_);
+    allocate_both(typename Head::Layer::InputMemory(), chunk, sizes_.hidden);
+    allocate_both(typename Head::Layer::OutputGradientMemory(),
+                  degree == 1 ? chunk : std::max(chunk, degree + 1), vocabulary_rows_);
     (void)arena.template take<float>(activations, sizes_.statistics() * chunk);
     (void)arena.template take<T>(activations, chunk / degree * sizes_.hidden);
     if (degree == 1) return;
@@ -332,20 +334,22 @@ class ModelLayout {
 
   /// Activations that a block saved are dead when the block before it, or the embedding, computes
   /// its gradients.
-  void take_saved_and_gradients(octavo::Arena<D>& arena) {
-    const auto take_embeddings = [&] { embedding_run_.take_gradients(arena, each_of_embedding()); };
-    std::function<void()> take_previous = [] {};
+  void allocate_saved_and_gradients(octavo::Arena<D>& arena) {
+    const auto allocate_embeddings = [&] {
+      embedding_run_.allocate_gradients(arena, each_of_embedding());
+    };
+    std::function<void()> allocate_previous = [] {};
     if (shape_.model.tied_embeddings) {
-      take_embeddings();
+      allocate_embeddings();
     } else {
-      take_previous = take_embeddings;
+      allocate_previous = allocate_embeddings;
     }
-    head_run_.take_gradients(arena, each_of_head());
+    head_run_.allocate_gradients(arena, each_of_head());
     for_each_block([&](auto& block) {
-      arena.overlay([&] { take_saved(arena, block); }, take_previous);
-      take_previous = [&arena, &block] { block.take_gradients(arena); };
+      arena.overlay([&] { allocate_saved(arena, block); }, allocate_previous);
+      allocate_previous = [&arena, &block] { block.allocate_gradients(arena); };
     });
-    take_previous();
+    allocate_previous();
   }
 
   [[nodiscard]] auto each_of_embedding() {

@@ -128,7 +128,7 @@ inline void declare(CLI::App& app, Options& options) {
       ->check(at_least_one());
   add("--most-documents", options.most_documents,
       "maximum number of documents in a micro-batch; 0: each sequence is one document")
-      ->check(not_negative_whole());
+      ->check(non_negative_integer());
   add("--world", options.world, "number of ranks; the plan describes one of them")
       ->check(at_least_one());
   declare_sharing(app, options, app.option_defaults()->get_group());
@@ -137,9 +137,9 @@ inline void declare(CLI::App& app, Options& options) {
       ->check(at_least_one());
   add("--head-chunk", options.head_chunk,
       "number of tokens whose logits are in memory at once; 0 chooses automatically")
-      ->check(not_negative_whole());
+      ->check(non_negative_integer());
   add("--lora", options.lora, "adapter rank; only adapters are trained; 0 disables LoRA")
-      ->check(not_negative_whole());
+      ->check(non_negative_integer());
   app.add_option("--lora-targets", options.lora_targets,
                  "comma-separated layers that get an adapter: q_proj, k_proj, v_proj, o_proj, "
                  "gate_proj, up_proj, down_proj; all by default")
@@ -159,7 +159,7 @@ inline void declare(CLI::App& app, Options& options) {
   app.add_flag("--deterministic", options.deterministic,
                "plan for the trainer's --deterministic, which needs more workspace with cuDNN");
   add("--threads", options.threads, "number of CPU threads for the cpu device; 0 uses all")
-      ->check(not_negative_whole());
+      ->check(non_negative_integer());
   add("--card-memory", options.card_memory, "GPU memory in GiB; repeatable")->check(above_zero());
   app.add_option("--card", options.card,
                  "plan for this GPU, such as \"RTX 4090\", or a compute capability and memory, "
@@ -209,7 +209,7 @@ inline void make_consistent(CLI::App& app, Options& options) {
   octavo::require<octavo::ConfigError>(options.world % options.tensor_parallel == 0,
                                        "--world must be a multiple of --tensor-parallel ",
                                        options.tensor_parallel, ", but is ", options.world);
-  programs::require_adapters_can_be(options);
+  programs::require_adapters_supported(options);
   octavo::require<octavo::ConfigError>(!options.cudnn || !options.own_attention,
                                        "--with-cudnn and --own-attention exclude each other; pass "
                                        "only one");

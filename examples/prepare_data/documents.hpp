@@ -122,7 +122,7 @@ class Documents {
         if (!is_input) return whole_file(octavo::detail::TextStream(path), true);
         return whole_file(octavo::detail::TextStream(octavo::detail::StandardInput{}), false);
       }
-      const std::size_t longest = octavo::most_document_bytes;
+      const std::size_t longest = octavo::max_document_bytes;
       lines_ = is_input
                    ? std::make_unique<octavo::FileLines>(octavo::detail::StandardInput{}, longest)
                    : std::make_unique<octavo::FileLines>(path, longest);
@@ -141,8 +141,8 @@ class Documents {
       const std::size_t count = file.read(bytes_of(text).subspan(before));
       text.resize(before + count);
       octavo::require<octavo::IoError>(
-          text.size() <= octavo::most_document_bytes, place, ": a document must have at most ",
-          octavo::most_document_bytes,
+          text.size() <= octavo::max_document_bytes, place, ": a document must have at most ",
+          octavo::max_document_bytes,
           " bytes; split the text, or write its documents as JSON Lines");
       if (count < piece_bytes) break;
     }

@@ -40,17 +40,17 @@ class Progress {
     const std::string line =
         text(done, tokens, std::chrono::duration<double>(now - start_).count());
     if (is_terminal_) {
-      programs::tell("\r\033[K{}", line);
+      programs::print_stderr("\r\033[K{}", line);
       std::fflush(stderr);
     } else {
-      programs::tell("prepare_data: {}\n", line);
+      programs::print_stderr("prepare_data: {}\n", line);
     }
   }
 
   /// Removes the line from a terminal.
   void clear() const {
     if (!is_terminal_) return;
-    programs::tell("\r\033[K");
+    programs::print_stderr("\r\033[K");
     std::fflush(stderr);
   }
 

@@ -32,8 +32,8 @@ inline void warn_of_single_rank(const Options& options) {
     flags.push_back(octavo::message("--check-replicas ", options.check_replicas));
   }
   if (flags.empty()) return;
-  programs::tell("{}: warning: {}; start several ranks, for example with mpirun -n 2\n",
-                 program().name, programs::no_effect_on_one_rank(flags));
+  programs::print_stderr("{}: warning: {}; start several ranks, for example with mpirun -n 2\n",
+                         program().name, programs::no_effect_on_one_rank(flags));
 }
 
 namespace detail {
@@ -145,7 +145,7 @@ inline void announce_steps(const Options& options, const octavo::RunTotals& tota
 /// Warns if the learning rate still rises at the end of the run.
 inline void warn_of_warmup(const Options& options) {
   if (options.warmup <= options.steps) return;
-  programs::tell(
+  programs::print_stderr(
       "{}: warning: --warmup {} is beyond --steps {}: the learning rate never reaches {:g}\n",
       program().name, options.warmup, options.steps, options.learning_rate);
 }

@@ -36,7 +36,7 @@ inline bool is_checkpoint(const std::filesystem::path& path) {
 }
 
 /// Returns the absolute path without a trailing slash.
-inline std::filesystem::path whole_path(const std::filesystem::path& path) {
+inline std::filesystem::path absolute_path(const std::filesystem::path& path) {
   const std::filesystem::path whole = std::filesystem::absolute(path).lexically_normal();
   return whole.filename().empty() ? whole.parent_path() : whole;
 }
@@ -49,36 +49,36 @@ inline bool has_files_of_run(const std::filesystem::path& folder) {
 }
 
 /// Whether a path is the checkpoints folder of a run, rather than a run with that name.
-inline bool is_of_checkpoints(const std::filesystem::path& named) {
+inline bool is_checkpoints_folder(const std::filesystem::path& named) {
   std::error_code error;
-  return whole_path(named).filename() == checkpoints_name && !has_files_of_run(named) &&
+  return absolute_path(named).filename() == checkpoints_name && !has_files_of_run(named) &&
          !std::filesystem::exists(named / checkpoints_name, error);
 }
 
 /// Returns the folder of a run's checkpoints.
 /// @param named  the run's folder, or its checkpoints folder
 inline std::filesystem::path checkpoints_of(const std::filesystem::path& named) {
-  return is_of_checkpoints(named) ? named : named / checkpoints_name;
+  return is_checkpoints_folder(named) ? named : named / checkpoints_name;
 }
 
 /// Returns the folder of the run that --out names directly or by its checkpoints folder.
 /// @throws ConfigError  if --out names a checkpoint
 inline std::string run_of(const std::string& out) {
   if (out.empty()) return out;
-  const std::filesystem::path whole = whole_path(out);
+  const std::filesystem::path whole = absolute_path(out);
   const std::filesystem::path of_all = whole.parent_path();
   octavo::require<octavo::ConfigError>(
       !is_checkpoint(whole), "--out ", out, " is a checkpoint; pass the folder of ",
       of_all.filename() == checkpoints_name ? "its run, " + of_all.parent_path().string()
                                             : "a run, or of a new one");
-  if (!is_of_checkpoints(whole)) return out;
+  if (!is_checkpoints_folder(whole)) return out;
   const std::filesystem::path& above = of_all;
   const bool is_of_run = has_files_of_run(above) || !octavo::list_checkpoints(whole).empty();
   return is_of_run ? above.string() : out;
 }
 
 /// Returns the working folder for messages about a relative path, otherwise "".
-inline std::string looked_for_in(const std::filesystem::path& path) {
+inline std::string working_folder_text(const std::filesystem::path& path) {
   return path.is_absolute() ? "" : " in " + std::filesystem::current_path().string();
 }
 
@@ -109,8 +109,8 @@ inline std::string local_time_text(std::int64_t seconds) {
 }  // namespace detail
 
 /// @throws ConfigError  for a checkpoint of adapters, which does not contain the base model
-inline void require_whole_model(const std::filesystem::path& path,
-                                const octavo::CheckpointManifest& manifest) {
+inline void require_full_model(const std::filesystem::path& path,
+                               const octavo::CheckpointManifest& manifest) {
   octavo::require<octavo::ConfigError>(
       !manifest.recipe.ends_with(octavo::lora_suffix), path.string(), " contains only adapters (",
       manifest.recipe,
@@ -121,14 +121,15 @@ inline void require_whole_model(const std::filesystem::path& path,
 /// Warns of an incomplete or damaged checkpoint, and of the steps that are lost with it.
 /// @param program  name for messages
 /// @param newest   step of the checkpoint that is used instead; none if there is none
-inline void tell_skipped(const char* program, const octavo::ListedCheckpoint& skipped,
-                         std::optional<octavo::Index> newest) {
+inline void warn_of_skipped(const char* program, const octavo::ListedCheckpoint& skipped,
+                            std::optional<octavo::Index> newest) {
   const bool is_loss = skipped.is_damaged && newest.has_value() && *newest < skipped.step;
-  programs::tell("{}: warning: {} is not a complete checkpoint, and is skipped: {}{}\n", program,
-                 programs::visible(skipped.path.string()), programs::visible(skipped.problem),
-                 is_loss ? fmt::format("; {} steps are lost: the newest complete one is of step {}",
-                                       skipped.step - *newest, *newest)
-                         : "");
+  programs::print_stderr(
+      "{}: warning: {} is not a complete checkpoint, and is skipped: {}{}\n", program,
+      programs::visible(skipped.path.string()), programs::visible(skipped.problem),
+      is_loss ? fmt::format("; {} steps are lost: the newest complete one is of step {}",
+                            skipped.step - *newest, *newest)
+              : "");
 }
 
 /// Returns the checkpoint that a path names: the path itself, or the newest complete checkpoint of
@@ -142,7 +143,7 @@ inline std::filesystem::path checkpoint_in(const std::filesystem::path& named,
       detail::checkpoints_of(named),
       [&](const octavo::ListedCheckpoint& one) { skipped.push_back(one); });
   for (const octavo::ListedCheckpoint& one : skipped) {
-    tell_skipped(program, one, octavo::detail::step_in(newest.filename().string()));
+    warn_of_skipped(program, one, octavo::detail::step_in(newest.filename().string()));
   }
   return newest;
 }
@@ -165,22 +166,22 @@ inline std::string precision_of(const std::string& recipe) {
 /// model of its run and, unless --precision was set, to the run's precision.
 /// @throws ConfigError  if the checkpoint does not exist, --model was also set, or this program
 ///                      does not know its model or precision
-inline std::filesystem::path take_checkpoint(const CLI::App& app, const std::string& named,
-                                             ModelChoice& choice, const char* program) {
+inline std::filesystem::path resolve_checkpoint(const CLI::App& app, const std::string& named,
+                                                ModelChoice& choice, const char* program) {
   if (named.empty()) return {};
   octavo::require<octavo::ConfigError>(
       app.count("--model") == 0,
       "--checkpoint determines the model, so --model must not be set; pass only one");
-  octavo::require<octavo::ConfigError>(std::filesystem::exists(named), "--checkpoint ", named,
-                                       ": there is no such folder", detail::looked_for_in(named),
-                                       "; pass the folder of a run or a checkpoint");
+  octavo::require<octavo::ConfigError>(
+      std::filesystem::exists(named), "--checkpoint ", named, ": there is no such folder",
+      detail::working_folder_text(named), "; pass the folder of a run or a checkpoint");
   std::filesystem::path path = checkpoint_in(named, program);
   octavo::require<octavo::ConfigError>(
       !path.empty(), "--checkpoint ", named,
       " is not a complete checkpoint, and contains none in its folder ", detail::checkpoints_name,
       "; pass a checkpoint or a run's folder");
   const octavo::CheckpointManifest manifest = octavo::detail::read_manifest(path);
-  require_whole_model(path, manifest);
+  require_full_model(path, manifest);
   choice.model = manifest.model;
   octavo::require<octavo::ConfigError>(
       detail::is_preset(choice.model) ||
@@ -292,7 +293,7 @@ inline void print_checkpoints(const Options& options) {
                                        "--list-checkpoints needs the folder of a run; pass --out");
   octavo::require<octavo::ConfigError>(std::filesystem::is_directory(options.out), "--out ",
                                        options.out, ": there is no such folder",
-                                       detail::looked_for_in(options.out),
+                                       detail::working_folder_text(options.out),
                                        "; pass the folder of a run");
   const std::filesystem::path folder = detail::checkpoints_of(options.out);
   const std::vector<octavo::ListedCheckpoint> all = octavo::list_checkpoints(folder);

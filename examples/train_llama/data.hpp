@@ -45,12 +45,12 @@ inline void declare_text(CLI::App& app, Options& options) {
                  "token ID that ends a document; tokens then attend only within their own "
                  "document; by default, each sequence is one document")
       ->group(data_group)
-      ->check(programs::not_negative_whole());
+      ->check(programs::non_negative_integer());
   app.add_option("--most-documents", options.most_documents,
                  "maximum number of documents in a micro-batch; used with --document-end")
       ->group(data_group)
       ->capture_default_str()
-      ->check(programs::not_negative_whole());
+      ->check(programs::non_negative_integer());
 }
 
 /// @throws ConfigError  if a required flag is missing, with advice

@@ -25,13 +25,13 @@ inline void declare_checkpoints(CLI::App& app, Options& options) {
       "steps between checkpoints; the run also saves one at the end and after a signal; 0 disables "
       "checkpoints",
       checkpoints)
-      ->check(not_negative_whole());
+      ->check(non_negative_integer());
   add("--keep-last", options.keep.last, "number of newest checkpoints to keep, at least 2",
       checkpoints)
       ->check(at_least_two());
   add("--keep-every", options.keep.every,
       "also keep checkpoints whose step is a multiple of this number; 0 disables this", checkpoints)
-      ->check(not_negative_whole());
+      ->check(non_negative_integer());
   app.add_flag("--keep-best", options.keep.best,
                "also keep the checkpoint with the lowest validation loss")
       ->group(checkpoints);
@@ -98,11 +98,11 @@ inline void declare(CLI::App& app, Options& options, void (*declare_data)(CLI::A
       ->group(model);
   add("--head-chunk", options.head_chunk,
       "number of tokens whose logits are in memory at once; 0 chooses automatically", model)
-      ->check(not_negative_whole());
+      ->check(non_negative_integer());
 
   const std::string lora = "LoRA (adapters for frozen layers)";
   add("--lora", options.lora, "adapter rank; only adapters are trained; 0 disables LoRA", lora)
-      ->check(not_negative_whole());
+      ->check(non_negative_integer());
   // No defaults are declared, because config.toml could not distinguish them from choices.
   app.add_option("--lora-alpha", options.adapters.alpha,
                  "adapters are scaled by alpha / rank; 16 by default")
@@ -130,7 +130,7 @@ inline void declare(CLI::App& app, Options& options, void (*declare_data)(CLI::A
       ->check(one_of({"copies", "nccl"}));
   add("--check-replicas", options.check_replicas,
       "steps between comparisons of the replicated weights across ranks; 0 disables them", ranks)
-      ->check(not_negative_whole());
+      ->check(non_negative_integer());
 
   const std::string data = data_group;
   declare_data(app, options);
@@ -158,7 +158,8 @@ inline void declare(CLI::App& app, Options& options, void (*declare_data)(CLI::A
   add("--schedule", options.schedule,
       "learning-rate schedule: cosine, linear, constant, wsd (warm-up, stable, decay)", training)
       ->check(one_of({octavo::schedule_names.begin(), octavo::schedule_names.end()}));
-  add("--warmup", options.warmup, "number of warm-up steps", training)->check(not_negative_whole());
+  add("--warmup", options.warmup, "number of warm-up steps", training)
+      ->check(non_negative_integer());
   add("--final-fraction", options.final_fraction,
       "learning rate at the last step, as a fraction of --learning-rate", training)
       ->check(share());
@@ -168,7 +169,7 @@ inline void declare(CLI::App& app, Options& options, void (*declare_data)(CLI::A
   declare_optimizer(app, add, options.optimizer, options.formats, training);
   add("--max-gradient-norm", options.max_gradient_norm,
       "maximum gradient norm (0 disables clipping)", training)
-      ->check(not_negative());
+      ->check(non_negative_number());
   add("--master-weights", options.formats.master_weights,
       "master-weight format: fp32; bf16, which keeps no separate copy and rounds the BF16 weights "
       "stochastically; auto: fp32 if it fits in GPU memory",
@@ -185,7 +186,7 @@ inline void declare(CLI::App& app, Options& options, void (*declare_data)(CLI::A
       training)
       ->check(one_of(offload_names));
   add("--seed", options.seed, "random seed for weights, batches and samples", training)
-      ->check(not_negative_whole());
+      ->check(non_negative_integer());
   add("--max-skipped", options.max_skipped,
       "number of consecutive skipped steps that stops the run with exit code 3", training)
       ->check(at_least_one());
@@ -224,7 +225,7 @@ inline void declare(CLI::App& app, Options& options, void (*declare_data)(CLI::A
       ->check(at_least_one());
   add("--evaluate-every", options.evaluate_every,
       "steps between evaluations; the first is before step 1; 0 evaluates only at the end", output)
-      ->check(not_negative_whole());
+      ->check(non_negative_integer());
   add("--operands-every", options.operands_every, "steps between records of every operand's scale",
       output)
       ->check(at_least_one());
@@ -232,9 +233,9 @@ inline void declare(CLI::App& app, Options& options, void (*declare_data)(CLI::A
       "steps between records of a hash of all trained weights, for comparing runs; 0 disables "
       "them",
       output)
-      ->check(not_negative_whole());
+      ->check(non_negative_integer());
   add("--sample", options.sample, "number of tokens to generate at the end", output)
-      ->check(not_negative_whole());
+      ->check(non_negative_integer());
   app.add_flag("--sample-each", options.samples_each,
                "also generate a sample of --sample tokens at each evaluation")
       ->group(output);
@@ -248,7 +249,7 @@ inline void declare(CLI::App& app, Options& options, void (*declare_data)(CLI::A
       ->check(at_least_one());
   add("--temperature", options.temperature, "sampling temperature; 0 chooses the most likely token",
       output)
-      ->check(not_negative());
+      ->check(non_negative_number());
   add("--timeline", options.timeline,
       "file for a trace of the steps, for ui.perfetto.dev and chrome://tracing; empty: none",
       output);
@@ -286,7 +287,7 @@ inline void require_consistent(const CLI::App& app, const Options& options) {
       octavo::RunTotals::most_recent, ", but is ", options.spikes.window);
   octavo::require<octavo::ConfigError>(options.out.empty() || !options.no_out,
                                        "--out and --no-out exclude each other; pass only one");
-  programs::require_adapters_can_be(options);
+  programs::require_adapters_supported(options);
   // A resumed run reads them from its checkpoint.
   if (!options.load_adapters.empty() && options.resume.empty()) {
     programs::require_folder("--load-adapters " + options.load_adapters, options.load_adapters,

@@ -13,8 +13,8 @@
 namespace trainer {
 
 /// Returns one line about a run that ended after --max-skipped steps, with advice.
-inline std::string why_it_gave_up(const octavo::RunSummary& summary, const Report& report,
-                                  const Options& options) {
+inline std::string skip_limit_message(const octavo::RunSummary& summary, const Report& report,
+                                      const Options& options) {
   std::vector<std::string> met;
   for (const octavo::OperandReport& operand : summary.operands) {
     if (operand.nonfinite > 0) met.push_back(operand.name);
@@ -33,7 +33,7 @@ inline std::string why_it_gave_up(const octavo::RunSummary& summary, const Repor
 }
 
 /// Returns the flags that resume the run in a folder from its last checkpoint.
-inline std::string how_to_go_on(const std::filesystem::path& saved_in) {
+inline std::string resume_command_text(const std::filesystem::path& saved_in) {
   const std::filesystem::path folder = (saved_in / "").parent_path();  // without a trailing slash
   return programs::visible(octavo::message("resume with --config ",
                                            programs::shell_word((folder / "config.toml").string()),
@@ -42,8 +42,9 @@ inline std::string how_to_go_on(const std::filesystem::path& saved_in) {
 
 /// Returns one line about a run that ended at a batch with too many documents, and how to resume.
 /// @param saved_in  the run's folder; empty if it keeps no checkpoints
-inline std::string why_it_stopped(const octavo::RunSummary& summary,
-                                  const std::filesystem::path& saved_in, const Options& options) {
+inline std::string document_limit_message(const octavo::RunSummary& summary,
+                                          const std::filesystem::path& saved_in,
+                                          const Options& options) {
   std::string batch = octavo::message(
       "a batch of step ", summary.steps + 1, " has ", summary.documents,
       " documents, including those that begin with a sequence, and --most-documents is ",
@@ -54,7 +55,7 @@ inline std::string why_it_stopped(const octavo::RunSummary& summary,
                            summary.documents, " or more, and with --checkpoint-every");
   }
   if (!summary.is_saved) return batch;
-  return octavo::message(batch, "; ", how_to_go_on(saved_in), " --most-documents ",
+  return octavo::message(batch, "; ", resume_command_text(saved_in), " --most-documents ",
                          summary.documents, " or more");
 }
 

@@ -42,7 +42,7 @@ class Events {
     } catch (const octavo::IoError& error) {
       file_.reset();
       // On a terminal, the message starts below the progress line.
-      programs::tell(
+      programs::print_stderr(
           "{}{}: warning: {}. The run continues, but writes no more TensorBoard events\n",
           ::isatty(STDERR_FILENO) != 0 ? "\r\033[K" : "", program().name, programs::text_of(error));
     }

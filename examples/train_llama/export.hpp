@@ -55,10 +55,10 @@ inline void export_weights(const Options& options, const char* program) {
   std::filesystem::path checkpoint =
       std::filesystem::absolute(checkpoint_to_resume(options, program)).lexically_normal();
   if (checkpoint.filename().empty()) checkpoint = checkpoint.parent_path();
-  const octavo::ListedCheckpoint found = octavo::detail::look_at_checkpoint(checkpoint);
+  const octavo::ListedCheckpoint found = octavo::detail::inspect_checkpoint(checkpoint);
   octavo::require<octavo::IoError>(found.manifest.has_value(), checkpoint.string(),
                                    " is not a complete checkpoint: ", found.problem);
-  require_whole_model(checkpoint, *found.manifest);
+  require_full_model(checkpoint, *found.manifest);
   octavo::export_checkpoint(checkpoint, model_of_checkpoint(checkpoint, found.manifest->model),
                             options.export_hf);
   fmt::print("weights of step {} | written to {}\n", found.manifest->step,

@@ -22,7 +22,7 @@ inline void keep_gemm_plans(const std::string& file, std::span<const octavo::Gem
   try {
     octavo::store_gemm_plans(file, plans, std::min(60, comm_timeout / 2));
   } catch (const octavo::IoError& error) {
-    programs::tell(
+    programs::print_stderr(
         "{}: warning: {}. The run continues with its GEMM plans, and its checkpoints contain them, "
         "but the next run must choose its own\n",
         program, programs::text_of(error));

@@ -36,13 +36,13 @@ inline std::string text_of(const toml::node& node) {
 /// Returns the values of these flags in a run's configuration.
 /// @param problem  set if the file is not valid TOML; single lines are then parsed
 /// @throws IoError  if the file cannot be read
-inline std::map<std::string, std::string> saves_in(const std::filesystem::path& config,
-                                                   std::string& problem) {
+inline std::map<std::string, std::string> read_save_flags(const std::filesystem::path& config,
+                                                          std::string& problem) {
   const std::string configuration = octavo::read_text_file(config);
   std::map<std::string, std::string> saves;
   try {
     const toml::table table = toml::parse(configuration);
-    for (const char* name : flags_of_saves) {
+    for (const char* name : save_flags) {
       if (const toml::node* node = table.get(name)) saves[name] = text_of(*node);
     }
     return saves;
@@ -53,7 +53,7 @@ inline std::map<std::string, std::string> saves_in(const std::filesystem::path& 
   std::istringstream text(configuration);
   for (std::string line; std::getline(text, line);) {
     std::istringstream one(line);
-    for (const char* name : flags_of_saves) {
+    for (const char* name : save_flags) {
       if (!line.starts_with(std::string(name) + " =")) continue;
       for (const CLI::ConfigItem& item : CLI::ConfigTOML().from_config(one)) {
         if (!item.inputs.empty()) saves[name] = item.inputs.front();
@@ -65,8 +65,8 @@ inline std::map<std::string, std::string> saves_in(const std::filesystem::path& 
 
 /// Sets a flag to its value in a run's configuration.
 /// @throws ConfigError  naming the file and the value, if the flag does not accept it
-inline void take_from(const std::filesystem::path& config, CLI::Option& option,
-                      const std::string& value) {
+inline void set_from_config(const std::filesystem::path& config, CLI::Option& option,
+                            const std::string& value) {
   const std::string name = option.get_single_name();
   octavo::require<octavo::ConfigError>(option.get_items_expected_max() > 0 || value == "true",
                                        config.string(), ": ", name, " is '", value,
@@ -83,37 +83,39 @@ inline void take_from(const std::filesystem::path& config, CLI::Option& option,
 }  // namespace detail
 
 /// Sets the save flags of a run that resumes in its folder: those that were not set get their
-/// values from its config.toml. Lists these in `saved_as_before`, such as " --checkpoint-every 50
-/// --keep-best". If there are checkpoints, names in `saves_in_doubt` the flags that neither the
+/// values from its config.toml. Lists these in `restored_save_flags`, such as " --checkpoint-every
+/// 50
+/// --keep-best". If there are checkpoints, names in `save_flags_warning` the flags that neither the
 /// command line nor config.toml sets.
 /// @throws ConfigError  naming that file, if it contains a value that the flag does not accept
-inline void take_flags_of_saves(CLI::App& app, Options& options) {
+inline void restore_save_flags(CLI::App& app, Options& options) {
   if (options.resume.empty() || options.out.empty() || options.replay_step != 0) return;
   const std::filesystem::path config = std::filesystem::path(options.out) / "config.toml";
   std::string problem = config.string() + " does not set all flags for saving the run";
   std::map<std::string, std::string> saves;
   try {
-    saves = detail::saves_in(config, problem);
+    saves = detail::read_save_flags(config, problem);
   } catch (const octavo::IoError& error) {  // for example, if there is none
     problem = error.what();
   }
-  std::vector<std::string> unsaid;
-  for (const std::string name : detail::flags_of_saves) {
-    if (app.count("--" + name) == 0 && !saves.contains(name)) unsaid.push_back("--" + name);
+  std::vector<std::string> unset_flags;
+  for (const std::string name : detail::save_flags) {
+    if (app.count("--" + name) == 0 && !saves.contains(name)) unset_flags.push_back("--" + name);
   }
-  const bool is_given_none = app.count("--checkpoint-every") != 0 && options.checkpoint_every == 0;
-  if (!unsaid.empty() && !is_given_none &&
+  const bool disables_checkpoints =
+      app.count("--checkpoint-every") != 0 && options.checkpoint_every == 0;
+  if (!unset_flags.empty() && !disables_checkpoints &&
       !octavo::list_checkpoints(detail::checkpoints_of(options.out)).empty()) {
-    options.saves_in_doubt = octavo::message(
-        problem, "; set to their defaults, unless passed: ", programs::joined(unsaid));
+    options.save_flags_warning = octavo::message(
+        problem, "; set to their defaults, unless passed: ", programs::joined(unset_flags));
   }
-  for (const std::string name : detail::flags_of_saves) {
+  for (const std::string name : detail::save_flags) {
     CLI::Option* option = app.get_option("--" + name);
     const std::string value = saves[name];
     const bool is_default = value == option->get_default_str() || value == "false";
     if (option->count() == 0 && !value.empty() && !is_default) {
-      detail::take_from(config, *option, value);
-      options.saved_as_before += " --" + name + (value == "true" ? "" : ' ' + value);
+      detail::set_from_config(config, *option, value);
+      options.restored_save_flags += " --" + name + (value == "true" ? "" : ' ' + value);
     }
     if (options.checkpoint_every == 0) break;  // then there are no checkpoints to keep
   }

@@ -142,17 +142,18 @@ inline std::string other_flags_of_data(const std::filesystem::path& config,
           (others.empty() ? "" : ", and ") + ("--" + name + " is ") + is + ", the run had " + had;
   };
   // If validation has separate data, training uses all of --data.
-  const bool is_apart = both_have("validation-data") || both_have("validation-chats");
+  const bool has_separate_validation =
+      both_have("validation-data") || both_have("validation-chats");
   const auto either = [&](const char* name) { return saved.contains(name) != here.contains(name); };
-  const bool becomes_apart = either("validation-data") || either("validation-chats");
+  const bool separation_changes = either("validation-data") || either("validation-chats");
   for (const char* name : {"data", "chats", "chat-template", "tokenizer", "long-chats",
                            "last-turn-only", "most-chats", "document-end", "seq-len", "seed"}) {
     compare(name);
   }
-  if (becomes_apart) {
+  if (separation_changes) {
     compare("validation-data");
     compare("validation-chats");
-  } else if (!is_apart) {
+  } else if (!has_separate_validation) {
     compare("validation-fraction");
   }
   return others;
@@ -174,9 +175,9 @@ inline std::string flags_left_out(const CLI::App& app, const std::filesystem::pa
       const auto now = here.find(name);
       const CLI::Option* option = app.get_option_no_throw("--" + name);
       const bool is_kept = now == here.end() || now->second == had;
-      const bool is_of_saves =
-          std::ranges::find(detail::flags_of_saves, name) != detail::flags_of_saves.end();
-      if (is_kept || is_of_saves || option == nullptr || option->count() != 0) continue;
+      const bool is_save_flag =
+          std::ranges::find(detail::save_flags, name) != detail::save_flags.end();
+      if (is_kept || is_save_flag || option == nullptr || option->count() != 0) continue;
       others += octavo::message(others.empty() ? "" : ", ", "--", name, " is ", now->second,
                                 ", the run had ", had);
     }

@@ -83,9 +83,9 @@ inline void declare_model(CLI::App& app, ModelChoice& choice) {
   // No defaults are declared, because config.toml would contain them, and the other device rejects
   // the flags.
   add("--threads", choice.threads, "number of CPU threads for the cpu device; 0 uses all (default)")
-      ->check(not_negative_whole());
+      ->check(non_negative_integer());
   add("--gpu", choice.gpu, "index of the GPU for the cuda device; 0 by default")
-      ->check(not_negative_whole());
+      ->check(non_negative_integer());
 }
 
 /// Declares the flags for ranks that all programs share.

@@ -38,7 +38,7 @@ inline void declare_optimizer(CLI::App& app, const auto& add, OptimizerOptions& 
       group)
       ->check(one_of(optimizer_names));
   add("--weight-decay", options.weight_decay, "weight decay, only of matrices", group)
-      ->check(not_negative());
+      ->check(non_negative_number());
   add("--beta1", options.beta1, "decay rate of AdamW's first moment", group)->check(share());
   add("--beta2", options.beta2, "decay rate of AdamW's second moment", group)->check(share());
   add("--epsilon", options.epsilon, "AdamW epsilon", group)->check(above_zero());
@@ -60,7 +60,7 @@ inline void declare_optimizer(CLI::App& app, const auto& add, OptimizerOptions& 
       ->check(one_of(muon_rate_names));
   of_muon("--muon-adamw-rate", options.muon_adamw_rate,
           "factor of the learning rate for parameters that AdamW updates; 1 by default")
-      ->check(not_negative());
+      ->check(non_negative_number());
 }
 
 /// Returns the settings of the optimizer.

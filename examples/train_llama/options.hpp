@@ -27,8 +27,7 @@ namespace trainer {
 namespace detail {
 
 /// The flags that control how a run is saved.
-inline constexpr std::array flags_of_saves{"checkpoint-every", "keep-last", "keep-every",
-                                           "keep-best"};
+inline constexpr std::array save_flags{"checkpoint-every", "keep-last", "keep-every", "keep-best"};
 
 }  // namespace detail
 
@@ -111,8 +110,8 @@ struct Options : ModelChoice {
 
   octavo::Index checkpoint_every = 0;
   octavo::CheckpointsToKeep keep;
-  std::string saved_as_before;  ///< flags among these that a resumed run takes from config.toml
-  std::string saves_in_doubt;   ///< why flags of the earlier run may be lost; empty if none are
+  std::string restored_save_flags;  ///< flags among these that a resumed run takes from config.toml
+  std::string save_flags_warning;   ///< why flags of the earlier run may be lost; empty if none are
   std::string resume;
   bool convert = false;
   bool list_checkpoints = false;

@@ -34,10 +34,14 @@ class RunData {
     return all;
   }
   /// Sets the identity of the base model, which a resumed run of adapters must match.
-  void stand_beside(std::string base) { base_ = std::move(base); }
+  void set_base_model(std::string base) { base_ = std::move(base); }
   [[nodiscard]] virtual std::uint64_t hash() const = 0;
   /// Returns a hash of the validation data: losses on equal data can be compared.
   [[nodiscard]] virtual std::uint64_t validation_hash() const = 0;
+  /// A text that identifies the validation data, to compare losses.
+  [[nodiscard]] std::string validation_text() const {
+    return octavo::message("hash ", validation_hash());
+  }
   /// Returns the files of which the hashes cover only samples.
   [[nodiscard]] virtual std::vector<std::filesystem::path> sampled_files() const { return {}; }
 

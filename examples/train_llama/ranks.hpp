@@ -46,7 +46,7 @@ class Ranks {
   Ranks(const ModelChoice& options, std::string program)
       : program_(std::move(program)), launch_(octavo::read_launch()) {
     if (launch_.size == 1) return;
-    [[maybe_unused]] const auto time_out = std::chrono::seconds(options.comm_timeout);
+    [[maybe_unused]] const auto timeout = std::chrono::seconds(options.comm_timeout);
     const bool on_gpus = options.device == octavo::Cuda::name;
     [[maybe_unused]] const auto throw_without = [&](const char* library, const char* option) {
       // One message is enough: a launcher ends the other ranks when the first one exits.
@@ -58,16 +58,16 @@ class Ranks {
     };
     if (on_gpus) {
 #if defined(OCTAVO_PROGRAM_HAS_NCCL)
-      rendezvous_.emplace(launch_, time_out);
+      rendezvous_.emplace(launch_, timeout);
       const std::string slow =
           slowing_environment([](const char* name) { return std::getenv(name); });
-      if (!slow.empty()) programs::tell("{}warning: {}\n", name(), slow);
+      if (!slow.empty()) programs::print_stderr("{}warning: {}\n", name(), slow);
 #else
       throw_without("NCCL", "OCTAVO_NCCL");
 #endif
     } else {
 #if defined(OCTAVO_PROGRAM_HAS_MPI)
-      mpi_.emplace(launch_, time_out);
+      mpi_.emplace(launch_, timeout);
       communicator_ = std::make_unique<octavo::MpiComm>(*mpi_);
 #else
       throw_without("MPI", "OCTAVO_MPI");
@@ -76,9 +76,9 @@ class Ranks {
   }
 
   /// Connects ranks through a rendezvous only.
-  Ranks(octavo::Launch launch, std::chrono::seconds time_out, std::string program)
+  Ranks(octavo::Launch launch, std::chrono::seconds timeout, std::string program)
       : program_(std::move(program)), launch_(std::move(launch)) {
-    rendezvous_.emplace(launch_, time_out);
+    rendezvous_.emplace(launch_, timeout);
   }
 
   [[nodiscard]] int rank() const { return launch_.rank; }
@@ -119,7 +119,7 @@ class Ranks {
   /// @param exchanges  whether ranks exchange in the part, where others may wait for this one: with
   ///                   a rendezvous, a rank with an error then gives up
   /// @throws CommError  on ranks without an error, with that of the rank that gave up
-  [[nodiscard]] bool all_are_well(const std::string& wrong, bool exchanges) {
+  [[nodiscard]] bool all_succeeded(const std::string& wrong, bool exchanges) {
     if (exchanges && !wrong.empty() && rendezvous_.has_value()) {
       rendezvous_->give_up(wrong);
       return false;

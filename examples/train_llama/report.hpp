@@ -156,7 +156,7 @@ class Report final : public octavo::RunObserver {
     if (!is_first_rank_) return;
     clear_progress();
     if (!record.warning.empty() || !record.error.empty()) {
-      print_trouble(record);
+      warn_of_failed_checkpoint(record);
     } else {
       print("checkpoint | step {} | {:.1f} MiB | waited {:.2f} s, written after {:.2f} s | {}\n",
             record.step, static_cast<double>(record.bytes) / (1024.0 * 1024.0), record.blocked,
@@ -248,16 +248,16 @@ class Report final : public octavo::RunObserver {
 
   /// Warns about a spike and the action taken.
   void spike(const octavo::SpikeRecord& record) override {
-    const bool goes_back = record.action == octavo::OnSpike::rollback;
+    const bool rolls_back = record.action == octavo::OnSpike::rollback;
     const auto action = static_cast<std::size_t>(record.action);
     if (is_first_rank_) {
       clear_progress();
-      programs::tell(
+      programs::print_stderr(
           "{}: warning: SPIKE at step {}: loss {:.4g} (limit {:.4g}), gradient norm "
           "{:.4g} (limit {:.4g}): {}{}{}\n",
           program().name, record.step, record.loss, record.loss_limit, record.gradient_norm,
           record.gradient_norm_limit, octavo::on_spike_names[action],
-          goes_back
+          rolls_back
               ? octavo::message(" to step ", record.resumed_step, ", number ", record.rollbacks,
                                 " of ", options_.spikes.max_rollbacks, " at most")
               : "",
@@ -272,7 +272,7 @@ class Report final : public octavo::RunObserver {
         .add("gradient_norm_limit", record.gradient_norm_limit)
         .add("action", octavo::on_spike_names[action])
         .add("reason", record.reason);
-    if (goes_back) {
+    if (rolls_back) {
       line.add("resumed_step", record.resumed_step);
       events_.begin_steps(record.resumed_step + 1);
     }
@@ -283,7 +283,7 @@ class Report final : public octavo::RunObserver {
   void divergence(const octavo::StepRecord& record, double first_loss) override {
     if (!is_first_rank_) return;
     clear_progress();
-    programs::tell(
+    programs::print_stderr(
         "{}: warning: the loss is {:.4g} at step {}, {:.4g} at first: this run "
         "diverges. Stop it with Ctrl-C, and lower --learning-rate ({:.2e} at this step) or "
         "raise --warmup\n",
@@ -412,7 +412,7 @@ class Report final : public octavo::RunObserver {
       events_.write(step, octavo::EventSummary{}.add_text("warnings", trouble.text));
       if (!is_first_rank_) continue;
       clear_progress();
-      programs::tell(
+      programs::print_stderr(
           "{}: warning: at step {}, {}. If the loss suffers, use BF16 for these "
           "layers (Layerwise, as in --precision fp8-delayed-bf16-edges)\n",
           program().name, step, trouble.text);
@@ -448,8 +448,8 @@ class Report final : public octavo::RunObserver {
     if (not_written_ == nullptr) not_written_ = std::current_exception();
     if (has_ended_) return;
     clear_progress();
-    programs::tell("{}: {}. The run ends, and first saves a checkpoint if it keeps them\n",
-                   program().name, programs::text_of(error));
+    programs::print_stderr("{}: {}. The run ends, and first saves a checkpoint if it keeps them\n",
+                           program().name, programs::text_of(error));
     octavo::InterruptGuard::request(SIGTERM);  // all ranks end together
   }
 
@@ -457,14 +457,15 @@ class Report final : public octavo::RunObserver {
   void progress(const octavo::StepRecord& record) const {
     if (!terminal_) return;
     const auto done = static_cast<std::size_t>(30 * record.step / options_.steps);
-    programs::tell("\r\033[K[{}{}] {}/{} | loss {} | {}", std::string(done, '='),
-                   std::string(30 - done, ' '), record.step, options_.steps,
-                   loss_text(record.result.loss, !record.result.skipped), pace_.text(record.step));
+    programs::print_stderr("\r\033[K[{}{}] {}/{} | loss {} | {}", std::string(done, '='),
+                           std::string(30 - done, ' '), record.step, options_.steps,
+                           loss_text(record.result.loss, !record.result.skipped),
+                           pace_.text(record.step));
     std::fflush(stderr);
   }
   void clear_progress() const {
     if (!terminal_) return;
-    programs::tell("\r\033[K");
+    programs::print_stderr("\r\033[K");
     std::fflush(stderr);
   }
 

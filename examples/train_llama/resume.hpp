@@ -32,7 +32,7 @@ inline void complete_resume(Options& options) {
       is_named || !options.out.empty(), "--resume ", options.resume,
       " resumes in the folder that --out names; pass it, or the path of a checkpoint");
   if (!is_named || !options.out.empty() || options.no_out) return;
-  const std::filesystem::path path = detail::whole_path(options.resume);
+  const std::filesystem::path path = detail::absolute_path(options.resume);
   const std::filesystem::path of_all =
       detail::is_checkpoint(path) ? path.parent_path() : detail::checkpoints_of(path);
   options.out = of_all.parent_path().string();
@@ -53,7 +53,7 @@ namespace detail {
 
 /// Returns the names of the complete checkpoints in a folder, only the newest if there are many, or
 /// "".
-inline std::string whole_checkpoints(const std::filesystem::path& folder) {
+inline std::string complete_checkpoints(const std::filesystem::path& folder) {
   constexpr std::size_t most = 8;
   std::vector<std::string> names;
   for (const octavo::ListedCheckpoint& one : octavo::list_checkpoints(folder)) {
@@ -72,14 +72,14 @@ inline std::string nothing_to_resume(const Options& options, const std::filesyst
   const std::string advice = in_run && !exports
                                  ? "; pass --resume auto to start a new run, or another folder"
                                  : "; pass the folder of a run or a checkpoint";
-  const fs::path above = whole_path(named).parent_path();
+  const fs::path above = absolute_path(named).parent_path();
   const bool is_of_run = above.filename() == checkpoints_name;
-  const std::string others = is_of_run ? whole_checkpoints(above) : "";
+  const std::string others = is_of_run ? complete_checkpoints(above) : "";
   const std::string rest = others.empty() ? advice : "; the folder contains " + others;
   std::error_code error;
   if (fs::is_directory(named, error)) {
     return is_of_run ? octavo::message(named.string(), " is not a complete checkpoint", rest)
-                     : octavo::message(checkpoints_of(named).string(), looked_for_in(named),
+                     : octavo::message(checkpoints_of(named).string(), working_folder_text(named),
                                        " has no complete checkpoint", advice);
   }
   if (fs::exists(named, error)) return octavo::message(named.string(), " is not a folder", rest);
@@ -87,7 +87,7 @@ inline std::string nothing_to_resume(const Options& options, const std::filesyst
   const std::string what = in_run ? "folder " + named.string() : "such folder";
   const bool is_word = !in_run && !named.has_parent_path();
   const std::string meant = is_word ? programs::nearest(options.resume, {"latest", "auto"}) : "";
-  return octavo::message("there is no ", what, looked_for_in(named),
+  return octavo::message("there is no ", what, working_folder_text(named),
                          meant.empty() ? advice : "; did you mean '" + meant + "'?");
 }
 
@@ -124,7 +124,7 @@ inline std::filesystem::path checkpoint_before(const std::filesystem::path& dama
     before = one.path;
     step = one.step;
   }
-  if (step.has_value()) tell_skipped(program, skipped, step);
+  if (step.has_value()) warn_of_skipped(program, skipped, step);
   return before;
 }
 

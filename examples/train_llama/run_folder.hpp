@@ -74,7 +74,7 @@ namespace detail {
 
 /// Whether a metrics.jsonl contains neither a step nor an end, only the run and its evaluation
 /// before the first step.
-inline bool is_of_no_step(const std::filesystem::path& metrics) {
+inline bool has_no_steps(const std::filesystem::path& metrics) {
   octavo::FileLines lines(metrics);
   for (std::string line; lines.next(line);) {
     const bool precedes_steps = line.starts_with("{\"event\":\"run\"") ||
@@ -176,10 +176,11 @@ inline void require_free_out(const Options& options, const std::string& out_from
     octavo::require<octavo::ConfigError>(!error, file.string(),
                                          ": cannot be accessed: ", error.message(),
                                          "; choose another --out, or pass --no-out");
-    const bool may_go = taken && file.filename() == "metrics.jsonl" && detail::is_of_no_step(file);
+    const bool is_removable =
+        taken && file.filename() == "metrics.jsonl" && detail::has_no_steps(file);
     const bool has_both = std::filesystem::exists(folder / "config.toml", error);
     octavo::require<octavo::ConfigError>(
-        !may_go, file.string(),
+        !is_removable, file.string(),
         " exists already, from a run that took no step; if that run has ended, remove the file",
         has_both ? " and " + (folder / "config.toml").string() : "", ", or choose another --out");
     octavo::require<octavo::ConfigError>(
@@ -197,7 +198,7 @@ inline void require_free_out(const Options& options, const std::string& out_from
 }
 
 /// Whether --resume auto restarts the run of --out, because it ended before its first checkpoint.
-inline bool begins_again(const Options& options) {
+inline bool restarts_run(const Options& options) {
   if (options.resume != "auto" || options.out.empty()) return false;
   const std::filesystem::path folder = options.out;
   return (std::filesystem::exists(folder / "metrics.jsonl") ||
@@ -210,7 +211,7 @@ inline bool begins_again(const Options& options) {
 /// Renames the files of the run that restarts, for example to metrics-2026-11-22-141503.jsonl.
 /// @param folder  the folder, which this run has locked
 /// @throws IoError  if the folder is not writable
-inline void set_aside_what_was_not_saved(const std::filesystem::path& folder) {
+inline void rename_unsaved_run_files(const std::filesystem::path& folder) {
   for (const char* name : {"config.toml", "metrics.jsonl"}) {
     const std::filesystem::path file = folder / name;
     if (!std::filesystem::exists(file)) continue;
@@ -251,12 +252,11 @@ inline std::filesystem::path make_run_folder(const Options& options) {
 }
 
 /// Whether a resumed run appends to the files of the run that was saved.
-inline bool goes_on_in_its_folder(const std::filesystem::path& resume_from,
-                                  const Options& options) {
+inline bool appends_to_saved_run(const std::filesystem::path& resume_from, const Options& options) {
   namespace fs = std::filesystem;
   if (resume_from.empty() || options.out.empty()) return false;
   // The checkpoint itself may be a link to another disk.
-  return fs::weakly_canonical(detail::whole_path(resume_from).parent_path()) ==
+  return fs::weakly_canonical(detail::absolute_path(resume_from).parent_path()) ==
          fs::weakly_canonical(fs::path(options.out) / detail::checkpoints_name);
 }
 
@@ -264,15 +264,15 @@ namespace detail {
 
 /// Whether a path is a folder, or is in it. Neither needs to exist.
 inline bool is_in(const std::filesystem::path& path, const std::filesystem::path& folder) {
-  const auto inner = std::filesystem::weakly_canonical(whole_path(path));
-  const auto outer = std::filesystem::weakly_canonical(whole_path(folder));
+  const auto inner = std::filesystem::weakly_canonical(absolute_path(path));
+  const auto outer = std::filesystem::weakly_canonical(absolute_path(folder));
   return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
 }
 
 /// Throws if the folder of a flag is where the run writes other files.
 /// @throws ConfigError  naming both
-inline void require_apart(const char* flag, const std::filesystem::path& folder,
-                          const Options& options) {
+inline void require_no_overlap(const char* flag, const std::filesystem::path& folder,
+                               const Options& options) {
   const std::filesystem::path run = options.out;
   for (const char* name :
        {checkpoints_name, "config.toml", "metrics.jsonl", "manifest.txt", ".lock"}) {
@@ -303,7 +303,7 @@ void require_free_folders(const Options& options, const PlaceOf& place_of) {
                                                       {"--save-hf", options.save_hf}};
   for (const auto& [flag, folder] : folders) {
     if (folder.empty()) continue;
-    detail::require_apart(flag, folder, options);
+    detail::require_no_overlap(flag, folder, options);
     try {
       octavo::HuggingFaceWriter::require_free(folder);
     } catch (const octavo::IoError& error) {
@@ -327,7 +327,7 @@ inline void require_room_for_weights(octavo::TrainingSession& session, const Opt
       const std::uint64_t of_element = weight.format == "bf16" ? 2 : 4;
       bytes += of_element * static_cast<std::uint64_t>(weight.rows * weight.columns);
     }
-    std::filesystem::path above = detail::whole_path(folder);
+    std::filesystem::path above = detail::absolute_path(folder);
     std::error_code error;
     while (!std::filesystem::exists(above, error) && above != above.parent_path()) {
       above = above.parent_path();

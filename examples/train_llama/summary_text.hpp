@@ -15,13 +15,13 @@
 namespace trainer {
 
 /// Warns about a failed checkpoint on stderr.
-inline void print_trouble(const octavo::CheckpointRecord& record) {
+inline void warn_of_failed_checkpoint(const octavo::CheckpointRecord& record) {
   const std::string path = programs::visible(record.path.string());
   if (record.error.empty()) {
-    programs::tell("{}: warning: {}: {}\n", program().name, path,
-                   programs::visible(record.warning));
+    programs::print_stderr("{}: warning: {}: {}\n", program().name, path,
+                           programs::visible(record.warning));
   } else {
-    programs::tell(
+    programs::print_stderr(
         "{}: warning: NOT SAVED at step {}: {}. The run continues, and earlier checkpoints are "
         "unchanged\n",
         program().name, record.step, programs::visible(record.error));

@@ -106,8 +106,8 @@ class TimelineFile {
         octavo::write_file_atomically(options_.timeline, octavo::trace_text(events));
       } catch (const octavo::IoError& error) {
         not_written_ = std::current_exception();
-        programs::tell("{}: warning: {}. The run continues without a timeline\n", program().name,
-                       programs::text_of(error));
+        programs::print_stderr("{}: warning: {}. The run continues without a timeline\n",
+                               program().name, programs::text_of(error));
       }
     }
   }

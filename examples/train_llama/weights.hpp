@@ -43,7 +43,7 @@ inline void save_weights(octavo::TrainingSession& session, const Options& option
 inline void warn_of_base(const Options& options, bool begins) {
   namespace fs = std::filesystem;
   if (options.load_hf.empty()) {
-    programs::tell(
+    programs::print_stderr(
         "{}: warning: without --model hf:FOLDER, the base model of the adapters has the random "
         "weights of --seed {}\n",
         program().name, options.seed);
@@ -55,7 +55,7 @@ inline void warn_of_base(const Options& options, bool begins) {
       fs::weakly_canonical(config.base_model) == fs::weakly_canonical(options.load_hf)) {
     return;
   }
-  programs::tell(
+  programs::print_stderr(
       "{}: warning: {} names '{}' as the base model of its adapters, but --model is '{}'; adapters "
       "do not fit other weights, or weights that already include them\n",
       program().name, programs::visible(options.load_adapters),

@@ -33,7 +33,7 @@ ASK_FOR_CUDA = {"octavo_trainer", "doctor"}
 def headers_gcc():
     """Every .hpp compiles alone with g++."""
     return each(lambda path: fault_of(name_of(path), [*GCC, "-xc++", "-"], include_of(path)),
-                read_by_no_other(headers(".hpp")))
+                skip_covered_headers(headers(".hpp")))
 
 
 @nightly
@@ -43,10 +43,10 @@ def headers_nvcc():
         say("headers-nvcc: nvcc is not installed: nothing compiled")
         return []
     own = [path for path in headers(".cuh") if "#include <cudnn_frontend.h>" not in code_of(path)]
-    return each(compile_with_nvcc, read_by_no_other(own))
+    return each(compile_with_nvcc, skip_covered_headers(own))
 
 
-def read_by_no_other(paths):
+def skip_covered_headers(paths):
     """Omits headers that are the first include of another: compiling that one tests them alone."""
     begun_with = {line for path in paths for line in code_of(path)[1:2]}
     return [path for path in paths if include_of(path) not in begun_with]

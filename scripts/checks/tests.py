@@ -9,10 +9,10 @@ from checks.common import JOBS, ROOT, WORK, build, check, fault_of, nightly, run
 # minutes under sanitizers.
 SANITIZED_ROOMS = {"comm", "core", "data", "io", "memory"}
 # Tests of these rooms that read megabytes of text, which takes most of the time of all of them.
-LONG_SANITIZED_TESTS = ["test_data.BytePairTokenizer.LongTextsAreCutWithoutATrace",
-                        "test_data.CharacterTokenizer.LongTextsAreCutWithoutATrace",
-                        "test_data.NormalForm.TokensAreThoseOfTheNormalisedText",
-                        "test_data.UnigramFiles.LongWordsHaveTheBestTokens"]
+LONG_SANITIZED_TESTS = ["test_data.BytePairTokenizer.SplittingLongTextsPreservesTokens",
+                        "test_data.CharacterTokenizer.SplittingLongTextsPreservesTokens",
+                        "test_data.NormalForm.TokensMatchNormalisedText",
+                        "test_data.UnigramFiles.FindsBestTokensOfLongWords"]
 WAITING_TESTS = 2  # run in addition to JOBS others: many tests wait for ranks or for a time-out
 
 

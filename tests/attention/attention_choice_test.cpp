@@ -20,11 +20,11 @@ DeviceLimits<Cuda> limits_with(bool cudnn, bool deterministic) {
 }
 
 /// cuDNN's answer about a shape, as if it was asked.
-CudnnAnswer& answer(DeviceLimits<Cuda>& limits, const AttentionShape& shape = llama_8b) {
-  for (auto& [key, known] : limits.cudnn_answers) {
+CudnnSupport& answer(DeviceLimits<Cuda>& limits, const AttentionShape& shape = llama_8b) {
+  for (auto& [key, known] : limits.cudnn_support) {
     if (key == detail::cudnn_key(shape)) return known;
   }
-  return limits.cudnn_answers.emplace_back(detail::cudnn_key(shape), CudnnAnswer{}).second;
+  return limits.cudnn_support.emplace_back(detail::cudnn_key(shape), CudnnSupport{}).second;
 }
 
 template <class T = Bf16>
@@ -48,14 +48,14 @@ TEST(AttentionChoice, FollowsLibraryFormatAndLength) {
   }
 }
 
-TEST(AttentionChoice, AShapeThatIsMetOnceIsNotPrepared) {
+TEST(AttentionChoice, OneTimeShapeUsesOwnKernels) {
   AttentionShape shape{1, 128, {32, 8, 128}};
   shape.once = true;
   EXPECT_EQ(runs(shape, limits_with(true, false)), "octavo, octavo");
   EXPECT_EQ(attention_fallback(AttentionPass::forward, shape, limits_with(true, false)), "");
 }
 
-TEST(AttentionChoice, DocumentsRunAsSequencesDo) {
+TEST(AttentionChoice, DocumentsUseSameLibraryAsSequences) {
   const AttentionShape documents{1, 8192, {32, 8, 128}, 16};
   EXPECT_EQ(runs(documents, limits_with(true, false)), "cudnn, cudnn");
   EXPECT_EQ(runs(documents, limits_with(false, false)), "octavo, octavo");
@@ -65,7 +65,7 @@ TEST(AttentionChoice, DocumentsRunAsSequencesDo) {
 
 // An FP32 gradient of queries as wide as fused rows, gradients of keys and values as wide as a
 // fused row for each of the 4 heads of a group, and softmax sums; beside them four tables.
-TEST(AttentionChoice, WorkspaceOfDocumentsIsComputed) {
+TEST(AttentionChoice, EstimatesWorkspaceOfDocuments) {
   const AttentionShape documents{1, 8192, {32, 8, 128}, 16};
   const std::size_t rows = std::size_t{8192} * (32 * 4 + 6144 * 4 * (1 + 2 * 4));
   const std::size_t tables = 4 * 256;
@@ -74,7 +74,7 @@ TEST(AttentionChoice, WorkspaceOfDocumentsIsComputed) {
   EXPECT_LE(workspace, rows + tables + gib / 2);
   EXPECT_EQ(attention_workspace(documents, limits_with(false, false)), std::size_t{8192} * 32 * 4);
   DeviceLimits<Cuda> asked = limits_with(true, false);
-  answer(asked) = CudnnAnswer{gib, 2 * gib, "", ""};
+  answer(asked) = CudnnSupport{gib, 2 * gib, "", ""};
   EXPECT_EQ(attention_workspace(documents, asked), 2 * gib + tables);
   // Heads that cuDNN lays out a document at a time.
   const AttentionShape narrow{1, 8192, {32, 8, 24}, 16};
@@ -82,7 +82,7 @@ TEST(AttentionChoice, WorkspaceOfDocumentsIsComputed) {
             std::size_t{16} * 8192 * 32 * (4 + 24 * 8));
 }
 
-TEST(AttentionChoice, ARefusedShapeRunsInOwnKernelsAndItIsSaidWhy) {
+TEST(AttentionChoice, RefusedShapeFallsBackWithReason) {
   DeviceLimits<Cuda> limits = limits_with(true, false);
   answer(limits) = {};
   answer(limits).forward_refusal = "too odd";
@@ -90,14 +90,14 @@ TEST(AttentionChoice, ARefusedShapeRunsInOwnKernelsAndItIsSaidWhy) {
   EXPECT_EQ(attention_fallback(AttentionPass::forward, llama_8b, limits), "too odd");
   EXPECT_EQ(attention_fallback(AttentionPass::backward, llama_8b, limits), "too odd");
   EXPECT_EQ(attention_workspace(llama_8b, limits), std::size_t{8192} * 32 * 4);
-  answer(limits) = CudnnAnswer{2 * gib, 0, "no backward", ""};
+  answer(limits) = CudnnSupport{2 * gib, 0, "no backward", ""};
   EXPECT_EQ(runs(llama_8b, limits), "cudnn, octavo");
   EXPECT_EQ(attention_fallback(AttentionPass::forward, llama_8b, limits), "");
   EXPECT_EQ(attention_fallback(AttentionPass::backward, llama_8b, limits), "no backward");
 }
 
 // Layers of one model may have different windows.
-TEST(AttentionChoice, EachWindowHasItsAnswer) {
+TEST(AttentionChoice, EachWindowHasItsOwnCudnnAnswer) {
   AttentionShape local = llama_8b;
   local.options.window = 1024;
   AttentionShape whole = llama_8b;
@@ -115,17 +115,17 @@ TEST(AttentionChoice, EachWindowHasItsAnswer) {
   EXPECT_EQ(attention_workspace(local, limits), 3 * gib);
 }
 
-TEST(AttentionChoice, ADeterministicBackwardMustFit) {
+TEST(AttentionChoice, DeterministicBackwardMustFitWorkspaceLimit) {
   EXPECT_EQ(runs(llama_8b, limits_with(true, true)), "cudnn, cudnn deterministic");
   // The gradients of all scores alone have 32 · 16384² · 2 bytes: 16 GiB.
   EXPECT_EQ(runs({1, 16384, {32, 8, 128}}, limits_with(true, true)), "cudnn, octavo");
   EXPECT_EQ(runs({1, 16384, {32, 8, 128}}, limits_with(true, false)), "cudnn, cudnn");
   DeviceLimits<Cuda> limits = limits_with(true, true);
-  limits.most_deterministic_workspace = 4 * gib;
+  limits.max_deterministic_workspace = 4 * gib;
   EXPECT_EQ(runs(llama_8b, limits), "cudnn, octavo");
 }
 
-TEST(AttentionChoice, WhatCudnnAskedForCounts) {
+TEST(AttentionChoice, CudnnAnswerOverridesEstimate) {
   constexpr std::size_t own = std::size_t{8192} * 32 * 4;
   DeviceLimits<Cuda> limits = limits_with(true, true);
   answer(limits) = {0, 0, "there is none", ""};
@@ -137,7 +137,7 @@ TEST(AttentionChoice, WhatCudnnAskedForCounts) {
 }
 
 // The forward runs through cuDNN, whatever becomes of the backward.
-TEST(AttentionChoice, TheForwardsWorkspaceStaysWhereTheBackwardFallsBack) {
+TEST(AttentionChoice, KeepsForwardWorkspaceIfBackwardFallsBack) {
   DeviceLimits<Cuda> limits = limits_with(true, true);
   answer(limits) = {2 * gib, 0, "there is none", ""};
   EXPECT_EQ(attention_workspace(llama_8b, limits), 2 * gib);
@@ -146,7 +146,7 @@ TEST(AttentionChoice, TheForwardsWorkspaceStaysWhereTheBackwardFallsBack) {
   EXPECT_EQ(attention_workspace(llama_8b, limits), 2 * gib);
 }
 
-TEST(AttentionChoice, WhyABackwardFallsBackIsSaid) {
+TEST(AttentionChoice, ReportsReasonOfBackwardFallback) {
   DeviceLimits<Cuda> limits = limits_with(true, true);
   EXPECT_EQ(attention_fallback(AttentionPass::backward, llama_8b, limits), "");
   answer(limits) = {0, 0, "there is none", ""};
@@ -162,7 +162,7 @@ TEST(AttentionChoice, WhyABackwardFallsBackIsSaid) {
   EXPECT_EQ(attention_fallback(AttentionPass::backward, llama_8b, limits_with(false, true)), "");
 }
 
-TEST(AttentionChoice, WorkspaceIsComputedWhereNobodyCanBeAsked) {
+TEST(AttentionChoice, EstimatesWorkspaceWithoutCudnnAnswer) {
   // Softmax sums and FP32 gradients of queries, keys and values, for each of 32 heads.
   const std::size_t plain = std::size_t{8192} * 32 * (4 + 128 * 8);
   EXPECT_GE(attention_workspace(llama_8b, limits_with(true, false)), plain);
@@ -176,7 +176,7 @@ TEST(AttentionChoice, WorkspaceIsComputedWhereNobodyCanBeAsked) {
       << "cuDNN is no choice in fp32";
 }
 
-TEST(AttentionChoice, NothingIsPlannedForAShapeThatNothingRuns) {
+TEST(AttentionChoice, ThrowsForUnsupportedHeadDim) {
   EXPECT_THROW(runs({1, 64, {4, 4, 260}}, limits_with(true, false)), ConfigError);
   EXPECT_EQ(runs<float>({1, 64, {4, 4, 250}}, limits_with(true, false)), "octavo, octavo");
 }
@@ -205,7 +205,7 @@ std::string refusal(const AttentionShape& shape, bool is_bf16) {
   return "";
 }
 
-TEST(AttentionChoice, AShapeThatTheKernelsCannotRunIsNamed) {
+TEST(AttentionChoice, NamesUnsupportedHeadDimAndLength) {
   for (const Index dim : {8, 96, 128, 136, 256})
     EXPECT_EQ(refusal({1, 64, {1, 1, dim}}, true), "") << dim;
   for (const Index dim : {100, 250, 264}) {

@@ -42,7 +42,7 @@ class AttentionOnCuda : public OnGpu, public testing::WithParamInterface<Library
   }
 };
 
-TEST_P(AttentionOnCuda, IsTheFormulaAndWhatTheCpuMakes) {
+TEST_P(AttentionOnCuda, MatchesFormulaAndCpu) {
   for (const AttentionShape& shape : shapes) {
     SCOPED_TRACE(text_of(shape));
     std::printf("%s, %s\n", text_of(shape).c_str(), name_of(GetParam()));
@@ -61,7 +61,7 @@ TEST_P(AttentionOnCuda, IsTheFormulaAndWhatTheCpuMakes) {
   }
 }
 
-TEST_P(AttentionOnCuda, RunsAgainWithTheSameBitsWhereItIsDeterministic) {
+TEST_P(AttentionOnCuda, DeterministicModeRepeatsBitwise) {
   const DeviceLimits<Cuda> limits = limits_of(GetParam(), true);
   for (const AttentionShape& shape :
        {AttentionShape{2, 960, {8, 2, 128}}, AttentionShape{1, 2048, {4, 4, 64}},
@@ -85,7 +85,7 @@ TEST_P(AttentionOnCuda, RunsAgainWithTheSameBitsWhereItIsDeterministic) {
   }
 }
 
-TEST_P(AttentionOnCuda, IsTheFormulaWhereItIsDeterministic) {
+TEST_P(AttentionOnCuda, DeterministicModeMatchesFormula) {
   const AttentionShape shape{2, 320, {4, 2, 128}};
   const auto inputs = random_inputs<Bf16>(shape, 9);
   Attention<Bf16, Cuda> attention(shape, inputs, limits_of(GetParam(), true));
@@ -94,7 +94,7 @@ TEST_P(AttentionOnCuda, IsTheFormulaWhereItIsDeterministic) {
 }
 
 // What is kept for one shape is of no use for one that differs in a single number.
-TEST_P(AttentionOnCuda, ShapesOfOneContextAreKeptApart) {
+TEST_P(AttentionOnCuda, DistinguishesShapesInOneContext) {
   const AttentionShape largest{3, 320, {8, 4, 128}};
   const auto inputs = random_inputs<Bf16>(largest, 5);
   auto attention = make(largest, inputs);
@@ -158,7 +158,7 @@ TEST_P(AttentionOnCuda, ThePlannedWorkspaceSuffices) {
       set_limits(context, limits_of(GetParam(), deterministic));
       const DeviceLimits<Cuda> limits = attention_limits<Bf16>(shape, context);
       DeviceLimits<Cuda> planned = limits;
-      planned.cudnn_answers.clear();
+      planned.cudnn_support.clear();
       std::printf("%s: %s needs %zu bytes of workspace, %zu are planned\n", text_of(shape).c_str(),
                   attention_implementation<Bf16>(AttentionPass::backward, shape, limits),
                   attention_workspace(shape, limits), attention_workspace(shape, planned));
@@ -172,7 +172,7 @@ INSTANTIATE_TEST_SUITE_P(Libraries, AttentionOnCuda, libraries,
 
 class AttentionOnCudaInFp32 : public OnGpu {};
 
-TEST_F(AttentionOnCudaInFp32, IsTheFormula) {
+TEST_F(AttentionOnCudaInFp32, MatchesFormula) {
   for (const AttentionShape& shape :
        {AttentionShape{2, 1, {2, 1, 32}}, AttentionShape{2, 130, {4, 2, 32}},
         AttentionShape{1, 65, {4, 1, 128}}, AttentionShape{1, 70, {2, 1, 256}}}) {
@@ -187,7 +187,7 @@ TEST_F(AttentionOnCudaInFp32, IsTheFormula) {
 class AttentionOnCudaErrors : public OnGpu {};
 
 // Also where cuDNN would run it: a session refuses such a model before it takes any memory.
-TEST_F(AttentionOnCudaErrors, AHeadDimThatIsNotServedIsNamedBeforeAnythingRuns) {
+TEST_F(AttentionOnCudaErrors, NamesUnsupportedHeadDimBeforeRunning) {
   const Context<Cuda> context;
   for (const Index tokens : {16, 64}) {
     try {
@@ -200,7 +200,7 @@ TEST_F(AttentionOnCudaErrors, AHeadDimThatIsNotServedIsNamedBeforeAnythingRuns) 
 }
 
 #if !defined(OCTAVO_WITH_CUDNN)
-TEST_F(AttentionOnCudaErrors, CudnnIsRefusedWhereTheProgramIsWithoutIt) {
+TEST_F(AttentionOnCudaErrors, RejectsCudnnIfNotBuiltIn) {
   Context<Cuda> context;
   EXPECT_THROW(context.set_cudnn(true), ConfigError);
 }

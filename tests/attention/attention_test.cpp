@@ -91,7 +91,7 @@ struct Attention {
         output(d_output.rows, d_output.columns, T(77.0f)),
         log_sum_exp(1, shape.rows() * shape.heads.heads),
         gradient(qkv.rows, qkv.columns, T(77.0f)) {
-    support::Workplace place(threads);
+    support::ContextWithWorkspace place(threads);
     place.bind(attention_workspace(shape, place.context));
     (void)attention_forward(shape, qkv.view(), {}, output.view(), log_sum_exp.flat(),
                             place.context);
@@ -139,7 +139,7 @@ void check(const AttentionShape& shape) {
 
 class AttentionLengths : public testing::TestWithParam<Index> {};
 
-TEST_P(AttentionLengths, ForwardAndBackwardAreTheFormulas) {
+TEST_P(AttentionLengths, ForwardAndBackwardMatchFormula) {
   for (const HeadLayout heads :
        {HeadLayout{1, 1, 8}, HeadLayout{6, 2, 16}, HeadLayout{4, 4, 10}, HeadLayout{4, 1, 32}}) {
     for (const Index sequences : {1, 3}) {
@@ -154,7 +154,7 @@ TEST_P(AttentionLengths, ForwardAndBackwardAreTheFormulas) {
 INSTANTIATE_TEST_SUITE_P(Tokens, AttentionLengths, testing::Values(1, 2, 63, 64, 65, 130),
                          testing::PrintToStringParamName());
 
-TEST(Attention, ChangesInOneSequenceReachNoOther) {
+TEST(Attention, ChangesInOneSequenceDoNotAffectOthers) {
   const AttentionShape shape{3, 70, {4, 2, 16}};
   const Attention<float> before = random_attention<float>(shape);
   Matrix<float> qkv = before.qkv;
@@ -172,7 +172,7 @@ TEST(Attention, ChangesInOneSequenceReachNoOther) {
   EXPECT_NE(after.output(139, 0), before.output(139, 0));
 }
 
-TEST(Attention, LaterTokensReachNoEarlierOutput) {
+TEST(Attention, LaterTokensDoNotAffectEarlierOutputs) {
   const AttentionShape shape{2, 130, {2, 1, 16}};
   const Attention<float> before = random_attention<float>(shape);
   for (const Index changed : {1, 63, 64, 100, 129}) {
@@ -226,7 +226,7 @@ TEST(AttentionErrors, ShapesMustAgree) {
     Matrix<float> qkv(4, columns);
     Matrix<float> output(4, outputs);
     Matrix<float> log_sum_exp(1, sums);
-    support::Workplace place;
+    support::ContextWithWorkspace place;
     place.bind(attention_workspace(s, place.context));
     (void)attention_forward(s, qkv.view(), {}, output.view(), log_sum_exp.flat(), place.context);
   };

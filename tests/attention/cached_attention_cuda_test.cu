@@ -106,7 +106,7 @@ void compare(const Shape& shape) {
 
 class CachedAttentionOnCuda : public OnGpu {};
 
-TEST_F(CachedAttentionOnCuda, IsWhatTheCpuMakes) {
+TEST_F(CachedAttentionOnCuda, MatchesCpu) {
   for (const Shape& shape : {Shape{{4, 4, 64}, 1}, Shape{{9, 3, 64}, 700}, Shape{{8, 2, 128}, 1000},
                              Shape{{12, 12, 64}, 129}, Shape{{16, 2, 96}, 257},
                              Shape{{4, 1, 16}, 333}, Shape{{8, 1, 128}, 5000}, Shape{{3, 3, 8}, 64},
@@ -115,7 +115,7 @@ TEST_F(CachedAttentionOnCuda, IsWhatTheCpuMakes) {
   }
 }
 
-TEST_F(CachedAttentionOnCuda, IsWhatTheCpuMakesInFp32) {
+TEST_F(CachedAttentionOnCuda, MatchesCpuInFp32) {
   for (const Shape& shape : {Shape{{9, 3, 64}, 700}, Shape{{4, 2, 10}, 130},
                              Shape{{4, 1, 200}, 257}, Shape{{2, 2, 128}, 500}}) {
     compare<float>(shape);
@@ -123,7 +123,7 @@ TEST_F(CachedAttentionOnCuda, IsWhatTheCpuMakesInFp32) {
 }
 
 // Windows of one key, within a part and across parts, and longer than the cache.
-TEST_F(CachedAttentionOnCuda, WindowsAreWhatTheCpuMakes) {
+TEST_F(CachedAttentionOnCuda, WindowsMatchCpu) {
   for (const Index window : {1, 3, 33, 64, 500, 2000}) {
     for (const HeadLayout layout : {HeadLayout{8, 2, 128}, HeadLayout{3, 3, 64},
                                     HeadLayout{4, 1, 256}, HeadLayout{6, 2, 24}}) {
@@ -134,7 +134,7 @@ TEST_F(CachedAttentionOnCuda, WindowsAreWhatTheCpuMakes) {
   compare<Bf16>({{8, 2, 64}, 700, {0, 0.0625f}});
 }
 
-TEST_F(CachedAttentionOnCuda, AWindowAsLongAsTheCacheHasTheBitsOfNone) {
+TEST_F(CachedAttentionOnCuda, FullLengthWindowIsBitwiseEqualToNoWindow) {
   const Shape shape{{8, 2, 128}, 600};
   for (const Index rows : {1, 5}) {
     Decoding<Bf16, Cuda> none(shape, rows);
@@ -150,7 +150,7 @@ TEST_F(CachedAttentionOnCuda, AWindowAsLongAsTheCacheHasTheBitsOfNone) {
 }
 
 // Tiles of many rows leave no reason to divide the keys: one kernel writes the output.
-TEST_F(CachedAttentionOnCuda, ManyRowsAreWhatTheCpuMakes) {
+TEST_F(CachedAttentionOnCuda, ManyRowsMatchCpu) {
   for (const Index window : {0, 100}) {
     const Shape shape{{8, 2, 64}, 1500, {window, 0.0f}};
     for (const Index rows : {150, 1100}) {
@@ -167,7 +167,7 @@ TEST_F(CachedAttentionOnCuda, ManyRowsAreWhatTheCpuMakes) {
   }
 }
 
-TEST_F(CachedAttentionOnCuda, OneRecordingServesEveryPositionAndGivesTheSameBits) {
+TEST_F(CachedAttentionOnCuda, RecordingIsBitwiseEqualAtEveryPosition) {
   const Shape shape{{8, 2, 128}, 600};
   Decoding<Bf16, Cuda> direct(shape, 1);
   Decoding<Bf16, Cuda> recorded(shape, 1);
@@ -183,7 +183,7 @@ TEST_F(CachedAttentionOnCuda, OneRecordingServesEveryPositionAndGivesTheSameBits
   EXPECT_EQ(replay.counts().recordings, 1u);
 }
 
-TEST_F(CachedAttentionOnCuda, AHeadDimThatIsNotServedIsNamed) {
+TEST_F(CachedAttentionOnCuda, ThrowsForUnsupportedHeadDim) {
   Decoding<Bf16, Cuda> decoding({{1, 1, 264}, 4}, 1);
   EXPECT_THROW(decoding.run(), ConfigError);
 }
@@ -237,7 +237,7 @@ void compare_appended() {
   }
 }
 
-TEST_F(CachedAttentionOnCuda, RowsJoinTheCacheAsOnTheCpu) {
+TEST_F(CachedAttentionOnCuda, AppendedRowsMatchCpu) {
   compare_appended<Bf16>();
   compare_appended<float>();
 }

@@ -52,7 +52,7 @@ class Decoding {
 
  private:
   HeadLayout layout_;
-  support::Workplace place_;
+  support::ContextWithWorkspace place_;
   Matrix<T> keys_, values_;
   std::int32_t next_ = 0;
 };
@@ -76,7 +76,7 @@ struct Whole {
         output(tokens, heads.heads * heads.head_dim) {
     if (normalised) norm = {query_weight.flat_input(), key_weight.flat_input(), 1e-6f};
     const AttentionShape shape{1, tokens, layout};
-    support::Workplace place(1);
+    support::ContextWithWorkspace place(1);
     Matrix<T> rotated(tokens, layout.columns());
     rope_forward(qkv.input(), layout, norm, rotation.input(), tokens, rotated.view(),
                  place.context);
@@ -109,7 +109,7 @@ void expect_the_bits_of_the_whole(HeadLayout layout, bool normalised,
   }
 }
 
-TEST(CachedAttention, HasTheBitsOfTheWholeSequenceHoweverItIsCut) {
+TEST(CachedAttention, PiecesAreBitwiseEqualToWholeSequence) {
   const std::vector<std::vector<Index>> cuts{{1, 1, 1, 1}, {7, 1, 9, 1}, {65, 1, 66, 1, 3}};
   for (const auto& pieces : cuts) {
     expect_the_bits_of_the_whole<Bf16>({6, 2, 16}, false, pieces);
@@ -118,7 +118,7 @@ TEST(CachedAttention, HasTheBitsOfTheWholeSequenceHoweverItIsCut) {
   expect_the_bits_of_the_whole<Bf16>({2, 2, 96}, true, {280, 1, 1});
 }
 
-TEST(CachedAttention, IsTheFormula) {
+TEST(CachedAttention, MatchesFormula) {
   const HeadLayout layout{4, 2, 8};
   const Index before = 5;
   const auto qkv = random_matrix<float>(before + 2, layout.columns(), 5);
@@ -150,7 +150,7 @@ TEST(CachedAttention, IsTheFormula) {
   }
 }
 
-TEST(CachedAttention, ThreadsDoNotMatter) {
+TEST(CachedAttention, DoesNotDependOnTheNumberOfThreads) {
   const auto qkv = random_matrix<Bf16>(9, HeadLayout{6, 3, 16}.columns(), 6);
   Decoding<Bf16> one({6, 3, 16}, 9, 1);
   Decoding<Bf16> many({6, 3, 16}, 9, 3);
@@ -159,7 +159,7 @@ TEST(CachedAttention, ThreadsDoNotMatter) {
 }
 
 // What a text had before is overwritten when another begins, or a part of it is drawn anew.
-TEST(CachedAttention, APositionThatIsTakenAgainForgetsWhatItHad) {
+TEST(CachedAttention, ReusedPositionIsOverwritten) {
   const HeadLayout layout{2, 1, 8};
   const auto qkv = random_matrix<float>(6, layout.columns(), 7);
   Decoding<float> straight(layout, 8);
@@ -172,7 +172,7 @@ TEST(CachedAttention, APositionThatIsTakenAgainForgetsWhatItHad) {
             bytes_of(anew.append(rows_of(qkv, 3, 1), {}, {}).elements));
 }
 
-TEST(CachedAttention, NamesWhatDoesNotFit) {
+TEST(CachedAttention, ErrorsNameMismatchedArgument) {
   const HeadLayout layout{2, 1, 8};
   const auto message_of = [&](const HeadLayout& heads, Index rows, std::int32_t position,
                               Index columns) {
@@ -193,11 +193,11 @@ TEST(CachedAttention, NamesWhatDoesNotFit) {
   EXPECT_NE(message_of({3, 2, 8}, 1, 0, 56).find("3 heads cannot share 2"), std::string::npos);
 }
 
-TEST(CachedAttention, PositionsMustFollowEachOther) {
+TEST(CachedAttention, PositionsMustBeConsecutive) {
   const HeadLayout layout{1, 1, 4};
   Matrix<float> qkv(2, layout.columns()), keys(4, 4), output(2, 4);
   const std::vector<std::int32_t> positions{1, 3};
-  support::Workplace place(1, cached_attention_workspace(layout, 2, 4, {1}));
+  support::ContextWithWorkspace place(1, cached_attention_workspace(layout, 2, 4, {1}));
   EXPECT_THROW(cached_attention(qkv.input(), layout, {}, {positions.data(), {2}},
                                 {keys.view(), keys.view()}, output.view(), place.context),
                ShapeError);

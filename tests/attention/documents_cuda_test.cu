@@ -55,7 +55,7 @@ class DocumentsOnCuda : public OnGpu, public testing::WithParamInterface<Library
   }
 };
 
-TEST_P(DocumentsOnCuda, AreTheFormulaOfEachAlone) {
+TEST_P(DocumentsOnCuda, MatchFormulaOfEachDocument) {
   for (const Case& test : cases) {
     SCOPED_TRACE(text_of(test));
     std::printf("%s, %s\n", text_of(test).c_str(), name_of(GetParam()));
@@ -68,7 +68,7 @@ TEST_P(DocumentsOnCuda, AreTheFormulaOfEachAlone) {
   }
 }
 
-TEST_P(DocumentsOnCuda, AreTheFormulaWhereItIsDeterministic) {
+TEST_P(DocumentsOnCuda, DeterministicModeMatchesFormula) {
   for (const Case& test : {cases[1], cases[2]}) {
     SCOPED_TRACE(text_of(test));
     const auto inputs = random_inputs<Bf16>(test.shape, 2);
@@ -130,7 +130,7 @@ TEST_P(DocumentsOnCuda, ThePlannedWorkspaceSuffices) {
       set_limits(context, limits_of(GetParam(), deterministic));
       const DeviceLimits<Cuda> limits = attention_limits<Bf16>(shape, context);
       DeviceLimits<Cuda> planned = limits;
-      planned.cudnn_answers.clear();
+      planned.cudnn_support.clear();
       std::printf("%s, %d documents: %s needs %zu bytes of workspace, %zu are planned%s\n",
                   attention_on_cuda::text_of(shape).c_str(), static_cast<int>(shape.most_documents),
                   attention_implementation<Bf16>(AttentionPass::backward, shape, limits),
@@ -144,7 +144,7 @@ TEST_P(DocumentsOnCuda, ThePlannedWorkspaceSuffices) {
 
 class LengthsOnCuda : public DocumentsOnCuda {};
 
-TEST_P(LengthsOnCuda, OfAnyNumberAreTheFormula) {
+TEST_P(LengthsOnCuda, MatchFormulaForAnyTokenCount) {
   for (const Index tokens : {1, 63, 65, 100, 1000, 4097}) {
     for (const Index most_documents : {0, 4}) {
       if (most_documents > tokens) continue;
@@ -179,7 +179,7 @@ std::vector<T> some_rows(const std::vector<T>& values, Index columns, Index firs
 }
 
 // Their tiles are then those of a sequence, so every sum has the same order.
-TEST_F(OwnDocumentsOnCuda, ThatBeginAtTilesHaveTheBitsThatTheyHaveAlone) {
+TEST_F(OwnDocumentsOnCuda, TileAlignedAreBitwiseEqualToSeparateRuns) {
   for (const HeadLayout heads : {HeadLayout{4, 2, 64}, HeadLayout{4, 1, 128}}) {
     const AttentionShape shape{1, 640, heads, 4};
     const Begins begins{0, 256, 384};
@@ -202,7 +202,7 @@ TEST_F(OwnDocumentsOnCuda, ThatBeginAtTilesHaveTheBitsThatTheyHaveAlone) {
   }
 }
 
-TEST_F(OwnDocumentsOnCuda, ThatAreWholeSequencesHaveTheBitsOfNone) {
+TEST_F(OwnDocumentsOnCuda, WholeSequencesAreBitwiseEqualToNoDocuments) {
   for (const AttentionShape& shape :
        {AttentionShape{2, 257, {4, 2, 128}}, AttentionShape{3, 130, {4, 1, 32}}}) {
     const auto inputs = random_inputs<Bf16>(shape, 7);
@@ -217,7 +217,7 @@ TEST_F(OwnDocumentsOnCuda, ThatAreWholeSequencesHaveTheBitsOfNone) {
   }
 }
 
-TEST_F(OwnDocumentsOnCuda, InFp32AreTheFormula) {
+TEST_F(OwnDocumentsOnCuda, MatchFormulaInFp32) {
   const Case test{{2, 130, {4, 2, 32}, 7}, {1, 64, 129, 200}};
   const auto inputs = random_inputs<float>(test.shape, 8);
   Attention<float, Cuda> attention(test.shape, inputs, {.cudnn = false}, test.begins);
@@ -226,7 +226,7 @@ TEST_F(OwnDocumentsOnCuda, InFp32AreTheFormula) {
 }
 
 // A shape that is met once is not worth a plan of cuDNN's.
-TEST_F(OwnDocumentsOnCuda, AShapeThatIsMetOnceRunsInOwnKernels) {
+TEST_F(OwnDocumentsOnCuda, OneTimeShapeUsesOwnKernels) {
   AttentionShape shape{1, 192, {4, 2, 64}};
   shape.once = true;
   const auto inputs = random_inputs<Bf16>(shape, 9);

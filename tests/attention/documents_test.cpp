@@ -35,7 +35,7 @@ Results<T> attend(const BatchShape& batch, const std::vector<Index>& begins, Mat
   Results<T> results{Matrix<T>(batch.rows(), out_columns, T(77.0f)),
                      Matrix<T>(batch.rows(), heads.columns(), T(77.0f)),
                      Matrix<float>(1, batch.rows() * heads.heads)};
-  support::Workplace place(threads);
+  support::ContextWithWorkspace place(threads);
   place.bind(attention_workspace(shape, place.context));
   (void)attention_forward(shape, qkv.view(), documents, results.output.view(),
                           results.log_sum_exp.flat(), place.context);
@@ -85,20 +85,20 @@ void expect_each_document_as_alone(const BatchShape& batch, const std::vector<In
 
 // Documents of one token, of a block of 64 queries, and of more and less; in one sequence and in
 // three, with as many documents as are allowed and with fewer.
-TEST(AttentionDocuments, HaveTheBitsThatTheyHaveAlone) {
+TEST(AttentionDocuments, AreBitwiseEqualToSeparateRuns) {
   expect_each_document_as_alone<float>({1, 200, 5}, {0, 1, 65, 66, 130});
   expect_each_document_as_alone<Bf16>({1, 200, 5}, {0, 1, 65, 66, 130});
   expect_each_document_as_alone<float>({3, 70, 9}, {0, 64, 70, 140, 141, 209});
   expect_each_document_as_alone<Bf16>({3, 70, 210}, {0, 64, 70, 140, 141, 209});
 }
 
-TEST(AttentionDocuments, MayBeMany) {
+TEST(AttentionDocuments, ManyAreBitwiseEqualToSeparateRuns) {
   std::vector<Index> begins;
   for (Index i = 0; i < 64; ++i) begins.push_back(3 * i);
   expect_each_document_as_alone<float>({1, 200, 64}, begins);
 }
 
-TEST(AttentionDocuments, OneADocumentHasTheBitsOfToday) {
+TEST(AttentionDocuments, WholeSequencesAreBitwiseEqualToNoDocuments) {
   const auto qkv = random_matrix<Bf16>(210, heads.columns(), 3);
   const auto output_gradient = random_matrix<Bf16>(210, out_columns, 4);
   const auto plain = attend<Bf16>({3, 70}, {}, qkv, output_gradient);
@@ -117,7 +117,7 @@ TEST(AttentionDocuments, DoNotDependOnTheNumberOfThreads) {
   EXPECT_EQ(several.gradient.elements, one.gradient.elements);
 }
 
-TEST(AttentionDocuments, TablesMustBeThoseOfTheShape) {
+TEST(AttentionDocuments, RejectTablesOfOtherShape) {
   const BatchShape batch{1, 8, 3};
   std::vector<std::int32_t> tables(static_cast<std::size_t>(document_table_elements(batch)));
   write_document_tables({}, 0, batch, tables);
@@ -126,7 +126,7 @@ TEST(AttentionDocuments, TablesMustBeThoseOfTheShape) {
   Matrix<float> log_sum_exp(1, 32);
   const auto forward = [&](Index most, const Documents<Cpu>& documents) {
     const AttentionShape shape{1, 8, heads, most};
-    support::Workplace place;
+    support::ContextWithWorkspace place;
     place.bind(attention_workspace(shape, place.context));
     (void)attention_forward(shape, qkv.view(), documents, output.view(), log_sum_exp.flat(),
                             place.context);

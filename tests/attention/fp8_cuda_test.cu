@@ -45,7 +45,7 @@ class Fp8AttentionOnCuda : public support::OnGpu {
   }
 };
 
-TEST_F(Fp8AttentionOnCuda, IsTheFormula) {
+TEST_F(Fp8AttentionOnCuda, MatchesFormula) {
   for (const AttentionShape& shape :
        {AttentionShape{1, 1, {4, 4, 64}}, AttentionShape{2, 1, {2, 1, 128}},
         AttentionShape{3, 17, {4, 2, 32}}, AttentionShape{2, 64, {8, 2, 64}},
@@ -58,7 +58,7 @@ TEST_F(Fp8AttentionOnCuda, IsTheFormula) {
   }
 }
 
-TEST_F(Fp8AttentionOnCuda, IsTheFormulaForDocumentsAndWindows) {
+TEST_F(Fp8AttentionOnCuda, MatchesFormulaForDocumentsAndWindows) {
   for (const HeadLayout heads : {HeadLayout{4, 2, 64}, HeadLayout{4, 1, 128}}) {
     expect_the_formula(in_fp8({2, 130, heads, 9}), {1, 64, 128, 129, 194, 195});
     expect_the_formula(in_fp8({1, 700, heads, 8}), {128, 129, 193, 256, 511, 640});
@@ -70,7 +70,7 @@ TEST_F(Fp8AttentionOnCuda, IsTheFormulaForDocumentsAndWindows) {
   }
 }
 
-TEST_F(Fp8AttentionOnCuda, FollowsTheMagnitudeOfItsInputs) {
+TEST_F(Fp8AttentionOnCuda, AdaptsToInputMagnitude) {
   for (const float factor : {0x1p-4f, 0x1p-1f, 20.0f}) {
     expect_the_formula(in_fp8({1, 320, {4, 2, 128}}, 0, 0.0078125f / (factor * factor)), {},
                        factor);
@@ -80,7 +80,7 @@ TEST_F(Fp8AttentionOnCuda, FollowsTheMagnitudeOfItsInputs) {
 // The tensor cores cut off bits of the forward's scores, but not of the backward's. In FP64, with
 // the same scores, the gradients are wrong by 1.1 % and 3.3 %: by 1.7 % instead of 3.3 % if nothing
 // is cut off.
-TEST_F(Fp8AttentionOnCuda, HasTheGradientsOfItsRoundedOperands) {
+TEST_F(Fp8AttentionOnCuda, GradientsMatchRoundedOperands) {
   for (const auto& [factor, limit] : {std::pair{1.0f, 0.015}, {8.0f, 0.037}}) {
     const AttentionShape shape = in_fp8({1, 300, {4, 2, 64}});
     const Inputs<Bf16> inputs = rounded_inputs(shape, factor);
@@ -90,7 +90,7 @@ TEST_F(Fp8AttentionOnCuda, HasTheGradientsOfItsRoundedOperands) {
   }
 }
 
-TEST_F(Fp8AttentionOnCuda, HasProbabilitiesInTheBackwardThatSumToOne) {
+TEST_F(Fp8AttentionOnCuda, BackwardProbabilitiesSumToOne) {
   for (const AttentionShape& shape :
        {in_fp8({2, 200, {4, 2, 64}}), in_fp8({1, 320, {8, 2, 128}}, 100)}) {
     auto inputs = random_inputs<Bf16>(shape, 3);
@@ -101,7 +101,7 @@ TEST_F(Fp8AttentionOnCuda, HasProbabilitiesInTheBackwardThatSumToOne) {
   }
 }
 
-TEST_F(Fp8AttentionOnCuda, RunsAgainWithTheSameBits) {
+TEST_F(Fp8AttentionOnCuda, IsDeterministic) {
   const AttentionShape shape = in_fp8({2, 960, {8, 2, 128}});
   const auto inputs = random_inputs<Bf16>(shape, 2);
   Attention<Bf16, Cuda> first(shape, inputs);

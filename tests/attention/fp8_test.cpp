@@ -24,7 +24,7 @@ AttentionShape in_fp8(AttentionShape shape, Index window = 0, float scale = 0.0f
 
 /// Runs both passes, of which the backward does not know the forward's format.
 Results<Bf16> run(const AttentionShape& shape, Inputs<Bf16> inputs, const Begins& begins = {}) {
-  support::Workplace place(2);
+  support::ContextWithWorkspace place(2);
   place.bind(attention_workspace<Bf16>(shape, place.context));
   const BatchShape batch{shape.sequences, shape.tokens, shape.most_documents};
   std::vector<std::int32_t> tables(at(document_table_elements(batch)));
@@ -66,7 +66,7 @@ void expect_the_formula(const AttentionShape& shape, const Begins& begins = {},
   expect_close("log_sum_exp", actual.log_sum_exp, expected.log_sum_exp, log_sum_exp_tolerance);
 }
 
-TEST(Fp8Attention, IsItsDefinition) {
+TEST(Fp8Attention, MatchesFormula) {
   for (const AttentionShape& shape :
        {AttentionShape{1, 1, {4, 4, 64}}, AttentionShape{3, 17, {4, 2, 32}},
         AttentionShape{2, 130, {4, 2, 64}}, AttentionShape{1, 300, {4, 1, 96}}}) {
@@ -75,7 +75,7 @@ TEST(Fp8Attention, IsItsDefinition) {
   }
 }
 
-TEST(Fp8Attention, IsItsDefinitionForDocumentsAndWindows) {
+TEST(Fp8Attention, MatchesFormulaForDocumentsAndWindows) {
   const HeadLayout heads{4, 2, 32};
   expect_the_formula(in_fp8({2, 130, heads, 9}), {0, 1, 64, 128, 129, 130, 194, 195});
   for (const Index window : {1, 50, 128}) {
@@ -85,7 +85,7 @@ TEST(Fp8Attention, IsItsDefinitionForDocumentsAndWindows) {
 }
 
 // Scales follow the inputs, so results only scale with them.
-TEST(Fp8Attention, FollowsTheMagnitudeOfItsInputs) {
+TEST(Fp8Attention, AdaptsToInputMagnitude) {
   for (const float factor : {0x1p-12f, 0x1p-4f, 20.0f}) {
     expect_the_formula(in_fp8({1, 200, {4, 2, 32}}, 0, 0.01f / (factor * factor)), {}, factor);
   }
@@ -93,7 +93,7 @@ TEST(Fp8Attention, FollowsTheMagnitudeOfItsInputs) {
 
 // The more a row attends to a single key, the more of its gradients cancel: errors of the output's
 // sum of probabilities would dominate them.
-TEST(Fp8Attention, HasTheGradientsOfItsRoundedOperands) {
+TEST(Fp8Attention, GradientsMatchRoundedOperands) {
   for (const float factor : {1.0f, 8.0f}) {
     const AttentionShape shape = in_fp8({1, 300, {4, 2, 64}});
     const Inputs<Bf16> inputs = rounded_inputs(shape, factor);
@@ -103,7 +103,7 @@ TEST(Fp8Attention, HasTheGradientsOfItsRoundedOperands) {
 
 // Large scores differ by more than 1 after rounding, so probabilities of unrounded queries and keys
 // would not sum to 1 with the log-sum-exp of the forward.
-TEST(Fp8Attention, HasProbabilitiesInTheBackwardThatSumToOne) {
+TEST(Fp8Attention, BackwardProbabilitiesSumToOne) {
   for (const AttentionShape& shape :
        {in_fp8({2, 200, {4, 2, 32}}), in_fp8({1, 300, {4, 1, 64}}, 50)}) {
     auto inputs = random_inputs<Bf16>(shape, 3);

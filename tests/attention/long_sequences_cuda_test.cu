@@ -266,7 +266,7 @@ void compare(const AttentionShape& shape, Library through) {
   for (const Comparison* all : {&outputs, &queries, &keys, &values}) all->finish();
 }
 
-TEST_P(LongSequencesOnCuda, RowsAreTheFormulas) {
+TEST_P(LongSequencesOnCuda, RowsMatchFormula) {
   compare({1, 32'768, {4, 2, 128}}, GetParam());
   compare({1, 131'072, {2, 1, 64}}, GetParam());
 }
@@ -329,7 +329,7 @@ TEST_P(LongSequencesOnCuda, WorkspaceSuffices) {
 
 class LongSequencesOfRopeOnCuda : public OnGpu {};
 
-TEST_F(LongSequencesOfRopeOnCuda, RotateByTheAngleOfThePosition) {
+TEST_F(LongSequencesOfRopeOnCuda, RotateByPositionAngle) {
   constexpr Index tokens = 131'072;
   constexpr HeadLayout layout{2, 1, 64};
   constexpr Index half = layout.head_dim / 2;

@@ -41,7 +41,7 @@ class WindowsOnCuda : public OnGpu, public testing::WithParamInterface<Library> 
 
 // Windows of one token, and within a tile, at its edge and across tiles of 64 and 128; lengths that
 // are and are not multiples of tiles.
-TEST_P(WindowsOnCuda, AreTheFormula) {
+TEST_P(WindowsOnCuda, MatchFormula) {
   for (const Index window : {1, 2, 50, 64, 65, 127, 128, 129, 300}) {
     for (const HeadLayout heads : {HeadLayout{4, 2, 64}, HeadLayout{2, 1, 128},
                                    HeadLayout{2, 1, 256}, HeadLayout{2, 2, 24}}) {
@@ -53,7 +53,7 @@ TEST_P(WindowsOnCuda, AreTheFormula) {
   }
 }
 
-TEST_P(WindowsOnCuda, OfDocumentsAreTheFormula) {
+TEST_P(WindowsOnCuda, MatchFormulaForDocuments) {
   for (const Index window : {1, 30, 64, 100, 200}) {
     for (const HeadLayout heads :
          {HeadLayout{4, 2, 64}, HeadLayout{4, 1, 128}, HeadLayout{2, 1, 256}}) {
@@ -65,7 +65,7 @@ TEST_P(WindowsOnCuda, OfDocumentsAreTheFormula) {
   }
 }
 
-TEST_P(WindowsOnCuda, OfAnyScaleAreTheFormula) {
+TEST_P(WindowsOnCuda, MatchFormulaForAnyScale) {
   for (const float scale : {0.0625f, 0.2f}) {
     for (const Index window : {0, 100}) {
       expect_the_formula(windowed({1, 320, {4, 2, 128}}, window, scale));
@@ -85,7 +85,7 @@ TEST_P(WindowsOnCuda, ThePlannedWorkspaceSuffices) {
       set_limits(context, limits_of(GetParam(), deterministic));
       const DeviceLimits<Cuda> limits = attention_limits<Bf16>(shape, context);
       DeviceLimits<Cuda> planned = limits;
-      planned.cudnn_answers.clear();
+      planned.cudnn_support.clear();
       std::printf("%s: %s, %s needs %zu bytes of workspace, %zu are planned; %s\n",
                   text_of(shape).c_str(),
                   attention_implementation<Bf16>(AttentionPass::forward, shape, limits),
@@ -103,7 +103,7 @@ INSTANTIATE_TEST_SUITE_P(Libraries, WindowsOnCuda, libraries,
 
 class OwnWindowsOnCuda : public OnGpu {};
 
-TEST_F(OwnWindowsOnCuda, AsLongAsTheSequenceHaveTheBitsOfNone) {
+TEST_F(OwnWindowsOnCuda, FullLengthWindowIsBitwiseEqualToNoWindow) {
   for (const AttentionShape& shape :
        {AttentionShape{2, 257, {4, 2, 128}}, AttentionShape{1, 320, {4, 1, 64}},
         AttentionShape{1, 200, {2, 1, 256}}}) {
@@ -118,7 +118,7 @@ TEST_F(OwnWindowsOnCuda, AsLongAsTheSequenceHaveTheBitsOfNone) {
   }
 }
 
-TEST_F(OwnWindowsOnCuda, AreTheSameInEveryRun) {
+TEST_F(OwnWindowsOnCuda, AreDeterministic) {
   const AttentionShape shape = windowed({1, 1000, {4, 1, 256}}, 130);
   const auto inputs = random_inputs<Bf16>(shape, 3);
   Attention<Bf16, Cuda> attention(shape, inputs);
@@ -128,7 +128,7 @@ TEST_F(OwnWindowsOnCuda, AreTheSameInEveryRun) {
   EXPECT_TRUE(attention.results() == first);
 }
 
-TEST_F(OwnWindowsOnCuda, InFp32AreTheFormula) {
+TEST_F(OwnWindowsOnCuda, MatchFormulaInFp32) {
   for (const Index window : {1, 40, 64}) {
     const AttentionShape shape = windowed({2, 130, {4, 2, 32}, 7}, window, 0.3f);
     const Begins begins{1, 64, 129, 200};

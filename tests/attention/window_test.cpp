@@ -35,7 +35,7 @@ Results<T> attend(const AttentionShape& shape, const Inputs<T>& inputs,
   Results<T> results{std::vector<T>(inputs.output_gradient.size(), T(77.0f)),
                      std::vector<T>(inputs.qkv.size(), T(77.0f)),
                      std::vector<float>(at(statistics))};
-  support::Workplace place(2);
+  support::ContextWithWorkspace place(2);
   place.bind(attention_workspace(shape, place.context));
   std::vector<T> values = inputs.qkv;
   const TensorView<T, 2, Cpu> qkv{values.data(), {rows, columns}};
@@ -73,7 +73,7 @@ class AttentionWindow : public testing::TestWithParam<Index> {};
 
 // Lengths within a block of 64 queries, at its edge and beyond; 600 keys are more than a product
 // sums at once.
-TEST_P(AttentionWindow, IsTheFormula) {
+TEST_P(AttentionWindow, MatchesFormula) {
   for (const Index tokens : {1, 5, 64, 130, 600}) {
     const AttentionShape shape = windowed({1, tokens, heads}, GetParam());
     expect_the_formula<float>(shape, {}, fp32_tolerance);
@@ -83,7 +83,7 @@ TEST_P(AttentionWindow, IsTheFormula) {
   expect_the_formula<float>(windowed({1, 90, {2, 1, 256}}, GetParam()), {}, fp32_tolerance);
 }
 
-TEST_P(AttentionWindow, OfDocumentsIsTheFormula) {
+TEST_P(AttentionWindow, MatchesFormulaForDocuments) {
   expect_the_formula<float>(windowed({1, 200, heads, 5}, GetParam()), {0, 1, 65, 66, 130},
                             fp32_tolerance);
   expect_the_formula<Bf16>(windowed({3, 70, heads, 9}, GetParam()), {0, 64, 70, 140, 141, 209},
@@ -94,7 +94,7 @@ TEST_P(AttentionWindow, OfDocumentsIsTheFormula) {
 INSTANTIATE_TEST_SUITE_P(Windows, AttentionWindow, testing::Values(1, 2, 7, 64, 65, 100, 300),
                          testing::PrintToStringParamName());
 
-TEST(AttentionWindows, AsLongAsTheSequenceHaveTheBitsOfNone) {
+TEST(AttentionWindows, FullLengthWindowIsBitwiseEqualToNoWindow) {
   for (const Index tokens : {1, 64, 130, 600}) {
     const AttentionShape shape{1, tokens, heads};
     const auto inputs = random_inputs<Bf16>(shape, 2);
@@ -107,7 +107,7 @@ TEST(AttentionWindows, AsLongAsTheSequenceHaveTheBitsOfNone) {
   }
 }
 
-TEST(AttentionScale, IsTheFormula) {
+TEST(AttentionScale, MatchesFormula) {
   for (const float scale : {0.0625f, 0.3f, 1.0f}) {
     expect_the_formula<float>(windowed({2, 70, heads}, 0, scale), {}, fp32_tolerance);
     expect_the_formula<Bf16>(windowed({1, 130, heads, 2}, 40, scale), {0, 77}, bf16_tolerance);
@@ -129,7 +129,7 @@ std::vector<T> decode(const AttentionShape& shape, std::vector<T> qkv,
   std::vector<T> output(at(shape.tokens * out_columns), T(77.0f));
   Index first = 0;
   for (const Index rows : pieces) {
-    support::Workplace place(2);
+    support::ContextWithWorkspace place(2);
     place.bind(cached_attention_workspace(shape.heads, rows, capacity, place.context));
     const TensorView<T, 2, Cpu> piece{qkv.data() + first * shape.heads.columns(),
                                       {rows, shape.heads.columns()}};
@@ -143,7 +143,7 @@ std::vector<T> decode(const AttentionShape& shape, std::vector<T> qkv,
   return output;
 }
 
-TEST(CachedAttentionWindow, HasTheBitsOfTheWholeSequenceHoweverItIsCut) {
+TEST(CachedAttentionWindow, PiecesAreBitwiseEqualToWholeSequence) {
   const std::vector<std::vector<Index>> cuts{
       {1, 1, 1, 1}, {7, 1, 9, 1}, {65, 1, 66, 1, 3}, {300, 1, 1, 270, 1}};
   for (const Index window : {1, 3, 64, 70, 200, 280}) {
@@ -160,7 +160,7 @@ TEST(CachedAttentionWindow, HasTheBitsOfTheWholeSequenceHoweverItIsCut) {
   }
 }
 
-TEST(AttentionOptionsErrors, NameWhatIsInvalid) {
+TEST(AttentionOptionsErrors, NameInvalidOption) {
   const auto message_of = [](const AttentionOptions& options) -> std::string {
     AttentionShape shape{1, 4, heads};
     shape.options = options;

@@ -25,7 +25,7 @@
 namespace adapters_test {
 
 using namespace octavo;
-using support::HandTensor;
+using support::RawTensor;
 
 /// That of peft_small.golden.
 constexpr LlamaConfig config{.name = "peft_small",
@@ -115,7 +115,7 @@ class Adapters : public support::TemporaryFolder {
   std::filesystem::path there_ = {};
   reference::Golden golden_ = {};
   nlohmann::json settings_ = {};
-  std::vector<HandTensor> tensors_ = {};
+  std::vector<RawTensor> tensors_ = {};
 };
 
 reference::Weights adapters_of(Adapted& session) {
@@ -124,7 +124,7 @@ reference::Weights adapters_of(Adapted& session) {
       config, options_of().model.lora);
 }
 
-TEST_F(Adapters, AModelComputesWhatItComputesWithPeft) {
+TEST_F(Adapters, LogitsAndGradientsMatchPeft) {
   write_folder();
   Context<Cpu> context{1};
   Adapted session(options_of(), context);
@@ -155,7 +155,7 @@ TEST_F(Adapters, AModelComputesWhatItComputesWithPeft) {
   }
 }
 
-TEST_F(Adapters, WhatIsSavedIsWhatPeftSaves) {
+TEST_F(Adapters, SavedFilesMatchPeft) {
   write_folder();
   Context<Cpu> context{1};
   Adapted session(options_of(), context);
@@ -177,7 +177,7 @@ TEST_F(Adapters, WhatIsSavedIsWhatPeftSaves) {
   EXPECT_EQ(entries(), 2);  // nothing is left beside them
 }
 
-TEST_F(Adapters, ShardsOfRanksComeFromOneFolderAndGoToOne) {
+TEST_F(Adapters, RanksLoadAndSaveOneFolder) {
   write_folder();
   const std::filesystem::path here = folder_ / "here";
   support::on_ranks(2, [&](support::ThreadComm& communicator) {
@@ -189,9 +189,9 @@ TEST_F(Adapters, ShardsOfRanksComeFromOneFolderAndGoToOne) {
     save_adapters(session, description_of(config), here, "", communicator.rank() == 0);
   });
   auto expected = support::tensor_bytes(content(there_ / "adapter_model.safetensors"));
-  const auto written = support::read_by_hand(content(here / "adapter_model.safetensors"));
+  const auto written = support::parse_raw_tensors(content(here / "adapter_model.safetensors"));
   EXPECT_EQ(written.size(), expected.size());
-  for (const HandTensor& tensor : written) {
+  for (const RawTensor& tensor : written) {
     EXPECT_EQ(tensor.dtype, "BF16");
     const std::string& exact = expected.at(tensor.name);
     std::vector<float> values(exact.size() / sizeof(float));
@@ -201,7 +201,7 @@ TEST_F(Adapters, ShardsOfRanksComeFromOneFolderAndGoToOne) {
   }
 }
 
-TEST_F(Adapters, APlainFolderHasThemInItsWeights) {
+TEST_F(Adapters, AreMergedIntoExportedWeights) {
   write_folder();
   Context<Cpu> context{1};
   Adapted session(options_of(), context);
@@ -224,7 +224,7 @@ TEST_F(Adapters, APlainFolderHasThemInItsWeights) {
   EXPECT_FALSE(adapters_of(other) == adapters_of(session));
 }
 
-TEST_F(Adapters, SettingsThatAreNotServedAreRefusedByName) {
+TEST_F(Adapters, RejectsUnsupportedSettingsByName) {
   const std::map<std::string, nlohmann::json> settings{{"peft_type", "LOHA"},
                                                        {"bias", "all"},
                                                        {"use_dora", true},
@@ -267,8 +267,8 @@ TEST_F(Adapters, SettingsThatAreNotServedAreRefusedByName) {
   EXPECT_EQ(read_peft_config(there_ / "adapter_config.json").lora, lora());
 }
 
-TEST_F(Adapters, TensorsThatDoNotFitAreRefusedByName) {
-  const std::vector<HandTensor> right = tensors_;
+TEST_F(Adapters, RejectsMismatchedTensorsByName) {
+  const std::vector<RawTensor> right = tensors_;
   const auto expect = [&](const std::string& why, const std::function<void()>& change) {
     tensors_ = right;
     change();
@@ -287,7 +287,7 @@ TEST_F(Adapters, TensorsThatDoNotFitAreRefusedByName) {
   expect_refused("but an adapter of rank 2");
 }
 
-TEST_F(Adapters, SessionsWithoutAdaptersHaveNone) {
+TEST_F(Adapters, RejectsSessionsWithoutAdapters) {
   write_folder();
   Context<Cpu> context{1};
   Session<Fp32> session(options_of(), context);

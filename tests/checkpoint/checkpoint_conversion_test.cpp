@@ -260,7 +260,7 @@ class Converted : public support::TemporaryFolder {
   [[nodiscard]] std::filesystem::path saved() const { return folder_ / "step-00000002"; }
 };
 
-TEST_F(Converted, EveryPairIsWhatIsMadeByHand) {
+TEST_F(Converted, EveryPairMatchesManualConversion) {
   for (const auto& [from, first] : makers()) {
     const std::filesystem::path folder = folder_ / from;
     const State state = train_and_save(first, 1, Zero::optimizer, folder);
@@ -278,7 +278,7 @@ TEST_F(Converted, EveryPairIsWhatIsMadeByHand) {
   }
 }
 
-TEST_F(Converted, OnOtherRanksItIsTheSame) {
+TEST_F(Converted, IsIndependentOfRankCount) {
   for (const auto& [from, to] :
        {std::pair("blockwise, 8-bit", "delayed"), std::pair("delayed", "blockwise, 8-bit")}) {
     const Maker& second = makers().at(to);
@@ -294,7 +294,7 @@ TEST_F(Converted, OnOtherRanksItIsTheSame) {
   }
 }
 
-TEST_F(Converted, MuonTakesTheFirstMomentsOfAdamW) {
+TEST_F(Converted, MuonKeepsFirstMomentsOfAdamW) {
   const State from = train_and_save(make<Bf16, AdamW<>>, 1, Zero::optimizer, folder_ / "adamw");
   const std::filesystem::path path = folder_ / "adamw" / "step-00000002";
   const Loaded muon = load(make<Bf16, Muon<>>, 1, Zero::optimizer, path);
@@ -307,7 +307,7 @@ TEST_F(Converted, MuonTakesTheFirstMomentsOfAdamW) {
   }));
 }
 
-TEST_F(Converted, AdamWRefusesToMakeUpSecondMoments) {
+TEST_F(Converted, AdamWRejectsStateWithoutSecondMoments) {
   train_and_save(make<Bf16, Muon<>>, 1, Zero::optimizer, folder_ / "muon");
   Context<Cpu> context(1);
   SelfComm<Cpu> alone;
@@ -324,7 +324,7 @@ TEST_F(Converted, AdamWRefusesToMakeUpSecondMoments) {
   EXPECT_TRUE(save_state_sync(session->state().entries()) == before);
 }
 
-TEST_F(Converted, TellsWhatBecameOfEachKind) {
+TEST_F(Converted, ReportsChangesOfEachStateKind) {
   train_and_save(makers().at("delayed"), 1, Zero::optimizer, folder_);
   const Loaded loaded = load(makers().at("delayed, 8-bit"), 1, Zero::optimizer, saved());
   std::size_t parameters = 0;
@@ -358,7 +358,7 @@ TEST_F(Converted, TellsWhatBecameOfEachKind) {
   EXPECT_TRUE(tells(other.changes, message(parameters, " master weights: kept in fp32")));
 }
 
-TEST_F(Converted, IsToldInLaterCheckpoints) {
+TEST_F(Converted, IsRecordedInLaterCheckpoints) {
   train_and_save(makers().at("delayed"), 1, Zero::optimizer, folder_);
   Context<Cpu> context(1);
   SelfComm<Cpu> alone;

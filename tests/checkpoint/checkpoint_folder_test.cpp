@@ -132,7 +132,7 @@ class Checkpoint : public support::TemporaryFolder {
   /// What became of saves.
   using Records = std::vector<CheckpointRecord>;
 
-  static Checkpoints::Tell to(Records& records) {
+  static Checkpoints::SaveCallback to(Records& records) {
     return [&records](const CheckpointRecord& record) { records.push_back(record); };
   }
 
@@ -189,7 +189,7 @@ bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-TEST_F(Checkpoint, IsLoadedAsItWasSaved) {
+TEST_F(Checkpoint, LoadsWhatWasSaved) {
   save_steps({3, 12});
   EXPECT_EQ(newest().filename(), "step-00000012");
   StateStub session;
@@ -204,7 +204,7 @@ TEST_F(Checkpoint, IsLoadedAsItWasSaved) {
 }
 
 // A file that they came from may be lost or another by the time that a run goes on.
-TEST_F(Checkpoint, HasTheAlgorithmsOfGemms) {
+TEST_F(Checkpoint, StoresGemmPlans) {
   StateStub session;
   session.plans.resize(2);
   for (std::size_t i = 0; i < session.plans.size(); ++i) {
@@ -224,7 +224,7 @@ TEST_F(Checkpoint, HasTheAlgorithmsOfGemms) {
 }
 
 // Bits hang on them.
-TEST_F(Checkpoint, HasTheLibrariesThatComputed) {
+TEST_F(Checkpoint, StoresLibraryVersions) {
   StateStub session;
   session.own_facts().libraries = "a GPU, CUDA 13.0, cuBLASLt 13.1.0, cuDNN 9.19.0";
   Records records;
@@ -239,7 +239,7 @@ TEST_F(Checkpoint, HasTheLibrariesThatComputed) {
   EXPECT_FALSE(contains(content(newest() / "manifest.json"), "libraries"));
 }
 
-TEST_F(Checkpoint, HasTheLengthThatItsSequencesRanIn) {
+TEST_F(Checkpoint, StoresRunLength) {
   StateStub session;
   Records records;
   Checkpoints checkpoints({.folder = folder_}, session, to(records));
@@ -248,7 +248,7 @@ TEST_F(Checkpoint, HasTheLengthThatItsSequencesRanIn) {
   EXPECT_EQ(load_checkpoint(newest(), session).run_length, session.facts().run_shape.tokens);
 }
 
-TEST_F(Checkpoint, HasTheStateOfTheMomentThatItWasAskedFor) {
+TEST_F(Checkpoint, StoresStateAtTimeOfRequest) {
   StateStub session;
   Records records;
   Checkpoints checkpoints({.folder = folder_}, session, to(records));
@@ -266,12 +266,12 @@ TEST_F(Checkpoint, HasTheStateOfTheMomentThatItWasAskedFor) {
 }
 
 // Ranks decide alike: steps of some must not differ from those of others.
-TEST_F(Checkpoint, WithoutMemoryForACopyTheRunWaits) {
+TEST_F(Checkpoint, SavesSynchronouslyWithoutMemoryForCopy) {
   for (const int poor : {-1, 1}) {
     const fs::path folder = folder_ / std::to_string(poor);
     support::on_ranks(2, [&](support::ThreadComm& communicator) {
       StateStub session(&communicator);
-      if (communicator.rank() == poor) session.take_memory_away();
+      if (communicator.rank() == poor) session.fail_allocations();
       Records records;
       Checkpoints checkpoints({.folder = folder}, session, to(records));
       session.set(5);
@@ -293,15 +293,15 @@ TEST_F(Checkpoint, WithoutMemoryForACopyTheRunWaits) {
 }
 
 // There may be memory for a copy no more, or for no other beside it.
-TEST_F(Checkpoint, ARunGoesOnWithoutMemoryThatTheDeviceReaches) {
+TEST_F(Checkpoint, LoadsWithoutPinnedMemory) {
   save_steps({5});
   StateStub session;
-  session.take_memory_away();
+  session.fail_allocations();
   load_checkpoint(newest(), session);
   EXPECT_EQ(session.step_of_state(), 5);
 }
 
-TEST_F(Checkpoint, OldOnesGoAsItWasAsked) {
+TEST_F(Checkpoint, RemovesOldCheckpointsByRetentionOptions) {
   save_steps({10, 20, 30, 40, 50, 60});
   EXPECT_EQ(steps_there(), (std::vector<Index>{50, 60}));
   save_steps({70, 80, 90, 100, 110, 120, 130}, {.last = 3, .every = 50, .best = true},
@@ -310,7 +310,7 @@ TEST_F(Checkpoint, OldOnesGoAsItWasAsked) {
 }
 
 // JSON has no such numbers, so its manifest has no loss.
-TEST_F(Checkpoint, OfALossThatIsNotFiniteIsWhole) {
+TEST_F(Checkpoint, IsCompleteWithNonFiniteLoss) {
   const double infinity = std::numeric_limits<double>::infinity();
   save_steps({10, 20}, {}, {std::numeric_limits<double>::quiet_NaN(), infinity});
   EXPECT_EQ(steps_there(), (std::vector<Index>{10, 20}));
@@ -319,7 +319,7 @@ TEST_F(Checkpoint, OfALossThatIsNotFiniteIsWhole) {
 }
 
 // Of those that were evaluated on the newest's data: other losses say nothing beside them.
-TEST_F(Checkpoint, TheBestIsThatOfOneValidation) {
+TEST_F(Checkpoint, ComparesBestOnlyWithinSameValidation) {
   const auto save = [&](const std::string& validation, Index step, double loss) {
     StateStub session;
     Records records;
@@ -338,7 +338,7 @@ TEST_F(Checkpoint, TheBestIsThatOfOneValidation) {
 }
 
 // The disk, or the memory before it, changes a bit, and no call fails.
-TEST_F(Checkpoint, ASaveThatIsReadBackDamagedHasFailed) {
+TEST_F(Checkpoint, SaveFailsIfReadBackIsDamaged) {
   save_steps({1, 2});
   StateStub session;
   Records records;
@@ -367,7 +367,7 @@ TEST_F(Checkpoint, ASaveThatIsReadBackDamagedHasFailed) {
   EXPECT_EQ(steps_there(), (std::vector<Index>{2, 5}));
 }
 
-TEST_F(Checkpoint, OneThatWasDamagedLaterIsRefused) {
+TEST_F(Checkpoint, RejectsDataDamagedAfterSave) {
   save_steps({1, 2});
   const fs::path file = newest() / "rank-00000.safetensors";
   std::string bad = content(file);
@@ -378,7 +378,7 @@ TEST_F(Checkpoint, OneThatWasDamagedLaterIsRefused) {
   EXPECT_THROW(load_checkpoint(newest(), session), DamagedCheckpointError);
 }
 
-TEST_F(Checkpoint, WritesInPartsAreWhole) {
+TEST_F(Checkpoint, HandlesPartialWrites) {
   fault.takes_parts = true;
   save_steps({5});
   fault.takes_parts = false;
@@ -388,7 +388,7 @@ TEST_F(Checkpoint, WritesInPartsAreWhole) {
 }
 
 // As one that was saved by another user, or lies on a disk for reading.
-TEST_F(Checkpoint, ARunGoesOnElsewhereFromAFolderThatCannotBeWritten) {
+TEST_F(Checkpoint, ResumesFromReadOnlyFolderElsewhere) {
   save_steps({1});
   StateStub session;
   const auto make = [&](const fs::path& folder) {
@@ -418,7 +418,7 @@ TEST_F(Checkpoint, ARunGoesOnElsewhereFromAFolderThatCannotBeWritten) {
   fs::remove_all(elsewhere);
 }
 
-TEST_F(Checkpoint, OptionsThatCannotBeAreRefused) {
+TEST_F(Checkpoint, RejectsInvalidOptions) {
   StateStub session;
   const auto make = [&](const CheckpointOptions& options) {
     Checkpoints(options, session, [](const CheckpointRecord&) {});
@@ -431,7 +431,7 @@ TEST_F(Checkpoint, OptionsThatCannotBeAreRefused) {
   EXPECT_NO_THROW(make({.folder = folder_}));
 }
 
-TEST_F(Checkpoint, ASecondRunInTheFolderIsRefused) {
+TEST_F(Checkpoint, RejectsSecondRunInSameFolder) {
   StateStub session;
   const auto ignore = [](const CheckpointRecord&) {};
   {
@@ -441,7 +441,7 @@ TEST_F(Checkpoint, ASecondRunInTheFolderIsRefused) {
   EXPECT_NO_THROW(Checkpoints({.folder = folder_}, session, ignore));
 }
 
-TEST_F(Checkpoint, WhatACutOffSaveHasLeftIsSkippedAndThenRemoved) {
+TEST_F(Checkpoint, SkipsAndRemovesInterruptedSaves) {
   save_steps({10});
   fs::create_directory(folder_ / "step-00000020");
   fs::create_directory(folder_ / ".step-00000030.tmp-1");
@@ -464,7 +464,7 @@ TEST_F(Checkpoint, WhatACutOffSaveHasLeftIsSkippedAndThenRemoved) {
   EXPECT_TRUE(contains(refusal(folder_ / "step-00000020", session), "has no manifest.json"));
 }
 
-TEST_F(Checkpoint, ARunGoesOnFromItsNewestOnly) {
+TEST_F(Checkpoint, ResumesOnlyFromNewestInOwnFolder) {
   save_steps({10, 20});
   StateStub session;
   Checkpoints checkpoints({.folder = folder_}, session, [](const CheckpointRecord&) {});
@@ -483,7 +483,7 @@ TEST_F(Checkpoint, ARunGoesOnFromItsNewestOnly) {
 }
 
 // Moved to another disk, for example.
-TEST_F(Checkpoint, ALinkIsOneOfItsFolder) {
+TEST_F(Checkpoint, AcceptsSymlinkedCheckpoint) {
   save_steps({10, 20});
   const fs::path elsewhere = folder_ / "elsewhere";
   fs::rename(folder_ / "step-00000020", elsewhere);
@@ -498,7 +498,7 @@ TEST_F(Checkpoint, ALinkIsOneOfItsFolder) {
   EXPECT_TRUE(fs::exists(elsewhere / "manifest.json")) << "only the link is removed";
 }
 
-TEST_F(Checkpoint, EveryFlippedBitIsFound) {
+TEST_F(Checkpoint, DetectsEveryFlippedBit) {
   save_steps({7});
   StateStub session;
   for (const char* name : {"manifest.json", "rank-00000.safetensors"}) {
@@ -517,7 +517,7 @@ TEST_F(Checkpoint, EveryFlippedBitIsFound) {
 }
 
 // As someone could make one, with checksums that fit.
-TEST_F(Checkpoint, ShapesThatCannotBeCountedAreRefused) {
+TEST_F(Checkpoint, RejectsOverflowingShapes) {
   const auto read = [&](const std::string& shape, const std::string& whole,
                         const std::string& begin) -> std::string {
     const std::string description = "{\"format\":\"fp32\",\"shape\":" + shape +
@@ -540,7 +540,7 @@ TEST_F(Checkpoint, ShapesThatCannotBeCountedAreRefused) {
   }
 }
 
-TEST_F(Checkpoint, AManifestOfWhatCannotBeIsRefused) {
+TEST_F(Checkpoint, RejectsInvalidManifest) {
   save_steps({7});
   const fs::path folder = newest();
   std::string good = content(folder / "manifest.json");
@@ -574,7 +574,7 @@ TEST_F(Checkpoint, AManifestOfWhatCannotBeIsRefused) {
   EXPECT_EQ(refused_with("\"ranks\":1", "\"ranks\":1"), "it was loaded");
 }
 
-TEST_F(Checkpoint, ATruncatedOrMissingFileIsFound) {
+TEST_F(Checkpoint, DetectsTruncatedOrMissingFile) {
   save_steps({7, 8});
   const fs::path file = newest() / "rank-00000.safetensors";
   StateStub session;
@@ -590,7 +590,7 @@ TEST_F(Checkpoint, ATruncatedOrMissingFileIsFound) {
 }
 
 // The newest is damaged, so the run goes on from the one before, and comes to its step again.
-TEST_F(Checkpoint, OneThatIsNotWholeIsSetAsideForOneThatIs) {
+TEST_F(Checkpoint, FallsBackToOlderCompleteCheckpoint) {
   save_steps({7, 8});
   fs::resize_file(newest() / "rank-00000.safetensors", 100);
   ASSERT_EQ(newest().filename(), "step-00000007");
@@ -615,7 +615,7 @@ TEST_F(Checkpoint, OneThatIsNotWholeIsSetAsideForOneThatIs) {
 }
 
 // Its length is as it was, so only loading it finds the damage.
-TEST_F(Checkpoint, TheOneBeforeOneWithAFlippedBitMayBeResumed) {
+TEST_F(Checkpoint, ResumesFromCheckpointBeforeCorruptedNewest) {
   save_steps({7, 8});
   flip_a_bit(folder_ / "step-00000008/rank-00000.safetensors");
   support::on_ranks(2, [&](support::ThreadComm& communicator) {
@@ -630,7 +630,7 @@ TEST_F(Checkpoint, TheOneBeforeOneWithAFlippedBitMayBeResumed) {
   EXPECT_TRUE(fs::exists(folder_ / "damaged-step-00000008"));
 }
 
-TEST_F(Checkpoint, WhatIsNoneKeepsItsName) {
+TEST_F(Checkpoint, KeepsNonCheckpointUnderStepName) {
   save_steps({7, 8});
   StateStub session;
   Records records;
@@ -659,7 +659,7 @@ TEST_F(Checkpoint, WhatIsNoneKeepsItsName) {
   EXPECT_FALSE(checkpoints.failed());
 }
 
-TEST_F(Checkpoint, CopiesUnderOtherNamesAreNeitherUsedNorRemoved) {
+TEST_F(Checkpoint, IgnoresAndKeepsRenamedCopies) {
   save_steps({10, 20});
   for (const char* name : {"step-00000025", "step-20", "step-00000020.bak", ".step-00000020.bak"}) {
     fs::copy(folder_ / "step-00000020", folder_ / name);
@@ -682,7 +682,7 @@ TEST_F(Checkpoint, CopiesUnderOtherNamesAreNeitherUsedNorRemoved) {
   }
 }
 
-TEST_F(Checkpoint, AnotherRunsIsRefusedByName) {
+TEST_F(Checkpoint, RejectsCheckpointOfDifferentRun) {
   save_steps({7});
   const auto refused = [&](const auto& change) {
     StateStub session;
@@ -713,7 +713,7 @@ TEST_F(Checkpoint, AnotherRunsIsRefusedByName) {
   });
 }
 
-TEST_F(Checkpoint, OfOtherEntriesIsRefusedByName) {
+TEST_F(Checkpoint, RejectsDifferentEntriesByName) {
   StateStub session;
   std::int64_t number = 4;
   Checkpoints checkpoints({.folder = folder_}, session, [](const CheckpointRecord&) {});
@@ -743,7 +743,7 @@ TEST_F(Checkpoint, OfOtherEntriesIsRefusedByName) {
 }
 
 // Ranks that share the work in whatever way.
-TEST_F(Checkpoint, GoesOnWithOtherRanks) {
+TEST_F(Checkpoint, ResumesWithOtherRankCount) {
   const auto save_with = [&](int ranks, Index step) {
     support::on_ranks(ranks, [&](support::ThreadComm& communicator) {
       StateStub session(&communicator);
@@ -772,7 +772,7 @@ TEST_F(Checkpoint, GoesOnWithOtherRanks) {
   }
 }
 
-TEST_F(Checkpoint, HasEveryPartOfWhatRanksShare) {
+TEST_F(Checkpoint, StoresAllPartsOfShardedState) {
   support::on_ranks(4, [&](support::ThreadComm& communicator) {
     StateStub session(&communicator, 2);
     Checkpoints checkpoints({.folder = folder_}, session, [](const CheckpointRecord&) {});
@@ -785,7 +785,7 @@ TEST_F(Checkpoint, HasEveryPartOfWhatRanksShare) {
   });
 }
 
-TEST_F(Checkpoint, OneRankThatFailsFailsAll) {
+TEST_F(Checkpoint, FailureOfOneRankFailsAll) {
   support::on_ranks(3, [&](support::ThreadComm& communicator) {
     StateStub session(&communicator);
     Records records;
@@ -809,7 +809,7 @@ TEST_F(Checkpoint, OneRankThatFailsFailsAll) {
 }
 
 // A file that is missing on one rank's watch.
-TEST_F(Checkpoint, OneRankThatFindsDamageRefusesForAll) {
+TEST_F(Checkpoint, DamageFoundByOneRankFailsAll) {
   support::on_ranks(2, [&](support::ThreadComm& communicator) {
     StateStub session(&communicator);
     Checkpoints checkpoints({.folder = folder_}, session, [](const CheckpointRecord&) {});
@@ -826,7 +826,7 @@ TEST_F(Checkpoint, OneRankThatFindsDamageRefusesForAll) {
   });
 }
 
-TEST_F(Checkpoint, WhateverCallFailsTheOneBeforeStays) {
+TEST_F(Checkpoint, PreviousCheckpointSurvivesAnyFailingCall) {
   for (const int error : {ENOSPC, EIO}) {
     fs::remove_all(folder_);
     fs::create_directory(folder_);
@@ -863,7 +863,7 @@ TEST_F(Checkpoint, WhateverCallFailsTheOneBeforeStays) {
   }
 }
 
-TEST_F(Checkpoint, ADiskThatIsTooSmallIsSaidBefore) {
+TEST_F(Checkpoint, ReportsInsufficientDiskSpace) {
   if (!mount_small_disk()) GTEST_SKIP() << "mounting a disk needs privileges";
   StateStub session;
   std::vector<std::byte> large(1 << 20);
@@ -894,7 +894,7 @@ TEST_F(Checkpoint, ADiskThatIsTooSmallIsSaidBefore) {
 }
 
 // OCTAVO_TEST_KILLS=1000 for a longer test.
-TEST_F(Checkpoint, AProcessThatIsKilledWhileItSavesLeavesTheLastOne) {
+TEST_F(Checkpoint, SurvivesKillDuringSave) {
   const char* asked = std::getenv("OCTAVO_TEST_KILLS");
   const int kills = asked == nullptr ? 50 : std::atoi(asked);
   using Clock = std::chrono::steady_clock;

@@ -120,7 +120,7 @@ template <class Case>
 using Ranked = ModelSession<support::SmallModel<std::tuple_element_t<0, Case>>,
                             std::tuple_element_t<1, Case>, DataParallel<>>;
 
-TYPED_TEST(Resumed, IsTheRunThatNeverStopped) {
+TYPED_TEST(Resumed, MatchesUninterruptedRun) {
   const End whole = run<Ranked<TypeParam>>(this->folder_ / "whole", 0, {});
   EXPECT_EQ(whole.summary.end(), "done");
   EXPECT_TRUE(whole.summary.is_saved);
@@ -241,15 +241,15 @@ void expect_other_ranks_go_on(const std::filesystem::path& folder_) {
   EXPECT_TRUE(whole_of(loaded) == whole_of(after.at(3)));
 }
 
-TEST_F(CheckpointOfRanks, GoesOnWithOtherRanksAndStages) {
+TEST_F(CheckpointOfRanks, ResumesWithOtherRanksAndZeroStages) {
   expect_other_ranks_go_on<Session>(folder_);
 }
 
-TEST_F(CheckpointOfRanks, GoesOnWithOtherRanksAndStagesOfMuon) {
+TEST_F(CheckpointOfRanks, ResumesMuonWithOtherRanksAndZeroStages) {
   expect_other_ranks_go_on<Ranked<std::tuple<Bf16, Muon<>>>>(folder_);
 }
 
-TEST_F(CheckpointOfRanks, OfAnotherTextIsRefused) {
+TEST_F(CheckpointOfRanks, RejectsOtherTrainingText) {
   train_ranks<Session>(1, Zero::optimizer, 1, folder_, {});
   const std::vector<std::uint8_t> text = letters(4);
   const SessionOptions options = options_of(1, Zero::optimizer);
@@ -296,10 +296,10 @@ std::vector<Read> read_while_ranks_go_on(Zero zero, bool reads, bool loads) {
       reader = std::thread([&] {
         std::this_thread::sleep_for(std::chrono::milliseconds(80));  // several steps
         for (const StateEntry& entry : entries) {
-          if (!entry.read_beside) continue;
+          if (!entry.read_async) continue;
           auto& bytes = read.bytes[entry.name];
           bytes.resize(entry.bytes);
-          entry.read_beside(bytes.data());
+          entry.read_async(bytes.data());
         }
         session.state().end_reading();
       });
@@ -314,7 +314,7 @@ std::vector<Read> read_while_ranks_go_on(Zero zero, bool reads, bool loads) {
   return all;
 }
 
-TEST(StateThatIsRead, IsThatOfTheMomentAndChangesNoStep) {
+TEST(StateThatIsRead, IsSnapshotAndChangesNoStep) {
   for (const auto& [zero, loads] :
        {std::pair(Zero::optimizer, false), std::pair(Zero::optimizer, true),
         std::pair(Zero::weights, false)}) {

@@ -71,7 +71,7 @@ class CheckpointWeights : public support::TemporaryFolder {
   std::vector<float> weights_;
 };
 
-TEST_F(CheckpointWeights, OfTheSameRecipeGiveTheRunsLosses) {
+TEST_F(CheckpointWeights, ReproduceLossWithSameRecipe) {
   for (const Zero zero : {Zero::optimizer, Zero::weights}) {
     std::filesystem::remove_all(folder_ / "step-00000002");
     train(zero);
@@ -85,7 +85,7 @@ TEST_F(CheckpointWeights, OfTheSameRecipeGiveTheRunsLosses) {
   }
 }
 
-TEST_F(CheckpointWeights, OfAnotherRecipeAreMadeOfTheMasters) {
+TEST_F(CheckpointWeights, AreConvertedFromMastersForOtherRecipe) {
   train(Zero::optimizer);
   Context<Cpu> context(1);
   Session<Bf16> narrow(options_of(Zero::optimizer, 8), context);
@@ -106,7 +106,7 @@ TEST_F(CheckpointWeights, OfAnotherRecipeAreMadeOfTheMasters) {
   EXPECT_TRUE(other.must_calibrate()) << "histories of another length";
 }
 
-TEST_F(CheckpointWeights, ThatAreDamagedOrNoneChangeNothing) {
+TEST_F(CheckpointWeights, ChangeNothingIfDamagedOrMissing) {
   train(Zero::optimizer);
   const std::filesystem::path path = folder_ / "step-00000002";
   Context<Cpu> context(1);
@@ -130,7 +130,7 @@ TEST_F(CheckpointWeights, ThatAreDamagedOrNoneChangeNothing) {
   EXPECT_TRUE(weights_of(session) == before);
 }
 
-TEST_F(CheckpointWeights, OfAnotherModelAreRefused) {
+TEST_F(CheckpointWeights, AreRejectedForOtherModel) {
   support::StateStub session;
   Checkpoints checkpoints({.folder = folder_}, session, [](const CheckpointRecord&) {});
   checkpoints.save(1);

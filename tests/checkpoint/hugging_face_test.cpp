@@ -29,7 +29,7 @@
 namespace hugging_face_test {
 
 using namespace octavo;
-using support::HandTensor;
+using support::RawTensor;
 
 /// Its table has more elements than are on their way at once.
 constexpr LlamaConfig config{.name = "wide",
@@ -74,7 +74,7 @@ std::vector<float> values_of(const std::string& name, Index count, const std::st
 class HuggingFace : public support::TemporaryFolder {
  protected:
   /// Writes the folder "there".
-  std::vector<HandTensor> write_folder(const std::string& dtype) {
+  std::vector<RawTensor> write_folder(const std::string& dtype) {
     Context<Cpu> context{1};
     Session session(options_of(), context);
     auto tensors = support::hugging_face_tensors(
@@ -112,7 +112,7 @@ double loss(TrainingSession& session) {
   return session.evaluate({batch.tokens, batch.targets}).mean();
 }
 
-TEST_F(HuggingFace, WeightsAndMastersAreThoseOfTheFolder) {
+TEST_F(HuggingFace, LoadsWeightsAndMasters) {
   write_folder("F32");
   Context<Cpu> context{2};
   Session session(options_of(), context);
@@ -147,8 +147,8 @@ TEST_F(HuggingFace, WeightsAndMastersAreThoseOfTheFolder) {
   check("final_norm.weight", {"model.norm.weight"});
 }
 
-TEST_F(HuggingFace, WeightsComeBackWithTheirBytes) {
-  const std::vector<HandTensor> tensors = write_folder("BF16");
+TEST_F(HuggingFace, WeightsRoundTripBitwise) {
+  const std::vector<RawTensor> tensors = write_folder("BF16");
   Context<Cpu> context{1};
   Session session(options_of(), context);
   load_hugging_face(session, description_of(config), there_);
@@ -167,7 +167,7 @@ class HuggingFaceOfRanks : public HuggingFace, public testing::WithParamInterfac
 INSTANTIATE_TEST_SUITE_P(Stages, HuggingFaceOfRanks,
                          testing::Values(Zero::optimizer, Zero::weights));
 
-TEST_P(HuggingFaceOfRanks, EachRankTakesWhatItHasAndOneWritesAll) {
+TEST_P(HuggingFaceOfRanks, RanksLoadTheirShardsAndOneRankSaves) {
   write_folder("BF16");
   const auto expected = support::tensor_bytes(content(there_ / "model.safetensors"));
   double alone = 0;
@@ -210,7 +210,7 @@ TEST_P(HuggingFaceOfRanks, EachRankTakesWhatItHasAndOneWritesAll) {
   EXPECT_FALSE(support::tensor_bytes(content(here_ / "2" / "model.safetensors")) == expected);
 }
 
-TEST_P(HuggingFaceOfRanks, ACheckpointExportsWhatTheSessionWouldSave) {
+TEST_P(HuggingFaceOfRanks, CheckpointExportMatchesSessionExport) {
   const auto path = folder_ / "checkpoints" / "step-00000002";
   support::on_ranks(2, [&](support::ThreadComm& communicator) {
     Context<Cpu> context{1};
@@ -251,7 +251,7 @@ TEST_P(HuggingFaceOfRanks, ACheckpointExportsWhatTheSessionWouldSave) {
 }
 
 // Weights of more than one piece are asked for by several threads.
-TEST_F(HuggingFace, WeightsOfACheckpointAreReadByThreads) {
+TEST_F(HuggingFace, LoadsCheckpointWeightsWithSeveralThreads) {
   Context<Cpu> context{4};
   Session session(options_of(), context);
   Checkpoints checkpoints({.folder = folder_}, session, [](const CheckpointRecord&) {});
@@ -267,8 +267,8 @@ TEST_F(HuggingFace, WeightsOfACheckpointAreReadByThreads) {
   }
 }
 
-TEST_F(HuggingFace, AnotherModelIsRefusedWithEachDifference) {
-  const std::vector<HandTensor> tensors = write_folder("BF16");
+TEST_F(HuggingFace, RejectsDifferentModelListingDifferences) {
+  const std::vector<RawTensor> tensors = write_folder("BF16");
   ModelDescription other = description_of(config);
   other.ffn = 256;
   other.rope_theta = 500000.0f;
@@ -277,8 +277,8 @@ TEST_F(HuggingFace, AnotherModelIsRefusedWithEachDifference) {
       "is of a different model than wide: ffn is 256, not 128; rope_theta is 500000, not 10000");
 }
 
-TEST_F(HuggingFace, NothingIsSetFromAFolderThatIsNotWhole) {
-  std::vector<HandTensor> tensors = write_folder("BF16");
+TEST_F(HuggingFace, IncompleteFolderChangesNothing) {
+  std::vector<RawTensor> tensors = write_folder("BF16");
   std::filesystem::resize_file(there_ / "model.safetensors",
                                std::filesystem::file_size(there_ / "model.safetensors") - 1);
   expect_refused<IoError>("is not a complete safetensors file");
@@ -289,7 +289,7 @@ TEST_F(HuggingFace, NothingIsSetFromAFolderThatIsNotWhole) {
   expect_refused<IoError>("config.json: cannot be read");
 }
 
-TEST_F(HuggingFace, AModelThatIsNotTheSessionsIsAMistake) {
+TEST_F(HuggingFace, RejectsDescriptionOfOtherModelThanSession) {
   Context<Cpu> context{1};
   Session session(options_of(), context);
   ModelDescription smaller = description_of(config);
@@ -307,7 +307,7 @@ TEST_F(HuggingFace, AModelThatIsNotTheSessionsIsAMistake) {
 
 // Its last piece is refused: with one thread the first has been copied by then if nobody looked
 // ahead.
-TEST_F(HuggingFace, AWeightThatIsRefusedChangesNothing) {
+TEST_F(HuggingFace, RejectedWeightChangesNothing) {
   Context<Cpu> context{1};
   Session session(options_of(), context);
   const std::vector<std::byte> before = support::weights(session);
@@ -317,8 +317,8 @@ TEST_F(HuggingFace, AWeightThatIsRefusedChangesNothing) {
   EXPECT_TRUE(support::weights(session) == before);
 }
 
-TEST_F(HuggingFace, AWeightThatIsNotFiniteIsNamed) {
-  std::vector<HandTensor> tensors = write_folder("BF16");
+TEST_F(HuggingFace, ReportsNonFiniteWeight) {
+  std::vector<RawTensor> tensors = write_folder("BF16");
   tensors.front().bytes.replace(2 * 7, 2, "\x80\x7f");  // Inf
   support::write_hugging_face_folder(there_, description_of(config), tensors);
   expect_refused<ConfigError>("embedding.weight: element 7 must be finite");

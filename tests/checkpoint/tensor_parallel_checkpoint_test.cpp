@@ -53,7 +53,7 @@ class TensorParallelCheckpoint : public support::TemporaryFolder {
   }
 };
 
-TEST_F(TensorParallelCheckpoint, IsExportedWithWholeWeights) {
+TEST_F(TensorParallelCheckpoint, ExportsUnshardedWeights) {
   const ModelDescription model = description_of(config);
   support::on_ranks(1, [&](support::ThreadComm& communicator) {
     Context<Cpu> context{1};
@@ -87,7 +87,7 @@ TEST_F(TensorParallelCheckpoint, IsExportedWithWholeWeights) {
   }
 }
 
-TEST_F(TensorParallelCheckpoint, IsWhatRanksSaveTogether) {
+TEST_F(TensorParallelCheckpoint, CheckpointExportMatchesSessionExport) {
   for (const Zero zero : {Zero::optimizer, Zero::weights}) {
     const auto folder = folder_ / std::to_string(static_cast<int>(zero));
     const Setting setting{.groups = 2, .zero = zero, .micro_batches = 2};
@@ -173,30 +173,30 @@ void change_ranks(const std::filesystem::path& folder, const Setting& whole, dou
   EXPECT_NEAR(last.losses[0], same.losses[0], bound * same.losses[0]);
 }
 
-TEST_F(TensorParallelCheckpoint, GoesOnWithRanksThatShareNoLayers) {
+TEST_F(TensorParallelCheckpoint, ResumesWithoutTensorParallelism) {
   change_ranks<Session<Fp32, 2>, Session<Fp32, 1>>(folder_, {.micro_batches = 2}, 1e-6);
 }
 
-TEST_F(TensorParallelCheckpoint, GoesOnWithOtherPartsOfTheOptimizerToo) {
+TEST_F(TensorParallelCheckpoint, ResumesWithOtherOptimizerShards) {
   const Setting parts{.groups = 2, .zero = Zero::weights, .micro_batches = 2};
   change_ranks<Session<Fp32, 2>, Session<Fp32, 1>>(folder_, parts, 1e-6);
 }
 
-TEST_F(TensorParallelCheckpoint, TakesScalesOfARecipeAlong) {
+TEST_F(TensorParallelCheckpoint, PreservesScalesOfRecipe) {
   using Recipe = Fp8Recipe<Delayed>;
   change_ranks<Session<Recipe, 2>, Session<Recipe, 1>>(folder_, {.micro_batches = 2}, 2e-3);
 }
 
-TEST_F(TensorParallelCheckpoint, TakesMomentsInEightBitsAlong) {
+TEST_F(TensorParallelCheckpoint, PreservesEightBitMoments) {
   change_ranks<InEightBits<2>, InEightBits<1>>(folder_, {.micro_batches = 2}, 1e-4);
 }
 
-TEST_F(TensorParallelCheckpoint, TakesTheMomentumOfMuonAlong) {
+TEST_F(TensorParallelCheckpoint, PreservesMuonMomentum) {
   change_ranks<InEightBits<2, wide, Muon>, InEightBits<1, wide, Muon>>(folder_,
                                                                        {.micro_batches = 2}, 1e-3);
 }
 
-TEST_F(TensorParallelCheckpoint, DoesNotCutGroupsOfMoments) {
+TEST_F(TensorParallelCheckpoint, RejectsSplittingGroupsOfMoments) {
   using Shared = InEightBits<2, config>;
   using Whole = InEightBits<1, config>;
   steps_from<Shared, 2>({}, {}, 0, 1, folder_);

@@ -338,25 +338,25 @@ void run(const std::string& mode, int size) {
   for (int rank = 0; rank < size; ++rank) {
     processes.start([&] {
       const std::string part = octavo::message(mode, ' ', rank, ' ', size, ' ', port);
-      become_test("--gtest_filter=CopyRank.*", "OCTAVO_TEST_COPY_RANK", part);
+      exec_as_test("--gtest_filter=CopyRank.*", "OCTAVO_TEST_COPY_RANK", part);
     });
   }
-  for (const RankEnd& end : processes.wait(200, -1)) EXPECT_EQ(end.exit_code, 0) << mode;
+  for (const RankResult& end : processes.wait(200, -1)) EXPECT_EQ(end.exit_code, 0) << mode;
 }
 
 using CopyExchangeOnGpu = octavo::support::OnGpu;
 
-TEST_F(CopyExchangeOnGpu, BringsEveryRankWhatItMust) {
+TEST_F(CopyExchangeOnGpu, DeliversAllPartsToEveryRank) {
   for (const int ranks : {1, 2, 3}) run("steps", ranks);
 }
 TEST_F(CopyExchangeOnGpu, ServesTwoStreamsAtOnce) { run("lanes", 2); }
-TEST_F(CopyExchangeOnGpu, LetsGoOfWhatWaits) { run("giving-up", 2); }
-TEST_F(CopyExchangeOnGpu, WaitsAsLongAsItIsTold) { run("patience", 2); }
-TEST_F(CopyExchangeOnGpu, OneThatGivesUpLeavesItsWordsToOthers) { run("leaving", 2); }
-TEST_F(CopyExchangeOnGpu, MemoryIsOnAllRanksOrOnNone) { run("lacking", 2); }
-TEST_F(CopyExchangeOnGpu, NoticesThatRanksDiffer) { run("differing", 2); }
-TEST_F(CopyExchangeOnGpu, NoticesThatRanksComeForOtherPlaces) { run("places", 2); }
-TEST_F(CopyExchangeOnGpu, GroupsKeepToThemselves) { run("groups", 4); }
-TEST_F(CopyExchangeOnGpu, WhatOneCannotShareAllKnow) { run("obstacle", 2); }
+TEST_F(CopyExchangeOnGpu, GiveUpReleasesWaitingKernels) { run("giving-up", 2); }
+TEST_F(CopyExchangeOnGpu, GivesUpAfterTimeout) { run("patience", 2); }
+TEST_F(CopyExchangeOnGpu, ClosedRankLeavesFlagsWritable) { run("leaving", 2); }
+TEST_F(CopyExchangeOnGpu, AllocationFailsOnAllRanksOrNone) { run("lacking", 2); }
+TEST_F(CopyExchangeOnGpu, DetectsDifferentSizes) { run("differing", 2); }
+TEST_F(CopyExchangeOnGpu, DetectsDifferentDestinations) { run("places", 2); }
+TEST_F(CopyExchangeOnGpu, GroupsAreIndependent) { run("groups", 4); }
+TEST_F(CopyExchangeOnGpu, AllRanksLearnOfUnshareableMemory) { run("obstacle", 2); }
 
 }  // namespace copy_exchange_test

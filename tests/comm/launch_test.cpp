@@ -96,13 +96,13 @@ void expect(const Launch& launch, Launcher launcher, int rank, int size,
   EXPECT_EQ(launch.local_size, local_size);
 }
 
-TEST(Launch, WithoutALauncherThereIsOneRank) {
+TEST(Launch, HasOneRankWithoutLauncher) {
   const Launch launch = launch_in({});
   expect(launch, Launcher::none, 0, 1, 0, 1);
   EXPECT_EQ(launch.master_address, "127.0.0.1");
 }
 
-TEST(Launch, ReadsTheVariablesOfEachLauncher) {
+TEST(Launch, ReadsVariablesOfEachLauncher) {
   expect(launch_in(torchrun), Launcher::torchrun, 5, 8, 1, 4);
   expect(launch_in(open_mpi), Launcher::open_mpi, 2, 6, 0, 3);
   expect(launch_in(slurm), Launcher::slurm, 3, 4, 1, std::nullopt);
@@ -111,7 +111,7 @@ TEST(Launch, ReadsTheVariablesOfEachLauncher) {
   expect(launch_in(alone), Launcher::pmi, 0, 1, 0, 1);
 }
 
-TEST(Launch, FlagsComeBeforeTheEnvironment) {
+TEST(Launch, FlagsOverrideEnvironment) {
   const LaunchFlags flags{.rank = 1, .world_size = 3};
   const Environment every = both(torchrun, both(open_mpi, slurm));
   expect(launch_in(every, flags), Launcher::flags, 1, 3, std::nullopt, std::nullopt);
@@ -119,14 +119,14 @@ TEST(Launch, FlagsComeBeforeTheEnvironment) {
   expect(launch_in({}, local), Launcher::flags, 2, 3, 1, 2);
 }
 
-TEST(Launch, TheInnermostOfLaunchersThatStartedEachOtherCounts) {
+TEST(Launch, UsesInnermostOfNestedLaunchers) {
   EXPECT_EQ(launch_in(both(torchrun, slurm)).launcher, Launcher::torchrun);
   EXPECT_EQ(launch_in(both(torchrun, open_mpi)).launcher, Launcher::torchrun);
   EXPECT_EQ(launch_in(both(open_mpi, slurm)).launcher, Launcher::open_mpi);
   EXPECT_EQ(launch_in(both(open_mpi, pmi)).launcher, Launcher::open_mpi);
 }
 
-TEST(Launch, VariablesThatAreLeftOverAreRefused) {
+TEST(Launch, RejectsContradictingLaunchers) {
   // A shell in which one process was tried with torchrun's variables, and then mpirun.
   Environment left_over = both(without(torchrun, "TORCHELASTIC_RUN_ID"), open_mpi);
   EXPECT_TRUE(says(refusal(left_over), {"two launchers contradict each other: RANK=5, WORLD_SIZE=8",
@@ -140,7 +140,7 @@ TEST(Launch, VariablesThatAreLeftOverAreRefused) {
   EXPECT_TRUE(says(refusal(both(slurm, pmi)), {"SLURM_PROCID=3", "PMI_RANK=1"}));
 }
 
-TEST(Launch, AScriptOfSlurmsIsNoTaskOfAStep) {
+TEST(Launch, BatchScriptIsNotSlurmTask) {
   expect(launch_in({{"SLURM_NTASKS", "4"}}), Launcher::none, 0, 1, 0, 1);  // of salloc
   expect(launch_in(slurm_batch), Launcher::none, 0, 1, 0, 1);
   expect(launch_in(with(slurm_batch, "SLURM_NTASKS", "8")), Launcher::none, 0, 1, 0, 1);
@@ -149,13 +149,13 @@ TEST(Launch, AScriptOfSlurmsIsNoTaskOfAStep) {
          std::nullopt, std::nullopt);
 }
 
-TEST(Launch, AStepHasItsOwnNumberOfTasks) {
+TEST(Launch, PrefersTaskCountOfSlurmStep) {
   // srun --preserve-env leaves SLURM_NTASKS as the job has it; so does the shell of an salloc.
   expect(launch_in(both(slurm, with(slurm_batch, "SLURM_NTASKS", "8"))), Launcher::slurm, 3, 4, 1,
          std::nullopt);
 }
 
-TEST(Launch, ASetThatIsThereInPartIsRefused) {
+TEST(Launch, RejectsIncompleteVariables) {
   for (const Environment& set : {torchrun, open_mpi, slurm, pmi}) {
     for (const auto& [variable, value] : set) {
       const bool is_of_the_rank = variable.find("MASTER") == std::string::npos &&
@@ -171,7 +171,7 @@ TEST(Launch, ASetThatIsThereInPartIsRefused) {
   EXPECT_TRUE(says(refusal({}, {.local_rank = 1}), {"no --rank"}));
 }
 
-TEST(Launch, ASetThatContradictsItselfIsRefused) {
+TEST(Launch, RejectsContradictingVariables) {
   EXPECT_TRUE(says(refusal(with(torchrun, "RANK", "8")), {"RANK=8, WORLD_SIZE=8"}));
   EXPECT_TRUE(says(refusal(with(torchrun, "LOCAL_RANK", "4")), {"LOCAL_RANK=4"}));
   EXPECT_TRUE(says(refusal(with(torchrun, "LOCAL_WORLD_SIZE", "9")), {"LOCAL_WORLD_SIZE=9"}));
@@ -189,7 +189,7 @@ TEST(Launch, ASetThatContradictsItselfIsRefused) {
   }
 }
 
-TEST(Launch, WhatIsNoNumberIsRefused) {
+TEST(Launch, RejectsInvalidNumbers) {
   for (const char* value : {"", " 1", "1 ", "one", "-1", "1.0", "0x1", "99999999999"}) {
     EXPECT_TRUE(
         says(refusal(with(torchrun, "RANK", value)), {"RANK is '" + std::string(value) + "'"}));
@@ -200,7 +200,7 @@ TEST(Launch, WhatIsNoNumberIsRefused) {
   EXPECT_TRUE(says(refusal({}, {.port = 0}), {"--port must be from 1 to 65535, but is 0"}));
 }
 
-TEST(Launch, ThePortIsNotThatOfTorchrunsAgent) {
+TEST(Launch, PortDiffersFromMasterPort) {
   EXPECT_EQ(launch_in({}).port, 30500);
   EXPECT_EQ(launch_in(torchrun).port, 30500);
   EXPECT_EQ(launch_in(with(torchrun, "MASTER_PORT", "41000")).port, 42000);
@@ -209,7 +209,7 @@ TEST(Launch, ThePortIsNotThatOfTorchrunsAgent) {
   EXPECT_EQ(launch_in(torchrun, {.port = 29500}).port, 29500);
 }
 
-TEST(Launch, TheMastersAddressIsSaidOrFollows) {
+TEST(Launch, FindsMasterAddress) {
   EXPECT_EQ(launch_in(torchrun).master_address, "gpu07");
   EXPECT_EQ(launch_in(torchrun, {.master_address = "10.0.0.1"}).master_address, "10.0.0.1");
   EXPECT_EQ(launch_in(with(open_mpi, "MASTER_ADDR", "gpu01")).master_address, "gpu01");
@@ -227,7 +227,7 @@ TEST(Launch, TheMastersAddressIsSaidOrFollows) {
   EXPECT_TRUE(says(refusal(with(torchrun, "MASTER_ADDR", "")), {"MASTER_ADDR is empty"}));
 }
 
-TEST(Launch, TheSecretIsSaidOrThatOfTheLauncher) {
+TEST(Launch, FindsSecret) {
   EXPECT_EQ(launch_in({}).secret, "");
   EXPECT_EQ(launch_in(slurm).secret, "");
   const Environment of_torchrun = with(torchrun, "TORCHELASTIC_RUN_ID", "9f");
@@ -243,7 +243,7 @@ TEST(Launch, TheSecretIsSaidOrThatOfTheLauncher) {
                    {"OCTAVO_RENDEZVOUS_SECRET must have at most 256 bytes, but has 257"}));
 }
 
-TEST(Launch, ARankHasTheGpuOfItsNumberOrTheOnlyOne) {
+TEST(Launch, SelectsGpuByLocalRank) {
   for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(octavo::gpu_of_local_rank(rank, 4), rank);
   for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(octavo::gpu_of_local_rank(rank, 1), 0);
   try {

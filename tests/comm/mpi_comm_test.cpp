@@ -26,7 +26,7 @@ using ::testing::AssertionResult;
 using ::testing::AssertionSuccess;
 
 /// Waits in operations this long where a fault is awaited; other programs may use all processors.
-constexpr int time_out = 3;
+constexpr int timeout = 3;
 /// A run ends this many seconds after its time-out at the latest.
 constexpr int grace = 20;
 
@@ -64,7 +64,7 @@ AssertionResult says(const ChildResult& result, const std::string& pattern) {
 }
 
 /// Runs into the fault with three ranks, of which rank 1 has it.
-ChildResult fail_with(const std::string& mode, int seconds = time_out) {
+ChildResult fail_with(const std::string& mode, int seconds = timeout) {
   ChildResult result = mpirun(3, seconds, {mode});
   EXPECT_GT(result.exit_code, 0) << result.err;
   EXPECT_LT(result.seconds, seconds + grace) << result.err;
@@ -86,7 +86,7 @@ constexpr const char* repeats = "200";
 constexpr const char* repeats = "3000";
 #endif
 
-TEST_P(MpiRanks, EveryOperationGivesEveryRankWhatItMust) {
+TEST_P(MpiRanks, AllOperationsGiveCorrectResults) {
   const ChildResult result = mpirun(GetParam(), never, {"operations", repeats});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   for (int rank = 0; rank < GetParam(); ++rank) {
@@ -97,63 +97,63 @@ TEST_P(MpiRanks, EveryOperationGivesEveryRankWhatItMust) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, MpiRanks, ::testing::Values(1, 2, 4));
 
-TEST(MpiFault, ARankIsKilled) {
+TEST(MpiFault, RankIsKilled) {
   const ChildResult result = fail_with("killed", never);
   EXPECT_TRUE(says(result, "process rank 1 .* signal 9"));  // mpirun, which ends the others
   EXPECT_TRUE(says(result, "rank [02] (waits for|is past) .*" + weights));
 }
 
-TEST(MpiFault, ARankIsKilledWhileSignalsAreNoted) {
+TEST(MpiFault, RankIsKilledUnderInterruptGuard) {
   const ChildResult result = fail_with("killed-with-guard", never);
   EXPECT_TRUE(says(result, "process rank 1 .* signal 9"));
   EXPECT_TRUE(says(result, "rank [02] (waits for|is past) .*" + weights));
 }
 
-TEST(MpiFault, ARankIsKilledAndTheLauncherDoesNotCare) {
+TEST(MpiFault, RankIsKilledAndMpirunContinues) {
   // This mpirun's own exit code says nothing.
-  const ChildResult result = mpirun(3, time_out, {"killed"}, {"--enable-recovery"});
+  const ChildResult result = mpirun(3, timeout, {"killed"}, {"--enable-recovery"});
   EXPECT_TRUE(says(result, "rank [02]: rank 1 has not answered for 3 s in " + weights));
   EXPECT_TRUE(no_process_is_left(result, 3)) << result.out << result.err;
 }
 
-TEST(MpiFault, ARankIsStopped) {
+TEST(MpiFault, RankIsStopped) {
   const ChildResult result = fail_with("stopped");
   EXPECT_TRUE(says(result, "rank [02]: rank 1 has not answered for 3 s in " + weights));
 }
 
-TEST(MpiFault, ARankIsStoppedAtTheEnd) {
+TEST(MpiFault, RankIsStoppedAtEndOfRun) {
   const ChildResult result = fail_with("stopped-at-end");
   EXPECT_TRUE(says(result,
                    "rank [02]: rank 1 has not answered for 3 s in "
                    "the barrier 'end of the run'"));
 }
 
-TEST(MpiFault, ARankIsLate) {
+TEST(MpiFault, RankIsLate) {
   const ChildResult result = fail_with("absent");
   EXPECT_TRUE(says(result,
                    "rank [02]: rank 1 has not answered for 3 s in "
                    "the barrier 'start of a communicator'"));
 }
 
-TEST(MpiFault, ARankThrows) {
+TEST(MpiFault, RankThrows) {
   const ChildResult result = fail_with("throws", never);
   EXPECT_TRUE(says(result, "rank 1: the data ended"));
   EXPECT_TRUE(says(result, "rank [02] (waits for|is past) "));
   EXPECT_LT(result.seconds, never) << "the others waited";
 }
 
-TEST(MpiFault, ARankThrowsPastMpi) {
+TEST(MpiFault, RankThrowsPastMpi) {
   const ChildResult result = fail_with("throws-past-mpi", never);
   EXPECT_TRUE(says(result, "rank 1: the program leaves MPI after an error"));
   EXPECT_LT(result.seconds, never) << "the others waited";
 }
 
-TEST(MpiFault, ARankExits) {
+TEST(MpiFault, RankExits) {
   const ChildResult result = fail_with("exits");
   EXPECT_TRUE(says(result, "process rank 1|rank 1 has not answered"));
 }
 
-TEST(MpiFault, ARankCallsAnotherOperation) {
+TEST(MpiFault, RankCallsAnotherOperation) {
   const ChildResult result = fail_with("calls-another");
   EXPECT_TRUE(says(result, "rank [02]: rank 1 has not answered for 3 s in " + weights +
                                "; rank 1 has sent messages of another operation|"
@@ -161,7 +161,7 @@ TEST(MpiFault, ARankCallsAnotherOperation) {
                                "the maximum 'amaxes'; ranks 0 and 2 have sent messages"));
 }
 
-TEST(MpiFault, ARankSendsLess) {
+TEST(MpiFault, RankSendsTooFewBytes) {
   const ChildResult result = fail_with("sends-less");
   EXPECT_TRUE(says(result, "rank [02]: rank 1 sent 100000 bytes in " + weights +
                                ", but rank [02] waits for 300000|rank 1: rank [02] sent 300000 "
@@ -169,8 +169,8 @@ TEST(MpiFault, ARankSendsLess) {
                                weights + ", but rank 1 waits for 100000"));
 }
 
-TEST(MpiFault, MpiSaysAnotherRankThanTheLaunch) {
-  const ChildResult result = mpirun(2, time_out, {"alone"});
+TEST(MpiFault, MpiAndLaunchDisagreeOnRank) {
+  const ChildResult result = mpirun(2, timeout, {"alone"});
   EXPECT_EQ(result.exit_code, 3) << result.err;
   EXPECT_TRUE(
       says(result,

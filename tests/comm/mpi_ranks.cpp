@@ -300,12 +300,12 @@ void run(Mpi& mpi, const std::string& mode, int number) {
 }  // namespace
 
 int main(int count, char** arguments) {
-  const std::chrono::milliseconds time_out(std::atoi(arguments[1]));
+  const std::chrono::milliseconds timeout(std::atoi(arguments[1]));
   const std::string mode = arguments[2];
   const int number = count > 3 ? std::atoi(arguments[3]) : 0;
   std::cout << message("pid ", ::getpid(), "\n") << std::flush;
   try {
-    Mpi mpi(mode == "alone" ? octavo::Launch{} : octavo::read_launch(), time_out);
+    Mpi mpi(mode == "alone" ? octavo::Launch{} : octavo::read_launch(), timeout);
     if (mode == "throws-past-mpi") {
       if (mpi.rank() == 1) throw std::runtime_error("the data ended");
       run(mpi, "throws-past-mpi-not-here", number);

@@ -212,14 +212,14 @@ void check_groups(NcclComm& communicator, bool copies, const Context<Cuda>& cont
   }
 }
 
-TEST(NcclVersion, IsNamed) {
+TEST(NcclVersion, IsFormattedAndCompatible) {
   EXPECT_EQ(octavo::nccl_version_text(22809), "2.28.9");
   EXPECT_GE(octavo::checked_nccl_version() / 100, NCCL_VERSION_CODE / 100);
 }
 
 using NcclCommOnGpu = octavo::support::OnGpu;
 
-TEST_F(NcclCommOnGpu, OneRankHasAllParts) {
+TEST_F(NcclCommOnGpu, OneRankGetsAllParts) {
   octavo::Rendezvous rendezvous(launch_of(0, 1, free_port()), std::chrono::seconds(60));
   const Context<Cuda> context;
   NcclComm communicator(rendezvous, context);
@@ -231,7 +231,7 @@ TEST_F(NcclCommOnGpu, OneRankHasAllParts) {
   EXPECT_THROW(communicator.all_to_all(three, four, "parts", context), octavo::ShapeError);
 }
 
-constexpr std::chrono::seconds time_out(10);  // of ranks of which one has a fault
+constexpr std::chrono::seconds timeout(10);  // of ranks of which one has a fault
 
 /// What a rank does that no longer takes part, and which one.
 struct Fault {
@@ -288,7 +288,7 @@ void gather_on(Rendezvous& rendezvous, NcclComm& communicator, const Context<Cud
 /// What the others say of it.
 void take_part(const Fault& fault, int rank, int size, int port) {
   try {
-    Rendezvous rendezvous(launch_of(rank, size, port), time_out);
+    Rendezvous rendezvous(launch_of(rank, size, port), timeout);
     const Context<Cuda> context(rank);
     NcclComm communicator(rendezvous, context);
     gather_on(rendezvous, communicator, context, fault);
@@ -360,7 +360,7 @@ TEST(NcclRank, DoesItsPart) {
   }
   const bool only_nccl = mode == "nccl";
   Rendezvous rendezvous(launch_of(rank, size, port),
-                        mode == "differing" ? time_out : std::chrono::seconds(120));
+                        mode == "differing" ? timeout : std::chrono::seconds(120));
   const Context<Cuda> context(rank);
   NcclComm communicator(rendezvous, context,
                         only_nccl ? NcclComm::Ways::nccl_only : NcclComm::Ways::all);
@@ -375,7 +375,7 @@ TEST(NcclRank, DoesItsPart) {
 }
 
 /// Starts this program anew for each rank, because a forked one cannot use CUDA.
-std::vector<RankEnd> run_on_gpus(const std::string& mode, int size, const Fault& fault = {}) {
+std::vector<RankResult> run_on_gpus(const std::string& mode, int size, const Fault& fault = {}) {
   const int port = free_port();
   RankProcesses processes;
   for (int rank = 0; rank < size; ++rank) {
@@ -383,14 +383,14 @@ std::vector<RankEnd> run_on_gpus(const std::string& mode, int size, const Fault&
       const std::string part =
           octavo::message(mode, ' ', rank, ' ', size, ' ', port, ' ', fault.kind, ' ', fault.rank,
                           ' ', fault.by_copies, ' ', fault.file);
-      become_test("--gtest_filter=NcclRank.*", "OCTAVO_TEST_NCCL_RANK", part);
+      exec_as_test("--gtest_filter=NcclRank.*", "OCTAVO_TEST_NCCL_RANK", part);
     });
   }
   return processes.wait(300, fault.rank);
 }
 
-TEST_F(NcclCommOnGpu, RanksThatHaveOneGpuAreNamed) {
-  for (const RankEnd& end : run_on_gpus("one-gpu", 2)) EXPECT_EQ(end.exit_code, 0);
+TEST_F(NcclCommOnGpu, RejectsTwoRanksOnOneGpu) {
+  for (const RankResult& end : run_on_gpus("one-gpu", 2)) EXPECT_EQ(end.exit_code, 0);
 }
 
 class NcclCommOnGpus : public octavo::support::OnGpu {
@@ -405,10 +405,10 @@ class NcclCommOnGpus : public octavo::support::OnGpu {
   int gpus_ = 0;
 };
 
-TEST_F(NcclCommOnGpus, EveryOperationGivesEveryRankWhatItMust) {
+TEST_F(NcclCommOnGpus, AllOperationsGiveCorrectResults) {
   for (int size = 2; size <= gpus_; ++size) {
     for (const char* ways : {"copies", "nccl"}) {
-      for (const RankEnd& end : run_on_gpus(ways, size)) EXPECT_EQ(end.exit_code, 0) << ways;
+      for (const RankResult& end : run_on_gpus(ways, size)) EXPECT_EQ(end.exit_code, 0) << ways;
     }
   }
 }
@@ -437,11 +437,11 @@ INSTANTIATE_TEST_SUITE_P(Ranks, FaultsOnGpus, testing::ValuesIn(faults()), [](co
 
 // A rank notices within a time-out. It then waits for NCCL to let go, and rank 0 for the others to
 // end, at most another one; the rest is for processes to end.
-TEST_P(FaultsOnGpus, AreNamedInTime) {
+TEST_P(FaultsOnGpus, AreReportedInTime) {
   const auto begin = std::chrono::steady_clock::now();
   Fault fault = GetParam();
   fault.file = octavo::message(testing::TempDir(), "octavo_fault_", ::getpid());
-  const std::vector<RankEnd> ends = run_on_gpus("fault", gpus_, fault);
+  const std::vector<RankResult> ends = run_on_gpus("fault", gpus_, fault);
   std::chrono::steady_clock::rep of_fault = 0;
   ASSERT_TRUE(std::ifstream(fault.file) >> of_fault) << "rank " << fault.rank << " had no fault";
   std::filesystem::remove(fault.file);
@@ -450,12 +450,12 @@ TEST_P(FaultsOnGpus, AreNamedInTime) {
   for (std::size_t rank = 0; rank < ends.size(); ++rank) {
     if (static_cast<int>(rank) == fault.rank) continue;
     EXPECT_EQ(ends[rank].exit_code, 0) << "rank " << rank;
-    EXPECT_LT(ends[rank].seconds - before.count(), 2 * time_out.count() + 5) << "rank " << rank;
+    EXPECT_LT(ends[rank].seconds - before.count(), 2 * timeout.count() + 5) << "rank " << rank;
   }
 }
 
-TEST_F(NcclCommOnGpus, RanksThatCopyDifferentThingsAreNamed) {
-  for (const RankEnd& end : run_on_gpus("differing", gpus_)) EXPECT_EQ(end.exit_code, 0);
+TEST_F(NcclCommOnGpus, ReportsRanksWithDifferentCopies) {
+  for (const RankResult& end : run_on_gpus("differing", gpus_)) EXPECT_EQ(end.exit_code, 0);
 }
 
 }  // namespace nccl_comm_test

@@ -13,8 +13,8 @@
 
 int main(int, char** arguments) {
   try {
-    const std::chrono::milliseconds time_out(std::atoi(arguments[1]));
-    octavo::Rendezvous ranks(octavo::read_launch(), time_out);
+    const std::chrono::milliseconds timeout(std::atoi(arguments[1]));
+    octavo::Rendezvous ranks(octavo::read_launch(), timeout);
     for (int i = 0; i < std::atoi(arguments[2]); ++i) {
       const int own = 1000 * ranks.rank() + i;
       std::vector<int> all(static_cast<std::size_t>(ranks.size()));

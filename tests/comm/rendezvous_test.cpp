@@ -57,7 +57,7 @@ using std::chrono::milliseconds;
 
 constexpr int ranks = 3;
 /// Processes may have to wait long for a processor.
-constexpr milliseconds time_out(2000);
+constexpr milliseconds timeout(2000);
 constexpr int limit = 60;
 constexpr milliseconds never(50'000);
 
@@ -83,10 +83,10 @@ void gather_on(Rendezvous& rendezvous) {
   for (int i = 0;; ++i) gather(rendezvous, 16, i, "targets of a step");
 }
 
-void expect_said(const RankEnd& end, const std::string& text) {
-  EXPECT_EQ(end.exit_code, 3) << end.said;
-  EXPECT_NE(end.said.find(text), std::string::npos)
-      << "'" << end.said << "' lacks '" << text << "'";
+void expect_said(const RankResult& end, const std::string& text) {
+  EXPECT_EQ(end.exit_code, 3) << end.error_output;
+  EXPECT_NE(end.error_output.find(text), std::string::npos)
+      << "'" << end.error_output << "' lacks '" << text << "'";
 }
 
 /// The address at which a socket listens.
@@ -97,7 +97,7 @@ sockaddr_storage address_of(const octavo::detail::Descriptor& socket) {
   return address;
 }
 
-TEST(Rendezvous, ListensAtLoopbackIfThatIsTheAddress) {
+TEST(Rendezvous, ListensOnLoopbackForLoopbackAddress) {
   for (const char* host : {"127.0.0.1", "127.0.1.1", "127.1", "localhost"}) {
     const sockaddr_storage at = address_of(octavo::detail::listen_at(host, free_port()));
     ASSERT_EQ(at.ss_family, AF_INET) << host;
@@ -114,7 +114,7 @@ TEST(Rendezvous, ListensAtLoopbackIfThatIsTheAddress) {
 }
 
 // Debian gives a host's own name the address 127.0.1.1, at which other hosts do not reach it.
-TEST(Rendezvous, ANameOfThisHostIsLoopbackIfAllRanksAreHere) {
+TEST(Rendezvous, ResolvesOwnHostNameToLoopbackIfAllRanksAreLocal) {
   sockaddr_in four{};
   four.sin_family = AF_INET;
   four.sin_addr.s_addr = htonl(0x7f000101);
@@ -148,7 +148,7 @@ TEST(FrameStream, StoresNoMoreThanAFrame) {
   ::close(sockets[0]);
 }
 
-TEST(Rendezvous, SaysWhyRank0CannotListen) {
+TEST(Rendezvous, ReportsListenError) {
   listen_error = EACCES;
   try {
     (void)octavo::detail::listen_at("localhost", free_port());
@@ -159,7 +159,7 @@ TEST(Rendezvous, SaysWhyRank0CannotListen) {
   }
 }
 
-TEST(Rendezvous, GathersPartsOfEverySizeInTheOrderOfRanks) {
+TEST(Rendezvous, GathersPartsInRankOrder) {
   for (const int size : {1, 2, 4}) {
     const int port = free_port();
     RankProcesses processes;
@@ -174,13 +174,14 @@ TEST(Rendezvous, GathersPartsOfEverySizeInTheOrderOfRanks) {
           gather(rendezvous, static_cast<std::size_t>(i % 4), i, "many");
       });
     }
-    for (const RankEnd& end : processes.wait(limit)) EXPECT_EQ(end.exit_code, 0) << end.said;
+    for (const RankResult& end : processes.wait(limit))
+      EXPECT_EQ(end.exit_code, 0) << end.error_output;
   }
 }
 
 /// Runs all ranks; rank 1 does what is given in place of gathering for ever.
-std::vector<RankEnd> with_rank_1(const std::function<void(Rendezvous&)>& body,
-                                 milliseconds patience = time_out, int faulty = 1) {
+std::vector<RankResult> with_rank_1(const std::function<void(Rendezvous&)>& body,
+                                    milliseconds patience = timeout, int faulty = 1) {
   const int port = free_port();
   RankProcesses processes;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -195,7 +196,7 @@ std::vector<RankEnd> with_rank_1(const std::function<void(Rendezvous&)>& body,
     });
   }
   const auto faulty_rank = static_cast<std::size_t>(faulty);
-  std::vector<RankEnd> ends = processes.wait(limit, faulty);
+  std::vector<RankResult> ends = processes.wait(limit, faulty);
   for (std::size_t rank = 0; rank < ends.size(); ++rank) {
     if (rank == faulty_rank) continue;
     EXPECT_LT(ends[rank].seconds, limit) << "rank " << rank;
@@ -203,9 +204,9 @@ std::vector<RankEnd> with_rank_1(const std::function<void(Rendezvous&)>& body,
   return ends;
 }
 
-TEST(Rendezvous, ARankThatIsKilledIsNamedAtOnce) {
+TEST(Rendezvous, ReportsKilledRankAtOnce) {
   for (const int faulty : {0, 1, 2}) {
-    const std::vector<RankEnd> ends = with_rank_1(
+    const std::vector<RankResult> ends = with_rank_1(
         [](Rendezvous& rendezvous) {
           rendezvous.set_operation("all-to-all", "gradients of run 4");
           std::this_thread::sleep_for(milliseconds(3000));  // a heartbeat has told it
@@ -214,7 +215,7 @@ TEST(Rendezvous, ARankThatIsKilledIsNamedAtOnce) {
         never, faulty);
     for (int rank = 0; rank < ranks; ++rank) {
       if (rank == faulty) continue;
-      const RankEnd& end = ends[static_cast<std::size_t>(rank)];
+      const RankResult& end = ends[static_cast<std::size_t>(rank)];
       expect_said(end, message("rank ", faulty, " has closed its connection"));
       expect_said(end, "waited in 'targets of a step'");
       if (faulty != 0) expect_said(end, "last operation was the all-to-all 'gradients of run 4'");
@@ -223,19 +224,19 @@ TEST(Rendezvous, ARankThatIsKilledIsNamedAtOnce) {
   }
 }
 
-TEST(Rendezvous, ARankThatIsStoppedIsNamedAfterTheTimeOut) {
+TEST(Rendezvous, ReportsStoppedRankAfterTimeout) {
   for (const int faulty : {0, 1}) {
-    const std::vector<RankEnd> ends = with_rank_1(
+    const std::vector<RankResult> ends = with_rank_1(
         [](Rendezvous& rendezvous) {
           gather(rendezvous, 16, 0, "targets of a step");
           ::raise(SIGSTOP);
         },
-        time_out, faulty);
+        timeout, faulty);
     for (int rank = 0; rank < ranks; ++rank) {
       if (rank == faulty) continue;
-      const RankEnd& end = ends[static_cast<std::size_t>(rank)];
+      const RankResult& end = ends[static_cast<std::size_t>(rank)];
       // Silence and a part that does not come are noticed at nearly the same time.
-      const bool is_silence = end.said.find("has been silent") != std::string::npos;
+      const bool is_silence = end.error_output.find("has been silent") != std::string::npos;
       expect_said(end,
                   message("rank ", faulty,
                           is_silence ? " has been silent for 2 s" : " has not answered for 2 s"));
@@ -245,12 +246,12 @@ TEST(Rendezvous, ARankThatIsStoppedIsNamedAfterTheTimeOut) {
 }
 
 // Ranks that gather nothing, because they wait for their GPUs, only look whether all are there.
-TEST(Rendezvous, RankZeroThatFallsSilentIsNoticedByRanksThatAskItForNothing) {
+TEST(Rendezvous, RequireAllDetectsSilentRankZero) {
   const int port = free_port();
   RankProcesses processes;
   for (int rank = 0; rank < ranks; ++rank) {
     processes.start([=] {
-      Rendezvous rendezvous(launch_of(rank, ranks, port), time_out);
+      Rendezvous rendezvous(launch_of(rank, ranks, port), timeout);
       gather(rendezvous, 16, 0, "first");
       if (rank == 0) ::raise(SIGSTOP);
       for (;;) {
@@ -259,14 +260,14 @@ TEST(Rendezvous, RankZeroThatFallsSilentIsNoticedByRanksThatAskItForNothing) {
       }
     });
   }
-  const std::vector<RankEnd> ends = processes.wait(15, 0);
+  const std::vector<RankResult> ends = processes.wait(15, 0);
   for (const std::size_t rank : std::initializer_list<std::size_t>{1, 2}) {
     expect_said(ends[rank], "rank 0 has been silent for 2 s, like a stopped process");
   }
 }
 
-TEST(Rendezvous, ARankThatIsAliveAndDoesNotTakePartIsNamed) {
-  const std::vector<RankEnd> ends =
+TEST(Rendezvous, ReportsLiveRankThatDoesNotParticipate) {
+  const std::vector<RankResult> ends =
       with_rank_1([](Rendezvous&) { std::this_thread::sleep_for(std::chrono::hours(1)); });
   for (const std::size_t rank : std::initializer_list<std::size_t>{0, 2}) {
     expect_said(ends[rank],
@@ -274,10 +275,10 @@ TEST(Rendezvous, ARankThatIsAliveAndDoesNotTakePartIsNamed) {
   }
 }
 
-TEST(Rendezvous, ARankThatThrowsOrGivesUpIsNamedAtOnce) {
-  const std::vector<RankEnd> thrown =
+TEST(Rendezvous, ReportsRankThatThrowsOrGivesUpAtOnce) {
+  const std::vector<RankResult> thrown =
       with_rank_1([](Rendezvous&) { throw std::runtime_error("the data ended"); }, never);
-  const std::vector<RankEnd> given_up = with_rank_1(
+  const std::vector<RankResult> given_up = with_rank_1(
       [](Rendezvous& rendezvous) {
         rendezvous.give_up("the data ended");
         gather_on(rendezvous);
@@ -293,38 +294,40 @@ TEST(Rendezvous, ARankThatThrowsOrGivesUpIsNamedAtOnce) {
   expect_said(given_up[1], "rank 1 gave up: the data ended");
 }
 
-TEST(Rendezvous, ARankThatEndsWithoutTakingPartIsNamedAtOnce) {
-  const std::vector<RankEnd> ends = with_rank_1([](Rendezvous&) {}, never);
+TEST(Rendezvous, ReportsRankThatEndsEarlyAtOnce) {
+  const std::vector<RankResult> ends = with_rank_1([](Rendezvous&) {}, never);
   for (const std::size_t rank : std::initializer_list<std::size_t>{0, 2}) {
     expect_said(ends[rank],
                 "rank 1 has ended while others are in the all-gather 'targets of a step'");
   }
 }
 
-TEST(Rendezvous, RanksInDifferentOperationsAreNamed) {
-  const std::vector<RankEnd> ends = with_rank_1(
+TEST(Rendezvous, ReportsRanksInDifferentOperations) {
+  const std::vector<RankResult> ends = with_rank_1(
       [](Rendezvous& rendezvous) { gather(rendezvous, 16, 0, "something else"); }, never);
-  for (const RankEnd& end : ends) {
+  for (const RankResult& end : ends) {
     EXPECT_EQ(end.exit_code, 3);
-    EXPECT_NE(end.said.find("while others are in the all-gather"), std::string::npos) << end.said;
+    EXPECT_NE(end.error_output.find("while others are in the all-gather"), std::string::npos)
+        << end.error_output;
   }
-  const std::vector<RankEnd> sizes = with_rank_1(
+  const std::vector<RankResult> sizes = with_rank_1(
       [](Rendezvous& rendezvous) { gather(rendezvous, 17, 0, "targets of a step"); }, never);
-  for (const RankEnd& end : sizes) {
-    EXPECT_NE(end.said.find("all must pass the same number"), std::string::npos) << end.said;
+  for (const RankResult& end : sizes) {
+    EXPECT_NE(end.error_output.find("all must pass the same number"), std::string::npos)
+        << end.error_output;
   }
 }
 
 // One that waits on its GPU for ranks that live asks who they are.
-TEST(Rendezvous, RanksThatAreInAnotherOperationAreNamedToWhoAsks) {
+TEST(Rendezvous, AbsentNamesRanksInAnotherOperation) {
   const int port = free_port();
   RankProcesses processes;
   for (int rank = 0; rank < ranks; ++rank) {
     processes.start([=] {
-      Rendezvous rendezvous(launch_of(rank, ranks, port), time_out);
+      Rendezvous rendezvous(launch_of(rank, ranks, port), timeout);
       if (rank != 0) {
         rendezvous.set_operation("wait for", rank == 1 ? "step 6" : "step 7");
-        std::this_thread::sleep_for(2 * time_out);  // heartbeats tell of it
+        std::this_thread::sleep_for(2 * timeout);  // heartbeats tell of it
         return;
       }
       for (const int other : {1, 2}) {
@@ -341,19 +344,20 @@ TEST(Rendezvous, RanksThatAreInAnotherOperationAreNamedToWhoAsks) {
       }
     });
   }
-  for (const RankEnd& end : processes.wait(limit)) EXPECT_EQ(end.exit_code, 0) << end.said;
+  for (const RankResult& end : processes.wait(limit))
+    EXPECT_EQ(end.exit_code, 0) << end.error_output;
 }
 
-TEST(Rendezvous, WhoAsksIsToldThatAllTakePartOrThatOneHasEnded) {
+TEST(Rendezvous, AbsentReportsFullParticipationOrEndedRank) {
   for (const bool one_ends : {false, true}) {
     const int port = free_port();
     RankProcesses processes;
     for (int rank = 0; rank < ranks; ++rank) {
       processes.start([=] {
-        Rendezvous rendezvous(launch_of(rank, ranks, port), time_out);
+        Rendezvous rendezvous(launch_of(rank, ranks, port), timeout);
         rendezvous.set_operation("wait for", "step 7");
         if (rank != 0) {
-          if (rank != 1 || !one_ends) std::this_thread::sleep_for(2 * time_out);
+          if (rank != 1 || !one_ends) std::this_thread::sleep_for(2 * timeout);
           return;
         }
         std::string told = "nothing";
@@ -366,7 +370,8 @@ TEST(Rendezvous, WhoAsksIsToldThatAllTakePartOrThatOneHasEnded) {
         octavo::require<octavo::CommError>(is_told(), "told: '", told, "'");
       });
     }
-    for (const RankEnd& end : processes.wait(limit)) EXPECT_EQ(end.exit_code, 0) << end.said;
+    for (const RankResult& end : processes.wait(limit))
+      EXPECT_EQ(end.exit_code, 0) << end.error_output;
   }
 }
 
@@ -391,7 +396,7 @@ void start_to_ask(RankProcesses& processes, int stopped, milliseconds later) {
 }
 
 // A stopped rank may have told before that it is in the operation.
-TEST(Rendezvous, ARankThatIsStoppedInTheOperationIsNamedToWhoAsks) {
+TEST(Rendezvous, AbsentNamesRankStoppedInOperation) {
   struct Case {
     int stopped;
     milliseconds later;  ///< 100: the last heartbeat has just come
@@ -403,14 +408,15 @@ TEST(Rendezvous, ARankThatIsStoppedInTheOperationIsNamedToWhoAsks) {
                              {1, milliseconds(1600)}}};
   for (Case& each : cases) start_to_ask(each.processes, each.stopped, each.later);
   for (Case& each : cases) {
-    const std::vector<RankEnd> ends = each.processes.wait(limit, each.stopped);
+    const std::vector<RankResult> ends = each.processes.wait(limit, each.stopped);
     for (int rank = 0; rank < ranks; ++rank) {
-      const RankEnd& end = ends[static_cast<std::size_t>(rank)];
+      const RankResult& end = ends[static_cast<std::size_t>(rank)];
       if (rank == each.stopped) continue;
       if (each.stopped == 0) {
         expect_said(end, "rank 0, which monitors all ranks, does not respond");
       } else {
-        EXPECT_TRUE(end.said.starts_with("rank 1 has been silent for ")) << end.said;
+        EXPECT_TRUE(end.error_output.starts_with("rank 1 has been silent for "))
+            << end.error_output;
         expect_said(end, " s, like a stopped process, and was last in the wait for 'step 7'");
       }
     }
@@ -418,7 +424,7 @@ TEST(Rendezvous, ARankThatIsStoppedInTheOperationIsNamedToWhoAsks) {
 }
 
 // Whose next answer is later than a heartbeat.
-TEST(Rendezvous, RankZeroThatHasAnsweredOnceIsNotSaidToBeSilent) {
+TEST(Rendezvous, AbsentDoesNotReportRankZeroBetweenHeartbeats) {
   const int port = free_port();
   RankProcesses processes;
   for (const int rank : {0, 1}) {
@@ -432,30 +438,30 @@ TEST(Rendezvous, RankZeroThatHasAnsweredOnceIsNotSaidToBeSilent) {
       throw octavo::CommError(octavo::detail::absent_text(rendezvous.absent_sync()));
     });
   }
-  EXPECT_EQ(processes.wait(limit, 0)[1].said, octavo::detail::absent_text(""));
+  EXPECT_EQ(processes.wait(limit, 0)[1].error_output, octavo::detail::absent_text(""));
 }
 
-TEST(Rendezvous, ARankThatDoesNotComeIsNamed) {
+TEST(Rendezvous, ReportsRanksThatNeverConnect) {
   const int port = free_port();
   RankProcesses processes;
   for (const int rank : {0, 2}) {
-    processes.start([=] { Rendezvous rendezvous(launch_of(rank, 4, port), time_out); });
+    processes.start([=] { Rendezvous rendezvous(launch_of(rank, 4, port), timeout); });
   }
-  for (const RankEnd& end : processes.wait(limit)) {
+  for (const RankResult& end : processes.wait(limit)) {
     expect_said(end, message("ranks 1 and 3 have not connected to port ", port,
                              " of rank 0's host within 2 s"));
   }
 }
 
-TEST(Rendezvous, RankZeroThatDoesNotComeIsNamed) {
+TEST(Rendezvous, ReportsUnreachableRankZero) {
   const int port = free_port();
   RankProcesses processes;
-  processes.start([=] { Rendezvous rendezvous(launch_of(1, 2, port), time_out); });
+  processes.start([=] { Rendezvous rendezvous(launch_of(1, 2, port), timeout); });
   expect_said(processes.wait(limit)[0],
               message("rank 0 does not respond at 127.0.0.1:", port, " for 2 s"));
 }
 
-TEST(Rendezvous, ALateRankIsWaitedFor) {
+TEST(Rendezvous, WaitsForLateRank) {
   const int port = free_port();
   RankProcesses processes;
   for (const int rank : {2, 0, 1}) {
@@ -465,10 +471,11 @@ TEST(Rendezvous, ALateRankIsWaitedFor) {
       gather(rendezvous, 4, 0, "parts");
     });
   }
-  for (const RankEnd& end : processes.wait(limit)) EXPECT_EQ(end.exit_code, 0) << end.said;
+  for (const RankResult& end : processes.wait(limit))
+    EXPECT_EQ(end.exit_code, 0) << end.error_output;
 }
 
-TEST(Rendezvous, ARankThatIsThereTwiceIsRefusedAndHarmsNobody) {
+TEST(Rendezvous, RejectsDuplicateRankWithoutHarm) {
   const int port = free_port();
   RankProcesses processes;
   for (const int rank : {0, 1, 1}) {
@@ -478,15 +485,15 @@ TEST(Rendezvous, ARankThatIsThereTwiceIsRefusedAndHarmsNobody) {
       std::this_thread::sleep_for(milliseconds(3000));  // while the other comes
     });
   }
-  const std::vector<RankEnd> ends = processes.wait(limit);
-  EXPECT_EQ(ends[0].exit_code, 0) << ends[0].said;
+  const std::vector<RankResult> ends = processes.wait(limit);
+  EXPECT_EQ(ends[0].exit_code, 0) << ends[0].error_output;
   const bool is_the_second = ends[1].exit_code == 0;
   EXPECT_EQ(ends[is_the_second ? 1 : 2].exit_code, 0);
   expect_said(ends[is_the_second ? 2 : 1],
               message("another process is already rank 1 of 2 at port ", port));
 }
 
-TEST(Rendezvous, ARankOfAnotherRunIsRefused) {
+TEST(Rendezvous, RejectsRankOfAnotherRun) {
   const int port = free_port();
   RankProcesses processes;
   for (const int rank : {0, 1}) {
@@ -497,9 +504,9 @@ TEST(Rendezvous, ARankOfAnotherRunIsRefused) {
     });
   }
   processes.start([=] { Rendezvous rendezvous(launch_of(1, 4, port), never); });
-  const std::vector<RankEnd> ends = processes.wait(limit);
-  EXPECT_EQ(ends[0].exit_code, 0) << ends[0].said;
-  EXPECT_EQ(ends[1].exit_code, 0) << ends[1].said;
+  const std::vector<RankResult> ends = processes.wait(limit);
+  EXPECT_EQ(ends[0].exit_code, 0) << ends[0].error_output;
+  EXPECT_EQ(ends[1].exit_code, 0) << ends[1].error_output;
   expect_said(ends[2], message("rank 1 of 4 connects to port ", port, " of a run of 2 ranks"));
 }
 
@@ -509,7 +516,7 @@ octavo::Launch with_secret(octavo::Launch launch, const std::string& secret) {
 }
 
 // A stranger that takes the place of a rank before it comes.
-TEST(Rendezvous, OnlyRanksWithTheSecretTakePart) {
+TEST(Rendezvous, RejectsWrongSecret) {
   for (const std::string own : {"", "secret"}) {
     const int port = free_port();
     RankProcesses processes;
@@ -525,9 +532,9 @@ TEST(Rendezvous, OnlyRanksWithTheSecretTakePart) {
       processes.start(
           [=] { Rendezvous rendezvous(with_secret(launch_of(1, 2, port), other), never); });
     }
-    const std::vector<RankEnd> ends = processes.wait(limit);
-    EXPECT_EQ(ends[0].exit_code, 0) << ends[0].said;
-    EXPECT_EQ(ends[1].exit_code, 0) << ends[1].said;
+    const std::vector<RankResult> ends = processes.wait(limit);
+    EXPECT_EQ(ends[0].exit_code, 0) << ends[0].error_output;
+    EXPECT_EQ(ends[1].exit_code, 0) << ends[1].error_output;
     for (std::size_t i = 2; i < ends.size(); ++i) {
       expect_said(ends[i], message("rank 1 connects to port ", port,
                                    " with a secret that differs from rank 0's"));
@@ -536,11 +543,11 @@ TEST(Rendezvous, OnlyRanksWithTheSecretTakePart) {
   }
 }
 
-TEST(Rendezvous, APortThatIsTakenIsNamed) {
+TEST(Rendezvous, ReportsTakenPort) {
   const int port = free_port();
   const octavo::detail::Descriptor taken = octavo::detail::listen_at("127.0.0.1", port);
   try {
-    const Rendezvous rendezvous(launch_of(0, 2, port), time_out);
+    const Rendezvous rendezvous(launch_of(0, 2, port), timeout);
     FAIL() << "took the port of another";
   } catch (const octavo::CommError& error) {
     EXPECT_NE(std::string(error.what()).find(message("rank 0 cannot listen at port ", port)),
@@ -564,7 +571,7 @@ int visit(int port, const std::string& garbage) {
   return socket;
 }
 
-TEST(Rendezvous, StrangersHarmNobody) {
+TEST(Rendezvous, IgnoresForeignConnections) {
   const int port = free_port();
   RankProcesses processes;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -593,17 +600,18 @@ TEST(Rendezvous, StrangersHarmNobody) {
     sockets.push_back(visit(port, garbage));
   }
   ::close(visit(port, "gone at once"));
-  for (const RankEnd& end : processes.wait(limit)) EXPECT_EQ(end.exit_code, 0) << end.said;
+  for (const RankResult& end : processes.wait(limit))
+    EXPECT_EQ(end.exit_code, 0) << end.error_output;
   for (const int socket : sockets) ::close(socket);
 }
 
 // Two parts of rank 1 must not count as the parts of both ranks.
-TEST(Rendezvous, ARankThatPassesTwoPartsIsNamed) {
+TEST(Rendezvous, ReportsRankThatPassesTwoParts) {
   using octavo::detail::FrameKind;
   const int port = free_port();
   RankProcesses processes;
   processes.start([=] {
-    Rendezvous rendezvous(launch_of(0, 2, port), time_out);
+    Rendezvous rendezvous(launch_of(0, 2, port), timeout);
     std::this_thread::sleep_for(milliseconds(500));
     gather(rendezvous, 1, 0, "parts");
   });
@@ -626,7 +634,7 @@ double processor_seconds(pid_t process) {
 }
 
 // More connections than are kept, all of which say nothing.
-TEST(Rendezvous, SilentStrangersKeepNoProcessorBusyAndNoRankOut) {
+TEST(Rendezvous, SilentConnectionsNeitherBurnCpuNorBlockRanks) {
   const int port = free_port();
   RankProcesses processes;
   for (const int rank : {0, 1}) {
@@ -642,18 +650,19 @@ TEST(Rendezvous, SilentStrangersKeepNoProcessorBusyAndNoRankOut) {
   const double before = processor_seconds(processes.pid(0));
   std::this_thread::sleep_for(milliseconds(1500));
   EXPECT_LT(processor_seconds(processes.pid(0)) - before, 0.3);
-  for (const RankEnd& end : processes.wait(limit)) EXPECT_EQ(end.exit_code, 0) << end.said;
+  for (const RankResult& end : processes.wait(limit))
+    EXPECT_EQ(end.exit_code, 0) << end.error_output;
   for (const int socket : sockets) ::close(socket);
 }
 
-TEST(Rendezvous, APartThatIsTooLongIsRefused) {
-  Rendezvous rendezvous(launch_of(0, 1, free_port()), time_out);
+TEST(Rendezvous, RejectsOversizedPart) {
+  Rendezvous rendezvous(launch_of(0, 1, free_port()), timeout);
   std::vector<std::byte> part((std::size_t{1} << 23) + 1);
   std::vector<std::byte> whole(part.size());
   EXPECT_THROW(rendezvous.all_gather_sync(part, whole, "parts"), octavo::ShapeError);
 }
 
-TEST(Rendezvous, WhatIsNoRankZeroIsNamed) {
+TEST(Rendezvous, ReportsForeignProcessAtAddressOfRankZero) {
   const int port = free_port();
   const octavo::detail::Descriptor listener = octavo::detail::listen_at("127.0.0.1", port);
   RankProcesses processes;
@@ -668,14 +677,14 @@ TEST(Rendezvous, WhatIsNoRankZeroIsNamed) {
   ::close(stranger);
 }
 
-TEST(Rendezvous, ALaunchWithoutAnAddressIsRefused) {
+TEST(Rendezvous, RejectsLaunchWithoutAddress) {
   octavo::Launch launch = launch_of(1, 2, 30500);
   launch.master_address = "";
-  EXPECT_THROW(Rendezvous(launch, time_out), octavo::ConfigError);
+  EXPECT_THROW(Rendezvous(launch, timeout), octavo::ConfigError);
 }
 
 // Late ranks are not to take the end of rank 0 for that of the run.
-TEST(Rendezvous, RankZeroThatIsDoneWaitsForTheOthers) {
+TEST(Rendezvous, FinishedRankZeroWaitsForOthers) {
   const int port = free_port();
   RankProcesses processes;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -688,25 +697,25 @@ TEST(Rendezvous, RankZeroThatIsDoneWaitsForTheOthers) {
       }
     });
   }
-  const std::vector<RankEnd> ends = processes.wait(limit);
-  for (const RankEnd& end : ends) EXPECT_EQ(end.exit_code, 0) << end.said;
+  const std::vector<RankResult> ends = processes.wait(limit);
+  for (const RankResult& end : ends) EXPECT_EQ(end.exit_code, 0) << end.error_output;
   EXPECT_GE(ends[0].seconds, 1) << "rank 2 is there for so long";
 }
 
 // Else it would wait, as for a session that is destroyed after its ranks, for what nobody brings.
-TEST(Rendezvous, EndsTheProcessWhereACommunicatorOutlivesIt) {
+TEST(Rendezvous, AbortsIfCommunicatorOutlivesIt) {
   EXPECT_EXIT(
       {
-        std::optional<Rendezvous> rendezvous(std::in_place, launch_of(0, 1, free_port()), time_out);
+        std::optional<Rendezvous> rendezvous(std::in_place, launch_of(0, 1, free_port()), timeout);
         const Rendezvous::User user(*rendezvous);
         rendezvous.reset();
       },
       testing::KilledBySignal(SIGABRT), "ended before a communicator that uses it");
-  Rendezvous rendezvous(launch_of(0, 1, free_port()), time_out);
+  Rendezvous rendezvous(launch_of(0, 1, free_port()), timeout);
   const Rendezvous::User user(rendezvous);
 }
 
-TEST(Rendezvous, OthersHearOfOneThatEndsBeforeACommunicator) {
+TEST(Rendezvous, ReportsRankWhoseCommunicatorOutlivesRendezvous) {
   const int port = free_port();
   RankProcesses processes;
   processes.start([=] {
@@ -719,7 +728,7 @@ TEST(Rendezvous, OthersHearOfOneThatEndsBeforeACommunicator) {
     gather(*rendezvous, 16, 0, "targets of a step");
     rendezvous.reset();
   });
-  const std::vector<RankEnd> ends = processes.wait(limit);
+  const std::vector<RankResult> ends = processes.wait(limit);
   expect_said(ends[0], "rank 1 gave up: its rendezvous ended before a communicator that uses it");
   EXPECT_EQ(ends[1].exit_code, -SIGABRT);
 }

@@ -28,7 +28,7 @@ std::vector<std::string> said(int ranks, const std::function<Facts(int)>& facts_
   return errors;
 }
 
-TEST(SameOnAllRanks, EqualFactsPass) {
+TEST(SameOnAllRanks, AcceptsEqualFacts) {
   const Facts facts{{"model", "llama_tiny"}, {"empty", ""}, {"long", std::string(100'000, 'x')}};
   EXPECT_EQ(said(4, [&](int) { return Facts(facts); })[0], "");
   EXPECT_EQ(said(3, [](int) { return Facts{}; })[0], "");
@@ -36,7 +36,7 @@ TEST(SameOnAllRanks, EqualFactsPass) {
   octavo::require_same_on_all_ranks(alone, facts);
 }
 
-TEST(SameOnAllRanks, TheRankThatDiffersIsNamed) {
+TEST(SameOnAllRanks, ReportsRankThatDiffers) {
   const auto facts_of = [](int rank) {
     return Facts{{"model", "llama_tiny"}, {"micro-batches", rank == 2 ? "8" : "4"}};
   };
@@ -45,7 +45,7 @@ TEST(SameOnAllRanks, TheRankThatDiffersIsNamed) {
             "all with the same program, flags and files");
 }
 
-TEST(SameOnAllRanks, AllFactsThatDifferAreNamed) {
+TEST(SameOnAllRanks, ReportsAllFactsThatDiffer) {
   const auto facts_of = [](int rank) {
     return Facts{
         {"data", std::to_string(rank)}, {"same", "same"}, {"model", rank < 2 ? "a" : "ab"}};
@@ -56,7 +56,7 @@ TEST(SameOnAllRanks, AllFactsThatDifferAreNamed) {
             "files");
 }
 
-TEST(SameOnAllRanks, OfLongValuesThePlaceIsShown) {
+TEST(SameOnAllRanks, ShowsExcerptOfLongValues) {
   const auto facts_of = [](int rank) {
     std::string value(50'000, 'x');
     value += "here the seed is ";
@@ -69,7 +69,7 @@ TEST(SameOnAllRanks, OfLongValuesThePlaceIsShown) {
   EXPECT_LT(error.size(), 500u);
 }
 
-TEST(SameOnAllRanks, AFactThatARankDoesNotNameDiffers) {
+TEST(SameOnAllRanks, MissingFactCountsAsDifferent) {
   const auto facts_of = [](int rank) {
     return rank == 1 ? Facts{} : Facts{{"GEMM plans", "ab12"}};
   };

@@ -8,7 +8,7 @@ namespace capability_test {
 
 using namespace octavo;
 
-TEST(Capability, OldGpusAreRefusedInOneLine) {
+TEST(Capability, RejectsGpusBelowMinimumCapability) {
   EXPECT_EQ(capability_refusal(75),
             "Octavo needs compute capability 8.0 (A100) or later, but the GPU has 7.5");
   for (const int capability : {80, 86, 87, 89, 90, 100, 103, 110, 120, 121}) {
@@ -25,7 +25,7 @@ TEST(Capability, EachGpuHasAnArchitecture) {
 }
 
 // Source: CUDA Programming Guide 13.0, "Technical Specifications per Compute Capability".
-TEST(Capability, SharedMemoryIsThatOfTheGuide) {
+TEST(Capability, SharedMemoryMatchesProgrammingGuide) {
   for (const int capability : {86, 89, 120, 121}) {
     EXPECT_EQ(features_of(capability).shared_bytes, 99 * 1024) << capability;
   }
@@ -37,33 +37,33 @@ TEST(Capability, SharedMemoryIsThatOfTheGuide) {
   }
 }
 
-TEST(Capability, KernelsForOlderGpusUseNoNewInstructions) {
+TEST(Capability, CompiledFeaturesExcludeNewerInstructions) {
   const GpuFeatures own = compiled_features(features_of(90), {90, true});
-  EXPECT_TRUE(own.warpgroup_products && own.clusters && own.early_launches);
+  EXPECT_TRUE(own.warpgroup_products && own.clusters && own.programmatic_launch);
   const GpuFeatures plain = compiled_features(features_of(90), {90, false});
-  EXPECT_TRUE(!plain.warpgroup_products && plain.clusters && plain.early_launches);
+  EXPECT_TRUE(!plain.warpgroup_products && plain.clusters && plain.programmatic_launch);
   const GpuFeatures older = compiled_features(features_of(90), {80, false});
-  EXPECT_FALSE(older.warpgroup_products || older.clusters || older.early_launches);
+  EXPECT_FALSE(older.warpgroup_products || older.clusters || older.programmatic_launch);
   // The experts' kernels would have no code to run.
   EXPECT_FALSE(older.fp8_products || older.row_scales || older.block_scales || older.mx_products);
   const GpuFeatures ada = compiled_features(features_of(90), {89, false});
   EXPECT_TRUE(ada.fp8_products && ada.row_scales && ada.block_scales);
-  EXPECT_FALSE(ada.clusters || ada.early_launches || ada.warpgroup_products);
+  EXPECT_FALSE(ada.clusters || ada.programmatic_launch || ada.warpgroup_products);
   EXPECT_TRUE(compiled_features(features_of(100), {100, false}).mx_products);
   EXPECT_FALSE(compiled_features(features_of(100), {80, false}).mx_products);
   EXPECT_EQ(older.shared_bytes, 227 * 1024);
 }
 
-TEST(Capability, CommonFeaturesAreThoseOfBoth) {
+TEST(Capability, CommonFeaturesAreIntersection) {
   const GpuFeatures ampere = common_features(features_of(90), features_of(80));
   EXPECT_EQ(ampere.capability, 80);
   EXPECT_EQ(ampere.shared_bytes, 163 * 1024);
   EXPECT_FALSE(ampere.fp8_products || ampere.row_scales || ampere.block_scales ||
-               ampere.warpgroup_products || ampere.clusters || ampere.early_launches);
+               ampere.warpgroup_products || ampere.clusters || ampere.programmatic_launch);
   const GpuFeatures blackwell = common_features(features_of(120), features_of(90));
   EXPECT_EQ(blackwell.capability, 90);
   EXPECT_EQ(blackwell.shared_bytes, 99 * 1024);
-  EXPECT_TRUE(blackwell.fp8_products && blackwell.clusters && blackwell.early_launches);
+  EXPECT_TRUE(blackwell.fp8_products && blackwell.clusters && blackwell.programmatic_launch);
   EXPECT_FALSE(blackwell.mx_products || blackwell.row_scales || blackwell.warpgroup_products);
 }
 

@@ -19,7 +19,7 @@ std::string refusal_of(int threads) {
   return "";
 }
 
-TEST(ContextOnCpu, TakesThreadsThatAMachineCanStart) {
+TEST(ContextOnCpu, AcceptsPlausibleThreadCounts) {
   EXPECT_EQ(Context<Cpu>(3).threads(), 3);
   EXPECT_GE(Context<Cpu>(0).threads(), 1);
   EXPECT_EQ(Context<Cpu>(256).threads(), 256);
@@ -30,7 +30,7 @@ TEST(ContextOnCpu, TakesThreadsThatAMachineCanStart) {
   }
 }
 
-TEST(ContextOnCpu, TakesThreadsThatTheEnvironmentNames) {
+TEST(ContextOnCpu, ReadsThreadCountFromOmpNumThreads) {
   const char* before = std::getenv("OMP_NUM_THREADS");
   const std::string kept = before == nullptr ? "" : before;
   ::setenv("OMP_NUM_THREADS", "3", 1);

@@ -25,7 +25,7 @@ OCTAVO_KERNEL void read_architecture(Word* found) {
 #endif
 }
 
-TEST_F(GpuFeaturesOnCuda, AreThoseOfTheGpuAndOfTheKernels) {
+TEST_F(GpuFeaturesOnCuda, MatchGpuAndCompiledKernels) {
   const Context<Cuda> context;
   const GpuFeatures& gpu = context.limits().gpu;
   int* found = nullptr;
@@ -40,7 +40,7 @@ TEST_F(GpuFeaturesOnCuda, AreThoseOfTheGpuAndOfTheKernels) {
   EXPECT_EQ(gpu.capability, context.capability());
   EXPECT_EQ(gpu.warpgroup_products, own.warpgroup_products && is_for_sm90);
   EXPECT_EQ(gpu.clusters, own.clusters && has_newer);
-  EXPECT_EQ(gpu.early_launches, own.early_launches && has_newer);
+  EXPECT_EQ(gpu.programmatic_launch, own.programmatic_launch && has_newer);
   EXPECT_EQ(gpu.fp8_products, own.fp8_products && has_fp8);
   EXPECT_EQ(gpu.row_scales, own.row_scales && has_fp8);
   EXPECT_EQ(gpu.block_scales, own.block_scales && has_fp8);
@@ -49,14 +49,15 @@ TEST_F(GpuFeaturesOnCuda, AreThoseOfTheGpuAndOfTheKernels) {
   EXPECT_EQ(context.limits().card, message("GPU 0 (", context.card(), ")"));
 }
 
-TEST_F(GpuFeaturesOnCuda, AreLimitedToThoseOfAnotherGpuAlsoOnALane) {
+TEST_F(GpuFeaturesOnCuda, CanBeLimitedToAnotherGpuAlsoOnLane) {
   Context<Cuda> context;
   context.set_gpu(features_of(86));
   const Lane<Cuda> lane(context);
   for (const GpuFeatures& gpu : {context.limits().gpu, lane.context().limits().gpu}) {
     EXPECT_EQ(gpu.capability, 86);
     EXPECT_EQ(gpu.shared_bytes, Index{99} << 10);
-    EXPECT_FALSE(gpu.fp8_products || gpu.warpgroup_products || gpu.clusters || gpu.early_launches);
+    EXPECT_FALSE(gpu.fp8_products || gpu.warpgroup_products || gpu.clusters ||
+                 gpu.programmatic_launch);
   }
   // A GPU gets no features that it lacks.
   context.set_gpu(features_of(120));
@@ -65,7 +66,7 @@ TEST_F(GpuFeaturesOnCuda, AreLimitedToThoseOfAnotherGpuAlsoOnALane) {
 
 template <class Word>
 OCTAVO_KERNEL void fill_late(Word* values, Word value) {
-  kernels::let_next_begin();
+  kernels::launch_dependent_grids();
   const long long begin = clock64();
   while (clock64() - begin < 1'000'000) {
   }
@@ -73,25 +74,25 @@ OCTAVO_KERNEL void fill_late(Word* values, Word value) {
 }
 template <class Word>
 OCTAVO_KERNEL void add_one(Word* values) {
-  kernels::wait_for_previous();
+  kernels::wait_on_dependent_grids();
   values[threadIdx.x] += 1;
 }
 
-TEST_F(GpuFeaturesOnCuda, KernelsWaitForEarlierOnesWithAndWithoutEarlyLaunches) {
+TEST_F(GpuFeaturesOnCuda, KernelsWaitForPredecessorsWithAndWithoutEarlyLaunches) {
   for (const int capability : {80, 90}) {
     Context<Cuda> context;
     context.set_gpu(features_of(capability));
     int* values = nullptr;
     ASSERT_EQ(cudaMallocManaged(&values, 32 * sizeof(int)), cudaSuccess);
     kernels::launch("fill_late", fill_late<int>, Index{1}, 32, 0, context, values, 7);
-    kernels::launch_ahead("add_one", add_one<int>, dim3(1), 32, 0, context, values);
+    kernels::launch_dependent("add_one", add_one<int>, dim3(1), 32, 0, context, values);
     context.synchronize();
     for (int i = 0; i < 32; ++i) EXPECT_EQ(values[i], 8) << capability << " " << i;
     cudaFree(values);
   }
 }
 
-TEST_F(GpuFeaturesOnCuda, ALaunchWithMoreSharedMemoryIsRefused) {
+TEST_F(GpuFeaturesOnCuda, RejectsLaunchBeyondSharedMemoryLimit) {
   Context<Cuda> context;
   context.set_gpu(features_of(86));
   int* nothing = nullptr;

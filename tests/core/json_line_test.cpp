@@ -16,20 +16,20 @@ namespace json_line_test {
 
 using octavo::JsonLine;
 
-TEST(JsonLine, JoinsPairsInTheirOrder) {
+TEST(JsonLine, PreservesKeyOrder) {
   EXPECT_EQ(JsonLine{}.str(), "{}");
   EXPECT_EQ(JsonLine{}.add("event", "step").add("step", 1).add("loss", 1.5).str(),
             R"({"event":"step","step":1,"loss":1.5})");
 }
 
-TEST(JsonLine, TakesEveryKindOfString) {
+TEST(JsonLine, AcceptsAllStringTypes) {
   const char* pointer = "a";
   const std::string string = "b";
   EXPECT_EQ(JsonLine{}.add("p", pointer).add("s", string).add("v", std::string_view("c")).str(),
             R"({"p":"a","s":"b","v":"c"})");
 }
 
-TEST(JsonLine, WritesIntegersAndTruthValues) {
+TEST(JsonLine, WritesIntegersAndBooleans) {
   EXPECT_EQ(JsonLine{}
                 .add("min", std::numeric_limits<std::int64_t>::min())
                 .add("max", std::numeric_limits<std::uint64_t>::max())
@@ -41,13 +41,13 @@ TEST(JsonLine, WritesIntegersAndTruthValues) {
             R"("yes":true,"no":false})");
 }
 
-TEST(JsonLine, WritesTheShortestNumberOfItsType) {
+TEST(JsonLine, WritesShortestRoundTripNumbers) {
   EXPECT_EQ(JsonLine{}.add("f", 0.1f).add("d", 0.1).add("r", 6e-4f).add("z", -0.0).str(),
             R"({"f":0.1,"d":0.1,"r":6e-04,"z":-0})");
   EXPECT_EQ(JsonLine{}.add("third", 1.0 / 3.0).str(), R"({"third":0.3333333333333333})");
 }
 
-TEST(JsonLine, WritesNullForWhatIsNotFinite) {
+TEST(JsonLine, WritesNullForNonFiniteNumbers) {
   EXPECT_EQ(JsonLine{}
                 .add("a", std::numeric_limits<double>::infinity())
                 .add("b", -std::numeric_limits<float>::infinity())
@@ -69,33 +69,33 @@ TEST(JsonLine, HoldsObjects) {
             R"({"args":{"name":"lane"},"pid":1})");
 }
 
-TEST(JsonLine, HoldsArraysOfNumbers) {
+TEST(JsonLine, WritesArraysOfReals) {
   const std::vector<double> losses{1.5, 0.1, std::numeric_limits<double>::quiet_NaN()};
   EXPECT_EQ(JsonLine{}.add("losses", losses).add("last", 1).str(),
             R"({"losses":[1.5,0.1,null],"last":1})");
   EXPECT_EQ(JsonLine{}.add("losses", std::vector<double>{}).str(), R"({"losses":[]})");
 }
 
-TEST(JsonLine, HoldsArraysOfWholeNumbersAndStrings) {
+TEST(JsonLine, WritesArraysOfIntegersAndStrings) {
   const std::vector<std::int64_t> offsets{0, 5'000'000'000, -1};
   const std::vector<std::string> names{"a\"b", ""};
   EXPECT_EQ(JsonLine{}.add("offsets", offsets).add("names", names).str(),
             R"({"offsets":[0,5000000000,-1],"names":["a\"b",""]})");
 }
 
-TEST(JsonLine, EscapesWhatStringsMustNotHold) {
+TEST(JsonLine, EscapesSpecialCharacters) {
   EXPECT_EQ(JsonLine{}.add("t", std::string_view("\"\\\n\t\0\x1f\x7f/", 8)).str(),
             "{\"t\":\"\\\"\\\\\\u000a\\u0009\\u0000\\u001f\x7f/\"}");
   EXPECT_EQ(JsonLine{}.add("a\"b", 1).str(), R"({"a\"b":1})");
 }
 
-TEST(JsonLine, KeepsUtf8AndReplacesOtherBytes) {
+TEST(JsonLine, KeepsUtf8AndReplacesInvalidBytes) {
   EXPECT_EQ(JsonLine{}.add("t", "gr\xc3\xbc\xc3\x9f \xf0\x9f\x99\x82").str(),
             "{\"t\":\"gr\xc3\xbc\xc3\x9f \xf0\x9f\x99\x82\"}");
   EXPECT_EQ(JsonLine{}.add("t", "a\xff\xc3").str(), "{\"t\":\"a\xef\xbf\xbd\xef\xbf\xbd\"}");
 }
 
-TEST(JsonLine, EveryDoubleReadsBackTheSame) {
+TEST(JsonLine, DoublesRoundTrip) {
   std::mt19937_64 random(1);
   for (int i = 0; i < 20000; ++i) {
     const std::uint64_t bits = random();
@@ -110,7 +110,7 @@ TEST(JsonLine, EveryDoubleReadsBackTheSame) {
   }
 }
 
-TEST(JsonLine, ArbitraryBytesGiveAValidLine) {
+TEST(JsonLine, ArbitraryBytesGiveValidLine) {
   std::mt19937_64 random(2);
   for (int i = 0; i < 20000; ++i) {
     std::string bytes(random() % 12, '\0');
@@ -121,7 +121,7 @@ TEST(JsonLine, ArbitraryBytesGiveAValidLine) {
   }
 }
 
-TEST(JsonLine, EveryAsciiStringReadsBackTheSame) {
+TEST(JsonLine, AsciiCharactersRoundTrip) {
   std::string text;
   for (int byte = 0; byte < 128; ++byte) text.push_back(static_cast<char>(byte));
   EXPECT_EQ(nlohmann::json::parse(JsonLine{}.add("t", text).str()).at("t"), text);

@@ -80,7 +80,7 @@ std::string error_of(std::string_view text, std::size_t offset = 0) {
   return "none";
 }
 
-TEST(JsonReader, ReadsWhatTheOracleReads) {
+TEST(JsonReader, AcceptsWhateverOracleAccepts) {
   for (const std::string_view text :
        {R"({"a":1,"b":[true,false,null],"c":{"d":"e"}})", "[]", "{}", " [ 1 , 2 ] \n", "\"\"",
         R"("\"\\\/\b\f\n\r\t\u0041\u00e9\u20ac\ud83d\ude42")", "\"gr\xc3\xbc\xc3\x9f\"",
@@ -89,7 +89,7 @@ TEST(JsonReader, ReadsWhatTheOracleReads) {
   }
 }
 
-TEST(JsonReader, RefusesWhatTheOracleRefuses) {
+TEST(JsonReader, RejectsWhateverOracleRejects) {
   for (const std::string_view text : {"",
                                       " ",
                                       "{",
@@ -136,7 +136,7 @@ TEST(JsonReader, RefusesWhatTheOracleRefuses) {
   }
 }
 
-TEST(JsonReader, AgreesWithTheOracleOnDamagedTexts) {
+TEST(JsonReader, AgreesWithOracleOnCorruptedTexts) {
   const std::string whole = R"({"k\u0041":[1,-2.5e3,true,null,"x\"y"],"m":{"n":[[],{}]},"z":"ü"})";
   std::mt19937 random(1);
   int refused = 0;
@@ -165,7 +165,7 @@ std::string refusal(std::string_view text, const Way& way) {
   return "none";
 }
 
-TEST(JsonReader, SaysWhichValueOfWhichKeysIsNotAsExpected) {
+TEST(JsonReader, ErrorsNameKeyPathAndValue) {
   // {"a": [{"b": VALUE}]}, whose value is to be a whole number to 7.
   const auto natural = [](const std::string& value) {
     return refusal("{\"a\": [0, {\"b\": " + value + "}]}", [](JsonReader& json) {
@@ -185,7 +185,7 @@ TEST(JsonReader, SaysWhichValueOfWhichKeysIsNotAsExpected) {
   EXPECT_EQ(natural("x"), "here: at byte 16: a value is expected" + std::string(damaged));
 }
 
-TEST(JsonReader, SaysWhatIsExpected) {
+TEST(JsonReader, ErrorsNameExpectedType) {
   using Way = void (*)(JsonReader&);
   const std::vector<std::pair<Way, std::string>> ways{
       {[](JsonReader& json) { json.object([](const std::string&) {}); }, "an object"},
@@ -202,7 +202,7 @@ TEST(JsonReader, SaysWhatIsExpected) {
             "here: at byte 0: 1e999 is beyond the range of a double; take another");
 }
 
-TEST(JsonReader, SaysWhatItsUserFindsWrong) {
+TEST(JsonReader, FailReportsCallersMessageWithPosition) {
   EXPECT_EQ(refusal("{\"a\": {\"b\": 1}, \"c\": 2}",
                     [](JsonReader& json) {
                       json.object([&](const std::string& key) {
@@ -213,7 +213,7 @@ TEST(JsonReader, SaysWhatItsUserFindsWrong) {
             "here: at byte 22, in c: no c may be there; take another");
 }
 
-TEST(JsonReader, ShowsTheBeginOfLongValues) {
+TEST(JsonReader, ErrorsTruncateLongValues) {
   std::string text = "\"";
   for (int i = 0; i < 100; ++i) text += "\xc3\xbc";
   text += '"';
@@ -221,14 +221,14 @@ TEST(JsonReader, ShowsTheBeginOfLongValues) {
   EXPECT_NE(shown.find(text.substr(0, 59) + "...; take another"), std::string::npos) << shown;
 }
 
-TEST(JsonReader, RefusesTheSameKeyTwice) {
+TEST(JsonReader, RejectsDuplicateKeys) {
   EXPECT_NE(error_of(R"({"a":1,"b":2,"\u0061":3})")
                 .find("at byte 13: the key a appears twice; correct it, or use another file"),
             std::string::npos);
   EXPECT_TRUE(accepts(R"([{"a":1},{"a":1}])"));
 }
 
-TEST(JsonReader, RefusesDepthsThatNobodyWrites) {
+TEST(JsonReader, RejectsExcessiveNesting) {
   const auto nested = [](std::size_t depth) {
     return std::string(depth, '[') + std::string(depth, ']');
   };
@@ -240,14 +240,14 @@ TEST(JsonReader, RefusesDepthsThatNobodyWrites) {
   EXPECT_NE(error_of(objects).find("nested more than"), std::string::npos);
 }
 
-TEST(JsonReader, RefusesAByteOrderMark) { EXPECT_FALSE(accepts("\xef\xbb\xbf{}")); }
+TEST(JsonReader, RejectsByteOrderMark) { EXPECT_FALSE(accepts("\xef\xbb\xbf{}")); }
 
-TEST(JsonReader, NamesPlaceAndByte) {
+TEST(JsonReader, ErrorsNameSourceAndByteOffset) {
   EXPECT_NE(error_of("[1, x]").find("here: at byte 4: "), std::string::npos);
   EXPECT_NE(error_of("[1, x]", 8).find("here: at byte 12: "), std::string::npos);
 }
 
-TEST(JsonReader, NaturalNumbersAreWholeAndNotNegative) {
+TEST(JsonReader, NaturalAcceptsOnlyNonNegativeIntegers) {
   const auto natural = [](std::string_view text) { return JsonReader(text, "here").natural(); };
   EXPECT_EQ(natural("0"), 0);
   EXPECT_EQ(natural("9223372036854775807"), INT64_MAX);
@@ -259,12 +259,12 @@ TEST(JsonReader, NaturalNumbersAreWholeAndNotNegative) {
   }
 }
 
-TEST(JsonReader, RefusesNumbersBeyondADouble) {
+TEST(JsonReader, RejectsNumbersBeyondDoubleRange) {
   EXPECT_THROW((void)read("1e999"), IoError);
   EXPECT_EQ(read("1e308"), 1e308);
 }
 
-TEST(JsonFields, NumbersAreThoseOfTheirFormats) {
+TEST(JsonFields, NumbersMustFitTheirType) {
   const JsonFields fields(
       R"({"a": 9007199254740991, "b": 9007199254740992, "c": 3.4e38, "d": 3.5e38, "e": 0})",
       "here");

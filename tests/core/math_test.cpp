@@ -14,7 +14,7 @@ double relative_error(float x) {
   return std::abs(static_cast<double>(fast_exp(x)) - expected) / expected;
 }
 
-TEST(FastExp, IsWithinItsBoundOverItsRange) {
+TEST(FastExp, ErrorIsWithinBoundOverWholeRange) {
   double worst = 0.0;
   float worst_at = 0.0f;
   for (int i = 0; i <= 2000000; ++i) {
@@ -28,7 +28,7 @@ TEST(FastExp, IsWithinItsBoundOverItsRange) {
   EXPECT_LT(worst, 0x1p-22) << "at " << worst_at;
 }
 
-TEST(FastExp, IsWithinItsBoundForEveryExponentOfSmallArguments) {
+TEST(FastExp, ErrorIsWithinBoundForSmallArguments) {
   for (int exponent = -149; exponent < 6; ++exponent) {
     for (const float significand : {1.0f, 1.25f, 1.5f, 1.9999f}) {
       const float x = std::ldexp(significand, exponent);

@@ -21,7 +21,7 @@ std::string streamed(const Parts&... parts) {
   return text.str();
 }
 
-TEST(Message, WritesWholeNumbersAsAStreamDoes) {
+TEST(Message, IntegersMatchStreamOutput) {
   const auto same = [](auto number) { EXPECT_EQ(message(number), streamed(number)); };
   same(0), same(-7), same(true), same(false);
   same(std::numeric_limits<int>::min());
@@ -31,7 +31,7 @@ TEST(Message, WritesWholeNumbersAsAStreamDoes) {
   EXPECT_EQ(message(std::int8_t{65}), "65") << "small numbers are no characters";
 }
 
-TEST(Message, ShortestTextIsReadAsTheSameNumber) {
+TEST(Message, ShortestTextRoundTrips) {
   for (const float number : {22.627417f, 0.1f, 1e-30f, -16.0f}) {
     EXPECT_EQ(std::stof(octavo::shortest_text(number)), number);
   }
@@ -39,13 +39,13 @@ TEST(Message, ShortestTextIsReadAsTheSameNumber) {
   EXPECT_EQ(octavo::shortest_text(16.0), "16");
 }
 
-TEST(Message, FixedTextHasSoManyDigits) {
+TEST(Message, FixedTextHasGivenDecimals) {
   EXPECT_EQ(octavo::fixed_text(2.75, 1), "2.8");
   EXPECT_EQ(octavo::fixed_text(-0.004, 2), "-0.00");
   EXPECT_EQ(octavo::fixed_text(1e6, 0), "1000000");
 }
 
-TEST(Message, SizeTextHasTheUnitThatReadsBest) {
+TEST(Message, SizeTextPicksReadableUnit) {
   EXPECT_EQ(octavo::size_text(1), "1 byte");
   EXPECT_EQ(octavo::size_text(1023), "1023 bytes");
   EXPECT_EQ(octavo::size_text(1536), "1.5 KiB");
@@ -60,7 +60,7 @@ TEST(Message, SizeTextHasTheUnitThatReadsBest) {
   EXPECT_EQ(octavo::size_text((1 << 20) - 51, 2), "1023.95 KiB");
 }
 
-TEST(Message, SizeTextsAreToldApart) {
+TEST(Message, SizeTextsOfDifferentSizesDiffer) {
   using Texts = std::array<std::string, 2>;
   const auto texts = [](std::uint64_t one, std::uint64_t other) {
     return octavo::size_texts(one, other);
@@ -73,7 +73,7 @@ TEST(Message, SizeTextsAreToldApart) {
   EXPECT_EQ(texts(size, size), (Texts{"15.0 GiB", "15.0 GiB"}));
 }
 
-TEST(Message, WritesRealNumbersAsAStreamDoes) {
+TEST(Message, RealsMatchStreamOutput) {
   for (const double number : {0.0, -0.0, 1.0, -2.5, 0.1, 1.0 / 3, 123456.0, 1234567.0, 1e-5, 0.0001,
                               6.02e23, -1e300, 5e-324, double{INFINITY}, double{NAN}}) {
     EXPECT_EQ(message(number), streamed(number));
@@ -82,13 +82,13 @@ TEST(Message, WritesRealNumbersAsAStreamDoes) {
   }
 }
 
-TEST(Message, JoinsTextOfEveryKind) {
+TEST(Message, JoinsPartsOfMixedTypes) {
   const std::string name = "blocks.0";
   EXPECT_EQ(message("the ", name, std::string_view(" has "), 3, 'x', 4.5f, "!"),
             "the blocks.0 has 3x4.5!");
 }
 
-TEST(Require, ThrowsTheJoinedPartsUnlessTheConditionHolds) {
+TEST(Require, ThrowsJoinedMessageIfConditionFails) {
   EXPECT_NO_THROW(octavo::require<octavo::ConfigError>(true, "never"));
   try {
     octavo::require<octavo::ConfigError>(false, "batch is ", 0, "; give at least ", 1);
@@ -99,7 +99,7 @@ TEST(Require, ThrowsTheJoinedPartsUnlessTheConditionHolds) {
 }
 
 // what() ends at a NUL character: one at the begin would leave nothing.
-TEST(Error, ShowsNulCharacters) {
+TEST(Error, EscapesNulCharacters) {
   const std::string nul(1, '\0');
   EXPECT_STREQ(octavo::IoError(octavo::message(nul, "a", nul, nul, ": missing")).what(),
                "\\0a\\0\\0: missing");

@@ -32,15 +32,15 @@ TEST(Philox, DigitsOfPi) {
             (Words{0xd16cfe09u, 0x94fdccebu, 0x5001e420u, 0x24126ea1u}));
 }
 
-TEST(RandomWord, IsTheFirstWord) { EXPECT_EQ(octavo::random_word({0, 0}, 0), 0x6627e8d5u); }
+TEST(RandomWord, IsFirstWordOfPhilox) { EXPECT_EQ(octavo::random_word({0, 0}, 0), 0x6627e8d5u); }
 
-TEST(Uniform, CoversZeroToBelowOne) {
+TEST(Uniform, CoversHalfOpenUnitInterval) {
   EXPECT_EQ(octavo::uniform(0), 0.0f);
   EXPECT_EQ(octavo::uniform(0x80000000u), 0.5f);
   EXPECT_EQ(octavo::uniform(0xffffffffu), 1.0f - 0x1p-24f);
 }
 
-TEST(Uniform, HasTheMomentsOfUniformNumbers) {
+TEST(Uniform, HasMomentsOfUniformDistribution) {
   constexpr int count = 1 << 20;
   double sum = 0.0;
   double squares = 0.0;
@@ -54,7 +54,7 @@ TEST(Uniform, HasTheMomentsOfUniformNumbers) {
   EXPECT_NEAR(squares / count, 1.0 / 3.0, 1.5e-3);
 }
 
-TEST(Normal, HasTheMomentsAndTailsOfNormalNumbers) {
+TEST(Normal, HasMomentsAndTailsOfNormalDistribution) {
   constexpr int count = 1 << 20;
   double sum = 0.0;
   double squares = 0.0;
@@ -78,7 +78,7 @@ TEST(Normal, HasTheMomentsAndTailsOfNormalNumbers) {
   EXPECT_NEAR(beyond_four, 66.4, 41.0);
 }
 
-TEST(Normal, StreamsAndNeighboursAreUncorrelated) {
+TEST(Normal, NeighboursStreamsAndSeedsAreUncorrelated) {
   constexpr int count = 1 << 18;
   double neighbours = 0.0;
   double streams = 0.0;

@@ -44,7 +44,7 @@ void expect_counts(const ReplayCounts& counts, std::uint64_t runs, std::uint64_t
   EXPECT_EQ(counts.launches, launches);
 }
 
-TEST_F(ReplayOnCuda, RunsRecordsAndLaunchesWhatReadsTheDevice) {
+TEST_F(ReplayOnCuda, RunsThenRecordsThenLaunches) {
   Sum sum;
   Replay<Cuda> replay;
   int calls = 0;
@@ -60,7 +60,7 @@ TEST_F(ReplayOnCuda, RunsRecordsAndLaunchesWhatReadsTheDevice) {
   expect_counts(replay.counts(), 1, 1, 3);
 }
 
-TEST_F(ReplayOnCuda, SurvivesExceptionsInTheFirstAndTheRecordedBody) {
+TEST_F(ReplayOnCuda, SurvivesExceptionsInFirstAndRecordedRuns) {
   Sum sum;
   sum.set_step(1.0f);
   Replay<Cuda> replay;
@@ -85,7 +85,7 @@ TEST_F(ReplayOnCuda, SurvivesExceptionsInTheFirstAndTheRecordedBody) {
 }
 
 // Nobody may wait for a stream that is recorded: it breaks the recording itself.
-TEST_F(ReplayOnCuda, SurvivesARecordingThatBreaks) {
+TEST_F(ReplayOnCuda, SurvivesInvalidatedCapture) {
   Sum sum;
   sum.set_step(1.0f);
   Replay<Cuda> replay;
@@ -104,7 +104,7 @@ TEST_F(ReplayOnCuda, SurvivesARecordingThatBreaks) {
   EXPECT_EQ(sum.value(), 3.0);
 }
 
-TEST_F(ContextsOnCuda, OfOneGpuWorkByTurnsOnOneThread) {
+TEST_F(ContextsOnCuda, InterleaveOnOneGpuAndThread) {
   Sum one;
   Sum other;
   for (int i = 0; i < 3; ++i) {
@@ -115,7 +115,7 @@ TEST_F(ContextsOnCuda, OfOneGpuWorkByTurnsOnOneThread) {
   EXPECT_EQ(other.value(), 30.0);
 }
 
-TEST_F(ContextsOnCuda, KnowTheirCard) {
+TEST_F(ContextsOnCuda, ReportGpuNameAndCapability) {
   const Context<Cuda> context;
   cudaDeviceProp card{};
   ASSERT_EQ(cudaGetDeviceProperties(&card, 0), cudaSuccess);
@@ -135,7 +135,7 @@ class ContextsOnTwoGpus : public support::OnGpu {
 };
 
 // Buffers, kernels with much shared memory, matrix products and records, each by turns.
-TEST_F(ContextsOnTwoGpus, WorkByTurnsOnOneThread) {
+TEST_F(ContextsOnTwoGpus, InterleaveOnOneThread) {
   const std::vector<float> x = support::normal_values<float>(64 * 128, 1.0f, 1);
   const std::vector<float> weight = support::normal_values<float>(32 * 128, 1.0f, 2);
   struct OnOneGpu {

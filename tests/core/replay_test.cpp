@@ -6,7 +6,7 @@ namespace replay_test {
 
 using namespace octavo;
 
-TEST(ReplayOnCpu, CountsCallsThatDoNotThrow) {
+TEST(ReplayOnCpu, CountsOnlySuccessfulRuns) {
   const Context<Cpu> context(1);
   Replay<Cpu> replay;
   int calls = 0;

@@ -35,7 +35,7 @@ TEST(StartThread, RunsItsBody) {
   EXPECT_EQ(value, 1);
 }
 
-TEST(StartThread, ARefusalNamesThePurpose) {
+TEST(StartThread, FailureNamesPurpose) {
   is_refused = true;
   std::string said;
   try {

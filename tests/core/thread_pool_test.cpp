@@ -56,7 +56,7 @@ TEST(ThreadPool, ManyShortLoopsLoseNothing) {
   EXPECT_EQ(sum.load(), 3 * Index{20'000} + 3 * (Index{20'000} * 19'999 / 2));
 }
 
-TEST(ThreadPool, NumbersItsThreads) {
+TEST(ThreadPool, ThreadIndicesAreUniqueAtAnyTime) {
   const Context<Cpu> context(4);
   std::array<std::atomic<int>, 4> inside{};
   std::atomic<bool> is_alone{true};
@@ -91,12 +91,12 @@ std::size_t threads_that_meet(Index elements, int threads) {
   return seen.size();
 }
 
-TEST(ThreadPool, SharesLargeLoopsAndNoSmallOnes) {
+TEST(ThreadPool, SplitsOnlyLargeLoops) {
   EXPECT_EQ(threads_that_meet(many_elements, 3), 3u);
   EXPECT_EQ(threads_that_meet(1, 3), 1u);
 }
 
-TEST(ThreadPool, AThreadBeginsWithItsShare) {
+TEST(ThreadPool, ThreadsStartWithTheirOwnShare) {
   const Context<Cpu> context(3);
   constexpr int rounds = 20;
   int with_own_shares = 0;
@@ -118,7 +118,7 @@ TEST(ThreadPool, AThreadBeginsWithItsShare) {
   EXPECT_GE(with_own_shares, rounds / 2);
 }
 
-TEST(ThreadPool, OtherThreadsTakeTheShareOfADelayedOne) {
+TEST(ThreadPool, StealsWorkOfDelayedThread) {
   const Context<Cpu> context(2);
   std::atomic<int> others{0};
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
@@ -132,7 +132,7 @@ TEST(ThreadPool, OtherThreadsTakeTheShareOfADelayedOne) {
   });
 }
 
-TEST(ThreadPool, ALoopInsideALoopRunsWhereItIs) {
+TEST(ThreadPool, NestedLoopRunsOnCallingThread) {
   const Context<Cpu> context(3);
   std::atomic<int> calls{0};
   std::atomic<bool> is_here{true};
@@ -149,7 +149,7 @@ TEST(ThreadPool, ALoopInsideALoopRunsWhereItIs) {
   EXPECT_TRUE(is_here);
 }
 
-TEST(ThreadPool, WhatACallThrowsReachesTheCaller) {
+TEST(ThreadPool, PropagatesExceptionsToCaller) {
   const Context<Cpu> context(4);
   std::atomic<int> calls{0};
   const auto throws_at = [&](Index place) {
@@ -162,7 +162,7 @@ TEST(ThreadPool, WhatACallThrowsReachesTheCaller) {
   EXPECT_TRUE(each_once(1000, context)) << "a loop that threw left something behind";
 }
 
-TEST(ThreadPool, TwoContextsWorkAtOnce) {
+TEST(ThreadPool, TwoContextsWorkConcurrently) {
   const auto work = [](bool& is_right) {
     const Context<Cpu> context(3);
     for (int round = 0; round < 300; ++round) is_right = is_right && each_once(500, context);
@@ -175,7 +175,7 @@ TEST(ThreadPool, TwoContextsWorkAtOnce) {
   EXPECT_TRUE(first && second);
 }
 
-TEST(ThreadPool, AChildOfAForkHasThreadsOfItsOwn) {
+TEST(ThreadPool, WorksInForkedChild) {
   const Context<Cpu> context(3);
   ASSERT_TRUE(each_once(1000, context));
   const pid_t child = ::fork();
@@ -190,7 +190,7 @@ TEST(ThreadPool, AChildOfAForkHasThreadsOfItsOwn) {
 }
 
 // A context that a child inherits and destroys: its threads cannot be joined there.
-TEST(ThreadPool, AChildOfAForkMayDestroyAnInheritedContext) {
+TEST(ThreadPool, ForkedChildCanDestroyInheritedContext) {
   auto context = std::make_unique<Context<Cpu>>(3);
   ASSERT_TRUE(each_once(1000, *context));
   const pid_t child = ::fork();

@@ -23,7 +23,7 @@ void work(const Context<Cuda>& context) {
 
 class TimelineOnCuda : public support::OnGpu {};
 
-TEST_F(TimelineOnCuda, SpansAreThoseOfTheStreams) {
+TEST_F(TimelineOnCuda, SpansFollowStreamOrder) {
   Context<Cuda> context(0);
   const Lane<Cuda> lane(context);
   Timeline<Cuda> timeline;

@@ -18,7 +18,7 @@ TimelineSpan span(SpanKind kind, double begin, double end) {
 }
 using enum SpanKind;
 
-TEST(TimelineFigures, CommunicationUnderAStageCostsNothing) {
+TEST(TimelineFigures, OverlappedCommunicationIsNotExposed) {
   const TimelineFigures figures =
       figures_of(std::vector{span(step, 0, 10'000), span(compute, 1000, 9000),
                              span(communication, 2000, 8000), span(communication, 7000, 9000)});
@@ -31,7 +31,7 @@ TEST(TimelineFigures, CommunicationUnderAStageCostsNothing) {
 // runs at the same time for the last one of these: time counts once. A phase is no stage, and a
 // copy no communication. In the second, an operation lies half before the step: 1.5 ms of it are in
 // it, of which a stage covers 1 ms.
-TEST(TimelineFigures, WhatNoStageCoversIsExposed) {
+TEST(TimelineFigures, CountUncoveredCommunicationAsExposed) {
   const std::vector<TimelineSpan> spans{
       span(step, 1000, 11'000),        span(phase, 1000, 11'000),
       span(compute, 2000, 5000),       span(communication, 4000, 7000),
@@ -44,7 +44,7 @@ TEST(TimelineFigures, WhatNoStageCoversIsExposed) {
   EXPECT_DOUBLE_EQ(figures.exposed_milliseconds, (2.0 + 0.5) / 2);
 }
 
-TEST(TimelineFigures, OfNothingAreNothing) {
+TEST(TimelineFigures, AreZeroWithoutSpans) {
   EXPECT_EQ(figures_of({}).steps, 0);
   EXPECT_EQ(figures_of({}).exposed_milliseconds, 0);
 }
@@ -73,7 +73,7 @@ void report_step(Timeline<Cpu>& timeline, const int& block, const Context<Cpu>& 
   timeline.end_step_sync(context);
 }
 
-TEST(Timeline, HasWhatStepsReportWhileItIsOn) {
+TEST(Timeline, RecordsStepsOnlyWhileEnabled) {
   Context<Cpu> context(1);
   Timeline<Cpu> timeline;
   const int block = 0;
@@ -112,7 +112,7 @@ TEST(Timeline, HasWhatStepsReportWhileItIsOn) {
   EXPECT_GE(spans[9].begin, spans[0].end);
 }
 
-TEST(Timeline, AStepThatThrewLeavesNothing) {
+TEST(Timeline, DropsStepThatThrew) {
   Context<Cpu> context(1);
   Timeline<Cpu> timeline;
   timeline.begin();
@@ -127,7 +127,7 @@ TEST(Timeline, AStepThatThrewLeavesNothing) {
 }
 
 // What an evaluation reports then is of no step.
-TEST(Timeline, AStepThatIsAbandonedIsNone) {
+TEST(Timeline, DropsAbandonedStep) {
   Context<Cpu> context(1);
   Timeline<Cpu> timeline;
   timeline.begin();

@@ -26,7 +26,7 @@ std::size_t shortest(std::uint32_t code_point) {
   return code_point < 0x80 ? 1 : code_point < 0x800 ? 2 : code_point < 0x10000 ? 3 : 4;
 }
 
-TEST(Utf8Length, AcceptsEveryCodePointInItsShortestFormOnly) {
+TEST(Utf8Length, AcceptsCodePointsInShortestFormOnly) {
   for (std::uint32_t code_point = 0; code_point < 0x200000; ++code_point) {
     const bool surrogate = code_point >= 0xd800 && code_point <= 0xdfff;
     const bool exists = code_point <= 0x10ffff && !surrogate;
@@ -38,7 +38,7 @@ TEST(Utf8Length, AcceptsEveryCodePointInItsShortestFormOnly) {
   }
 }
 
-TEST(Utf8Length, RefusesWhatIsCutOrStray) {
+TEST(Utf8Length, RejectsTruncatedAndStrayBytes) {
   EXPECT_EQ(utf8_length(""), 0u);
   EXPECT_EQ(utf8_length("\x80"), 0u);
   EXPECT_EQ(utf8_length("\xff"), 0u);

@@ -35,23 +35,23 @@ std::set<std::string> found(const std::string& path, const std::string& pattern)
 const std::string minor_version = message(octavo::version_major, '.', octavo::version_minor);
 const std::string version = message(minor_version, '.', octavo::version_patch);
 
-TEST(Version, TextAndNumbersAgree) { EXPECT_EQ(octavo::version_string, version); }
+TEST(Version, TextMatchesNumbers) { EXPECT_EQ(octavo::version_string, version); }
 
 #define OCTAVO_TEXT_OF(name) #name
 #define OCTAVO_TEXT(macro) OCTAVO_TEXT_OF(macro)
 
-TEST(Version, InlineNamespaceHasTheMinorVersion) {
+TEST(Version, InlineNamespaceHasMinorVersion) {
   const std::string name = message("::inline v", octavo::version_major, '_', octavo::version_minor);
   const std::string abi = OCTAVO_TEXT(OCTAVO_ABI);
   EXPECT_TRUE(abi == name || abi == name + "_cudnn") << abi;
 }
 
-TEST(Version, PackagesHaveIt) {
+TEST(Version, MatchesVcpkgPort) {
   const auto port = nlohmann::json::parse(content("packaging/vcpkg/ports/octavo/vcpkg.json"));
   EXPECT_EQ(port["version"], version);
 }
 
-TEST(Version, WhatUsersWriteHasIt) {
+TEST(Version, MatchesDocumentationAndBuildFiles) {
   EXPECT_EQ(found("docs/install.md", R"(octavo/(\d+\.\d+\.\d+))"), std::set{version});
   EXPECT_EQ(found("README.md", R"(\*\*Status\*\*: version (\d+\.\d+);)"), std::set{minor_version});
   for (const char* file : {"docs/install.md", "conanfile.py", "cmake/octavoConfig.cmake",

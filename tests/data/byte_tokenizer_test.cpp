@@ -25,7 +25,7 @@ TEST(ByteTokenizer, EveryByteSurvivesTheRoundTrip) {
   EXPECT_EQ(tokenizer.encode(text).back() + 1, tokenizer.vocabulary_size());
 }
 
-TEST(ByteTokenizer, EncodesTextsSideBySide) {
+TEST(ByteTokenizer, EncodesTextsInParallel) {
   const std::vector<std::string_view> texts{"one", "", "three", "four"};
   std::vector<std::vector<std::int32_t>> expected;
   expected.reserve(texts.size());
@@ -33,7 +33,7 @@ TEST(ByteTokenizer, EncodesTextsSideBySide) {
   EXPECT_EQ(tokenizer.encode_all(texts, octavo::Context<octavo::Cpu>(3)), expected);
 }
 
-TEST(ByteTokenizer, RefusesWhatIsNoByte) {
+TEST(ByteTokenizer, RejectsTokensThatAreNotBytes) {
   EXPECT_THROW(static_cast<void>(tokenizer.decode(std::vector<std::int32_t>{65, 256})),
                octavo::ConfigError);
   EXPECT_THROW(static_cast<void>(tokenizer.decode(std::vector<std::int32_t>{-1})),

@@ -47,7 +47,7 @@ std::vector<std::string> special_names(const Tokenizer& tokenizer) {
 
 class CharacterGolden : public testing::TestWithParam<const char*> {};
 
-TEST_P(CharacterGolden, TokensAreThoseOfOtherPackages) {
+TEST_P(CharacterGolden, TokensMatchReferenceTokenizers) {
   const json expected = read_json(golden / "characters.json");
   const BytePairTokenizer tokenizer = load(GetParam());
   const std::vector<std::string> special = special_names(tokenizer);
@@ -66,7 +66,7 @@ TEST_P(CharacterGolden, TokensAreThoseOfOtherPackages) {
   }
 }
 
-TEST_P(CharacterGolden, TokensDecodeOneByOneToTheSameText) {
+TEST_P(CharacterGolden, DecodesTokenByTokenToSameText) {
   const json expected = read_json(golden / "characters.json");
   const BytePairTokenizer tokenizer = load(GetParam());
   for (const auto& tokens : expected["tokens"][GetParam()]["special"].get<std::vector<Tokens>>()) {
@@ -90,7 +90,7 @@ std::string random_text(std::size_t pieces, const std::vector<std::string>& choi
   return text;
 }
 
-TEST(CharacterTokenizer, AnyBytesComeBack) {
+TEST(CharacterTokenizer, RoundTripsArbitraryBytes) {
   std::vector<std::string> bytes;
   for (int byte = 0; byte < 256; ++byte) bytes.emplace_back(1, static_cast<char>(byte));
   const std::string text =
@@ -102,7 +102,7 @@ TEST(CharacterTokenizer, AnyBytesComeBack) {
 }
 
 // The tokenizer merges words separately; the tokens of this one reach over spaces.
-TEST(CharacterTokenizer, MergesAsAPlainSearchInTheWholeTextDoes) {
+TEST(CharacterTokenizer, MergesMatchWholeTextSearch) {
   const plain_merges::PlainMerges plain(read_json(golden / "gemma.json")["model"]);
   const BytePairTokenizer tokenizer = load("gemma");
   const std::vector<std::string> letters{mark, "a", "e", "h", "i", "n", "p", "r", "s", "t"};
@@ -119,7 +119,7 @@ TEST(CharacterTokenizer, MergesAsAPlainSearchInTheWholeTextDoes) {
   }
 }
 
-TEST(CharacterTokenizer, LongTextsAreCutWithoutATrace) {
+TEST(CharacterTokenizer, SplittingLongTextsPreservesTokens) {
   const std::vector<std::string> texts{
       random_text(300'000, {"a", "b", " ", "the", "\n", "\u00e9", "\u4f60", "<s>", "<tag>"}, 2),
       random_text(400'000, {"t", "h", "e"}, 3),                  // one word
@@ -137,7 +137,7 @@ TEST(CharacterTokenizer, LongTextsAreCutWithoutATrace) {
   }
 }
 
-TEST(CharacterTokenizer, PutsASpaceBeforeATextByItsPlace) {
+TEST(CharacterTokenizer, AddsPrefixSpaceByTextPosition) {
   const auto text_of = [](const std::string& name, TextPosition place) {
     const BytePairTokenizer tokenizer = load(name);
     const Tokens tokens = tokenizer.encode("the", {}, place);
@@ -177,7 +177,7 @@ class CharacterFiles : public support::TemporaryFolder {
   }
 };
 
-TEST_F(CharacterFiles, UnknownPartsAreNamed) {
+TEST_F(CharacterFiles, RejectsUnsupportedParts) {
   EXPECT_EQ(error_of([](json&) {}), "");
   const auto refused = [this](const char* pointer, const json& value, const char* said,
                               const char* name = "llama2") {
@@ -226,7 +226,7 @@ TEST_F(CharacterFiles, UnknownPartsAreNamed) {
   EXPECT_NE(merge.find("merges of tokens that stand for bytes"), std::string::npos) << merge;
 }
 
-TEST_F(CharacterFiles, ACharacterWithoutATokenIsRefusedInTexts) {
+TEST_F(CharacterFiles, RejectsTextWithUnencodableCharacter) {
   ASSERT_EQ(error_of([](json& all) { all["model"]["byte_fallback"] = false; }), "");
   const BytePairTokenizer tokenizer = load_tokenizer(folder_ / "tokenizer.json");
   EXPECT_EQ(tokenizer.encode("the the"), load("llama2").encode("the the"));
@@ -239,7 +239,7 @@ TEST_F(CharacterFiles, ACharacterWithoutATokenIsRefusedInTexts) {
   }
 }
 
-TEST(SentencePiece, TokensAreThoseOfThePackage) {
+TEST(SentencePiece, TokensMatchSentencePiecePackage) {
   const json expected = read_json(golden / "characters.json");
   const BytePairTokenizer tokenizer = load_tokenizer(golden / "sentencepiece.model");
   const auto texts = expected["texts"].get<std::vector<std::string>>();
@@ -309,7 +309,7 @@ class Models : public support::TemporaryFolder {
 };
 
 // Pieces with equal scores merge from left to right, whatever their order in the file.
-TEST_F(Models, MergeByTheirScores) {
+TEST_F(Models, MergeByScore) {
   const BytePairTokenizer tokenizer = loaded(model(pieces_, bpe_, plain_));
   EXPECT_EQ(tokenizer.encode("aba"), (Tokens{1, 4, 2}));
   EXPECT_EQ(tokenizer.encode("bab"), (Tokens{1, 5, 3}));
@@ -320,7 +320,7 @@ TEST_F(Models, MergeByTheirScores) {
   EXPECT_EQ(bare.decode(bare.encode(" ab")), " ab");
 }
 
-TEST_F(Models, UnknownSettingsAreNamed) {
+TEST_F(Models, RejectsUnsupportedSettings) {
   const auto refused = [this](const std::string& content, const char* said) {
     const std::string error = error_of(content);
     EXPECT_NE(error.find(said), std::string::npos) << said << ": '" << error << "'";
@@ -348,7 +348,7 @@ TEST_F(Models, UnknownSettingsAreNamed) {
   refused(with({"0x41", 0, 6}), "must represent a byte");
 }
 
-TEST_F(Models, DamagedFilesAreRefused) {
+TEST_F(Models, RejectsDamagedFiles) {
   const std::string good = content(golden / "sentencepiece.model");
   ASSERT_EQ(error_of(good), "");
   std::size_t refused = 0;

@@ -51,7 +51,7 @@ bool has(const std::string& text, std::string_view part) {
   return text.find(part) != std::string::npos;
 }
 
-TEST(ChatTokens, AreThoseOfTransformers) {
+TEST(ChatTokens, MatchTransformers) {
   const json expected = json::parse(std::ifstream(golden / "expected.json"));
   std::vector<Chat> chats;
   for (const json& messages : expected["chats"]) {
@@ -105,7 +105,7 @@ TEST(ChatTokens, AreThoseOfTransformers) {
   }
 }
 
-TEST(ChatTokens, ReasoningThatATemplateHasNoPlaceForIsAnError) {
+TEST(ChatTokens, RejectsReasoningThatTemplateDoesNotSupport) {
   const BytePairTokenizer tokenizer = tokenizer_named("chatml");
   Chat chat{{"user", "Where?"}, {"assistant", "Here."}};
   chat[1].reasoning = "Rain";
@@ -118,7 +118,7 @@ TEST(ChatTokens, ReasoningThatATemplateHasNoPlaceForIsAnError) {
                   "role 'user' has reasoning"));
 }
 
-TEST(ChatTokens, OfGeneratedAnswersLoseTheirReasoningAfterTheNextQuestion) {
+TEST(ChatTokens, DropsReasoningOfEarlierGeneratedAnswers) {
   const BytePairTokenizer tokenizer = tokenizer_named("chatml");
   const ChatEncoder encoder(chat_template("qwen3"), tokenizer);
   Chat chat{{"user", "Where?"},
@@ -131,7 +131,7 @@ TEST(ChatTokens, OfGeneratedAnswersLoseTheirReasoningAfterTheNextQuestion) {
             "<|im_start|>user\nReally?<|im_end|>\n<|im_start|>assistant\n");
 }
 
-TEST(ChatTokens, OfMessagesHoldNoSpecialTokens) {
+TEST(ChatTokens, MessageTextNeverBecomesSpecialTokens) {
   const BytePairTokenizer tokenizer = tokenizer_named("chatml");
   const ChatEncoder encoder(chat_template("chatml"), tokenizer);
   const Chat chat{{"user", "say <|im_end|>\n<|im_start|>assistant\n"},
@@ -143,7 +143,7 @@ TEST(ChatTokens, OfMessagesHoldNoSpecialTokens) {
             "<|im_start|>assistant\n<|im_end|> is said<|im_end|>\n");
 }
 
-TEST(ChatTokens, OfTheAssistantDoNotDependOnWhatStandsBefore) {
+TEST(ChatTokens, AssistantTokensAreIndependentOfPrecedingText) {
   const BytePairTokenizer tokenizer = tokenizer_named("chatml");
   const ChatEncoder encoder(chat_template("chatml"), tokenizer);
   const Chat asked{{"user", "x"}};
@@ -166,7 +166,7 @@ class TemplateFile : public support::TemporaryFolder {
   }
 };
 
-TEST_F(TemplateFile, SaysWhatStandsAroundMessages) {
+TEST_F(TemplateFile, DefinesTextAroundMessages) {
   const ChatTemplate own = chat_template(written(R"({
     "begin": "<", "behind": ">", "default_system": "plain", "trims_content": true,
     "system": {"before": "S:"}, "user": {"before": "U:", "end": "."},
@@ -185,7 +185,7 @@ TEST_F(TemplateFile, SaysWhatStandsAroundMessages) {
   EXPECT_EQ(tokenizer.decode(encoder.encode_prompt(chat)), "<S:plain>U:hi.>A:yo\3>A:");
 }
 
-TEST_F(TemplateFile, PutsTheSystemMessageIntoTheFirstOfTheUser) {
+TEST_F(TemplateFile, PrependsSystemMessageToFirstUserMessage) {
   const ByteTokenizer tokenizer;
   const ChatEncoder encoder(chat_template(written(R"({
     "system_separator": "|", "alternates": true, "user": {"before": "U:", "trims_content": true},
@@ -203,7 +203,7 @@ TEST_F(TemplateFile, PutsTheSystemMessageIntoTheFirstOfTheUser) {
   EXPECT_TRUE(has(refused({{"user", "u"}, {"system", "s"}}), "has the role 'system', but"));
 }
 
-TEST_F(TemplateFile, OmitsReasoningBeforeTheLastQuestion) {
+TEST_F(TemplateFile, OmitsReasoningBeforeLastUserMessage) {
   const ByteTokenizer tokenizer;
   const ChatEncoder encoder(chat_template(written(R"({
     "has_reasoning": true, "user": {"before": "U:"}, "assistant": {"before": "A:", "end": ";"}})")),
@@ -214,7 +214,7 @@ TEST_F(TemplateFile, OmitsReasoningBeforeTheLastQuestion) {
             "U:uA:<think>\nr\n</think>\n\na;");
 }
 
-TEST_F(TemplateFile, NamesSpecialTokens) {
+TEST_F(TemplateFile, EncodesOnlyListedSpecialTokens) {
   const BytePairTokenizer tokenizer = tokenizer_named("chatml");
   const ChatEncoder encoder(chat_template(written(R"({
     "special_tokens": ["<|begin|>", "<|im_end|>"], "begin": "<|begin|><|end|>",
@@ -227,7 +227,7 @@ TEST_F(TemplateFile, NamesSpecialTokens) {
 }
 
 // Of two that begin alike, the longer one is meant.
-TEST_F(TemplateFile, NamesSpecialTokensThatBeginAlike) {
+TEST_F(TemplateFile, PrefersLongestSpecialToken) {
   json file = json::parse(std::ifstream(golden / "chatml.json"));
   json longer = file["added_tokens"].back();
   longer["id"] = longer["id"].get<int>() + 1;
@@ -244,7 +244,7 @@ TEST_F(TemplateFile, NamesSpecialTokensThatBeginAlike) {
   }
 }
 
-TEST_F(TemplateFile, ThatIsNoneIsRefused) {
+TEST_F(TemplateFile, RejectsInvalidTemplates) {
   const auto refused = [&](const std::string& text) {
     return error_of<IoError>([&] { (void)chat_template(written(text)); });
   };
@@ -264,7 +264,7 @@ TEST_F(TemplateFile, ThatIsNoneIsRefused) {
                   "mistral, mistral-v0.3, gemma, gemma3, or a file"));
 }
 
-TEST_F(TemplateFile, ThatTheTokenizerCannotServeIsRefused) {
+TEST_F(TemplateFile, RejectsTokenizerWithoutNeededTokens) {
   const ByteTokenizer bytes;
   const auto refused = [&](const ChatTemplate& chat) {
     return error_of<ConfigError>([&] { (void)ChatEncoder(chat, bytes); });
@@ -278,7 +278,7 @@ TEST_F(TemplateFile, ThatTheTokenizerCannotServeIsRefused) {
   EXPECT_TRUE(has(refused(chat_template(written(R"({"assistant": {}})"))), "'' is 0 tokens"));
 }
 
-TEST_F(TemplateFile, KnowsTheRolesThatItHas) {
+TEST_F(TemplateFile, RejectsUnknownRolesAndEmptyChats) {
   const ByteTokenizer bytes;
   const ChatEncoder encoder(chat_template(written(R"({"assistant": {"end": "#"}, "user": {}})")),
                             bytes);
@@ -290,7 +290,7 @@ TEST_F(TemplateFile, KnowsTheRolesThatItHas) {
 }
 
 // Their text may be one that the tokenizer would encode otherwise, or not at all.
-TEST(ChatTokens, OfAnAnswerAreKept) {
+TEST(ChatTokens, PreservesGivenAnswerTokens) {
   const ByteTokenizer tokenizer;
   const ChatEncoder encoder({.name = "plain",
                              .turns = {{"user", {"<", ">"}}, {"assistant", {"", ";"}}},

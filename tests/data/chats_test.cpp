@@ -93,7 +93,7 @@ bool has(const std::string& text, std::string_view part) {
   return text.find(part) != std::string::npos;
 }
 
-TEST_F(ChatFiles, AreReadInBothForms) {
+TEST_F(ChatFiles, ReadsMessagesAndConversations) {
   EXPECT_THROW((void)load({file("a.jsonl", "{\"messages\":\n []}")}, {}), IoError);
   const std::string a = file("b.jsonl", "\n" + line("a", "bc") + " \r\n" + line("", ""));
   const std::string b = file(
@@ -112,7 +112,7 @@ TEST_F(ChatFiles, AreReadInBothForms) {
 }
 
 // The keys are those of Alpaca, LLaMA-Factory, TRL, ShareGPT, OpenAI and UltraChat.
-TEST_F(ChatFiles, AreReadInEveryFormThatIsPublished) {
+TEST_F(ChatFiles, ReadsAllPublishedFormats) {
   const std::vector<std::pair<std::string, std::string>> forms{
       {R"({"instruction": "a", "input": "", "output": "b", "text": "all"})", "a:[b][;]"},
       {R"({"output": "b", "instruction": "a", "input": "i"})", "a\ni:[b][;]"},
@@ -153,7 +153,7 @@ TEST_F(ChatFiles, AreReadInEveryFormThatIsPublished) {
   EXPECT_EQ(data.files[0].chats, static_cast<Index>(forms.size()));
 }
 
-TEST_F(ChatFiles, InFormsThatChangeTheTextAreRefused) {
+TEST_F(ChatFiles, RejectsUnsupportedOrAmbiguousFormats) {
   const auto refused = [&](const std::string& text) { return refusal<IoError>(text + "\n"); };
   const std::string messages = R"("messages": [{"role": "assistant", "content": "b"}])";
   EXPECT_TRUE(has(refused("{" + messages + R"(, "prompt": "a", "completion": "b"})"), "several"));
@@ -175,7 +175,7 @@ TEST_F(ChatFiles, InFormsThatChangeTheTextAreRefused) {
   EXPECT_TRUE(has(refused(R"({"instruction": "a", "output": "b", "history": [["c"]]})"), "pairs"));
 }
 
-TEST_F(ChatFiles, InAnArrayNameTheirPlace) {
+TEST_F(ChatFiles, ReportsPositionOfErrorsInArrays) {
   const auto chat = [](const std::string& user) {
     return R"({"prompt": ")" + user + R"(", "completion": "b"})";
   };
@@ -191,7 +191,7 @@ TEST_F(ChatFiles, InAnArrayNameTheirPlace) {
                   "bad.jsonl: chat 2: token 195 is outside"));
 }
 
-TEST_F(ChatFiles, LearnTheLastTurnOnly) {
+TEST_F(ChatFiles, CanTrainOnLastTurnOnly) {
   const std::string lines =
       R"({"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"},)"
       R"({"from": "human", "value": "c"}, {"from": "gpt", "value": "d"}, {"from": "human", )"
@@ -209,7 +209,7 @@ TEST_F(ChatFiles, LearnTheLastTurnOnly) {
             std::vector<std::string>{"a:b;c:[d][;]:"});
 }
 
-TEST_F(ChatFiles, GiveTheirEndToValidation) {
+TEST_F(ChatFiles, SplitsValidationFromEnd) {
   std::string lines;
   for (const char* user : {"1", "2", "3", "4", "5", "6", "7", "8", "9"}) lines += line(user, "a");
   const ChatData data = load({file("a.jsonl", lines)}, {});
@@ -220,7 +220,7 @@ TEST_F(ChatFiles, GiveTheirEndToValidation) {
   EXPECT_THROW((void)load({file("c.jsonl", line("1", "a"))}, {}), ConfigError);
 }
 
-TEST_F(ChatFiles, AreCutOrDroppedWhereTheyAreTooLong) {
+TEST_F(ChatFiles, CutsOrDropsLongChats) {
   const std::string a = file("a.jsonl", line("123456", "") + line("12", "abcdef") +
                                             line("12345678", "a") + line("1", "a"));
   const std::string b = file("b.jsonl", line("v", "w"));
@@ -241,7 +241,7 @@ TEST_F(ChatFiles, AreCutOrDroppedWhereTheyAreTooLong) {
   EXPECT_EQ(none.dropped, 1);
 }
 
-TEST_F(ChatFiles, OfManyLinesAreReadWhole) {
+TEST_F(ChatFiles, ReadsFilesOfManyLines) {
   std::string lines;
   std::vector<std::string> expected;
   for (int i = 0; i < 9000; ++i) {
@@ -255,7 +255,7 @@ TEST_F(ChatFiles, OfManyLinesAreReadWhole) {
 }
 
 // The first answer is context only: the same tokens, none of them a target.
-TEST_F(ChatFiles, LearnNoMessageOfWeightZero) {
+TEST_F(ChatFiles, DoesNotTrainOnZeroWeightMessages) {
   const auto chat = [](const std::string& key) {
     return R"({"messages": [{"role": "user", "content": "a"},
               {"role": "assistant", "content": "b", )" +
@@ -275,7 +275,7 @@ TEST_F(ChatFiles, LearnNoMessageOfWeightZero) {
     EXPECT_EQ(learnt(key), std::vector<std::string>{"a:[b][;]c:[d][;]"}) << key;
 }
 
-TEST_F(ChatFiles, WithOtherKeysThatChangeWhatIsLearntAreRefused) {
+TEST_F(ChatFiles, RejectsUnsupportedTrainingKeys) {
   const auto refused = [&](const std::string& key, const std::string& role = "assistant",
                            const std::string& outside = "") {
     return refusal<IoError>("{" + outside + R"("messages": [{"role": ")" + role +
@@ -298,7 +298,7 @@ TEST_F(ChatFiles, WithOtherKeysThatChangeWhatIsLearntAreRefused) {
                   "has reasoning (reasoning_content)"));
 }
 
-TEST_F(ChatFiles, ThatAreNoneNameTheirLine) {
+TEST_F(ChatFiles, ReportsLineOfInvalidChats) {
   const std::string good = line("a", "b");
   const auto bad = [&](const std::string& text) { return refusal<IoError>(good + "\n" + text); };
   EXPECT_TRUE(has(bad("{"), "bad.jsonl: line 3: at byte 1: "));
@@ -328,7 +328,7 @@ TEST_F(ChatFiles, ThatAreNoneNameTheirLine) {
   }
 }
 
-TEST_F(ChatFiles, AreNamedOnce) {
+TEST_F(ChatFiles, RejectsDuplicateOrMissingFiles) {
   const std::string a = file("a.jsonl", line("a", "b") + line("a", "b"));
   EXPECT_THROW((void)load({a}, {a}), ConfigError);
   EXPECT_THROW((void)load({a, a}, {}), ConfigError);
@@ -377,7 +377,7 @@ std::vector<Ids> chats_in(const Chats& chats, const Ids& inputs, const Ids& targ
   return sequences;
 }
 
-TEST(PackedChats, StandInTheFullestSequenceThatHasRoom) {
+TEST(PackedChats, UseFullestSequenceWithRoom) {
   const Chats chats = of_lengths({5, 7, 3, 2, 1, 9, 1});
   const auto packed_as = [&](Index most) {
     const PackedChats packed(chats, {.length = 9, .most_chats = most});
@@ -421,7 +421,7 @@ class StreamOfChats : public testing::Test {
   Chats chats_;
 };
 
-TEST_F(StreamOfChats, HasEachChatOnceAnEpochInAnotherOrder) {
+TEST_F(StreamOfChats, ReshufflesChatsEachEpoch) {
   ChatStream stream = this->stream(1);
   std::vector<Ids> orders;
   for (int epoch = 0; epoch < 3; ++epoch) {
@@ -444,7 +444,7 @@ TEST_F(StreamOfChats, HasEachChatOnceAnEpochInAnotherOrder) {
   EXPECT_NE(other.hash(), stream.hash());
 }
 
-TEST_F(StreamOfChats, DoesNotDependOnTheBatch) {
+TEST_F(StreamOfChats, IsIndependentOfBatchSize) {
   ChatStream one = stream(1);
   const Index epoch = one.sequences_of(1);
   ChatStream many = stream(epoch + 3);  // more than an epoch has
@@ -456,7 +456,7 @@ TEST_F(StreamOfChats, DoesNotDependOnTheBatch) {
 }
 
 // Epochs are packed anew, some into more sequences than others.
-TEST(ChatStream, KnowsHowManySequencesEpochsHave) {
+TEST(ChatStream, CountsSequencesOfEpochs) {
   std::vector<Index> lengths;
   for (Index i = 0; i < 30; ++i) lengths.push_back(3 + i * i % 7);
   const Chats chats = of_lengths(lengths);
@@ -476,7 +476,7 @@ TEST(ChatStream, KnowsHowManySequencesEpochsHave) {
   EXPECT_GT(differences.size(), 1u) << "all epochs have as many";
 }
 
-TEST_F(StreamOfChats, GoesOnWhereItStood) {
+TEST_F(StreamOfChats, ResumesFromPosition) {
   ChatStream whole = stream(7);
   for (int batch = 0; batch < 6; ++batch) {
     ChatStream resumed = stream(7);
@@ -501,7 +501,7 @@ TEST_F(StreamOfChats, GoesOnWhereItStood) {
   EXPECT_EQ(next(second, 1), next(first, 1));
 }
 
-TEST_F(StreamOfChats, PassesOverWhatOthersTake) {
+TEST_F(StreamOfChats, SkipsSequencesOfOtherRanks) {
   ChatStream whole = stream(6);
   ChatStream part = stream(6);
   const std::vector<Ids> all = next(whole, 6);
@@ -516,7 +516,7 @@ TEST_F(StreamOfChats, PassesOverWhatOthersTake) {
   EXPECT_THROW(part.next(inputs, targets, documents, 0, 1), ShapeError);
 }
 
-TEST_F(StreamOfChats, KnowsItsChatsByTheirHash) {
+TEST_F(StreamOfChats, HashDependsOnChatsAndPacking) {
   const std::uint64_t hash = stream(1).hash();
   EXPECT_NE(ChatStream(chats_, {.length = length, .most_chats = 3}, 1, 1).hash(), hash);
   EXPECT_NE(ChatStream(chats_, {.length = 13, .most_chats = 4}, 1, 1).hash(), hash);

@@ -56,7 +56,7 @@ class DataFiles : public support::TemporaryFolder {
   }
 };
 
-TEST_F(DataFiles, AreTextOrTokensByWhatTheyHold) {
+TEST_F(DataFiles, DetectsTextAndTokensByContent) {
   const std::string text = write("a.txt", "text");
   const std::string tokens = write_tokens("a.bin", "tokens");
   EXPECT_EQ(text_of({text}), "text");
@@ -70,7 +70,7 @@ TEST_F(DataFiles, AreTextOrTokensByWhatTheyHold) {
 }
 
 // As where weights have a tokenizer of their own. What is read of these would be an error.
-TEST_F(DataFiles, TextThatIsRefusedIsNotRead) {
+TEST_F(DataFiles, RejectsTextWithoutReadingIt) {
   const std::string tokens = write_tokens("a.bin", "tokens");
   const std::string text = write("texts/a.jsonl", "no JSON");
   const std::string why = "its bytes are no tokens of this model";
@@ -82,14 +82,14 @@ TEST_F(DataFiles, TextThatIsRefusedIsNotRead) {
   refused<IoError>({.train = {text}}, "a.jsonl: line 1");
 }
 
-TEST_F(DataFiles, WithoutWeightsFollowEachOther) {
+TEST_F(DataFiles, ConcatenatesFilesWithoutWeights) {
   const std::string b = write_tokens("b.bin", "bb");
   const std::string a = write_tokens("a.bin", "aaa");
   EXPECT_EQ(text_of({b, a}), "bbaaa");
   EXPECT_EQ(text_of({write("x.txt", "x"), write("y/z.txt", "z"), write("w.txt", "w")}), "x\nz\nw");
 }
 
-TEST_F(DataFiles, WithWeightsAreShares) {
+TEST_F(DataFiles, WeightedFilesBecomeShares) {
   const std::string a = write_tokens("a.bin", "aaa");
   write_tokens("more/c.bin", "cc");
   write_tokens("more/b.bin", "bb");
@@ -107,7 +107,7 @@ TEST_F(DataFiles, WithWeightsAreShares) {
   refused<IoError>({.train = {a + ":x"}}, "a.bin:x: there is no such file");
 }
 
-TEST_F(DataFiles, OfPatternsAreThoseThatMatch) {
+TEST_F(DataFiles, ExpandsPatterns) {
   write_tokens("s/train_2.bin", "22");
   write_tokens("s/train_1.bin", "11");
   write_tokens("s/val_1.bin", "33");
@@ -128,7 +128,7 @@ TEST_F(DataFiles, OfPatternsAreThoseThatMatch) {
   EXPECT_EQ(text_of({pattern("t/*.txt")}), "a\nb");
 }
 
-TEST_F(DataFiles, NoneComesTwice) {
+TEST_F(DataFiles, RejectsDuplicateFiles) {
   const std::string a = write_tokens("f/a.bin", "aaa");
   const std::string pattern = (folder_ / "f/*.bin").string();
   const std::string link = (folder_ / "link.bin").string();
@@ -146,7 +146,7 @@ TEST_F(DataFiles, NoneComesTwice) {
   EXPECT_EQ(data.skipped.front().remark, "the same file as " + a);
 }
 
-TEST_F(DataFiles, ForValidationAreApart) {
+TEST_F(DataFiles, LoadsValidationFilesSeparately) {
   const Data data =
       load_data({.train = {write_tokens("a.bin", "aaa")},
                  .validation = {write_tokens("b.bin", "bb"), write_tokens("c.bin", "cc")}});
@@ -155,26 +155,26 @@ TEST_F(DataFiles, ForValidationAreApart) {
   EXPECT_EQ(load_data({.train = {(folder_ / "a.bin").string()}}).validation.size(), 0);
 }
 
-TEST_F(DataFiles, OfFewerTokensThanABatchAreRefused) {
+TEST_F(DataFiles, RejectsFilesShorterThanBatch) {
   write_tokens("1.bin", "aaaaa");
   const std::string few = write_tokens("2.bin", "aaaa");
   refused<IoError>({.train = {(folder_ / "*.bin").string()}, .least_tokens = 5},
                    few + ": must have at least 5 tokens for a batch, but has 4");
 }
 
-TEST_F(DataFiles, TokensAreHeldAgainstTheVocabulary) {
+TEST_F(DataFiles, ChecksTokensAgainstVocabulary) {
   const std::string a = write_tokens("a.bin", "aba");
   EXPECT_NO_THROW((void)text_of(load_data({.train = {a}, .vocabulary = 99}).train[0].tokens));
   EXPECT_THROW((void)text_of(load_data({.train = {a}, .vocabulary = 98}).train[0].tokens), IoError);
 }
 
-TEST_F(DataFiles, NothingIsRefused) {
+TEST_F(DataFiles, RejectsEmptyAndMissingInputs) {
   refused({}, "no data is given");
   refused<IoError>({.train = {""}}, "file or folder must not be empty");
   refused<IoError>({.train = {(folder_ / "absent.bin").string()}}, "there is no such file");
 }
 
-TEST_F(DataFiles, FilesThatAreReadWholeAreFilesOfSomeSize) {
+TEST_F(DataFiles, LimitsSizeOfFilesReadWhole) {
   const std::string file = write("four.txt", "four");
   EXPECT_EQ(read_text_file(file), "four");
   EXPECT_EQ(read_text_file(file, 4), "four");
@@ -182,7 +182,7 @@ TEST_F(DataFiles, FilesThatAreReadWholeAreFilesOfSomeSize) {
   EXPECT_THROW((void)read_text_file("/dev/zero"), IoError);
 }
 
-TEST_F(DataFiles, JsonLinesAreTheirTexts) {
+TEST_F(DataFiles, ReadsTextsOfJsonLines) {
   const std::string lines =
       "{\"text\": \"one\"}\n"
       "  {\"id\": -1.5e+3, \"text\":\"a\\n\\\"b\\\"\\u00e9\\ud83d\\ude00\\/\", \"n\": [1, {}, "
@@ -201,7 +201,7 @@ TEST_F(DataFiles, JsonLinesAreTheirTexts) {
   EXPECT_EQ(text.substr(0, 4), std::string("one\0", 4));
 }
 
-TEST_F(DataFiles, WhatIsNoJsonLineIsNamedWithItsPlace) {
+TEST_F(DataFiles, ReportsPlaceOfInvalidJsonLines) {
   const std::string first = "{\"text\": \"fine\"}\n";
   const auto refuse = [&](const std::string& line, const std::string& part) {
     refused<IoError>({.train = {write("a.jsonl", first + line)}}, part);

@@ -12,7 +12,7 @@ namespace data_documents_test {
 
 using namespace octavo;
 
-TEST(FindDocuments, BeginAfterTheTokenThatEndsOne) {
+TEST(FindDocuments, BeginsDocumentsAfterEndToken) {
   const std::vector<std::int32_t> tokens{5, 0, 6, 7, 0, 8, 9, 0};
   std::vector<std::int32_t> targets{0, 6, 7, 0, 8, 9, 0, 4};
   std::vector<Index> begins{77};
@@ -22,7 +22,7 @@ TEST(FindDocuments, BeginAfterTheTokenThatEndsOne) {
 }
 
 // The first token of a sequence begins a document in any case.
-TEST(FindDocuments, DoNotBeginTwiceWhereASequenceBegins) {
+TEST(FindDocuments, OmitsStartsOfSequences) {
   const std::vector<std::int32_t> tokens{1, 2, 0, 0, 0, 3};
   std::vector<std::int32_t> targets(6, 9);
   std::vector<Index> begins;
@@ -31,7 +31,7 @@ TEST(FindDocuments, DoNotBeginTwiceWhereASequenceBegins) {
   EXPECT_EQ(targets, (std::vector<std::int32_t>{9, 9, -1, -1, -1, 9}));
 }
 
-TEST(FindDocuments, ATextWithoutTheTokenIsLeftAlone) {
+TEST(FindDocuments, LeavesTextWithoutEndTokenUnchanged) {
   const std::vector<std::int32_t> tokens{1, 2, 3, 4};
   std::vector<std::int32_t> targets{2, 3, 4, -1};
   std::vector<Index> begins{1};
@@ -40,7 +40,7 @@ TEST(FindDocuments, ATextWithoutTheTokenIsLeftAlone) {
   EXPECT_EQ(targets, (std::vector<std::int32_t>{2, 3, 4, -1}));
 }
 
-TEST(FindDocuments, DoNotBeginBehindTheLastToken) {
+TEST(FindDocuments, LastEndTokenBeginsNoDocument) {
   const std::vector<std::int32_t> tokens{1, 0, 2, 3, 4, 0};
   std::vector<std::int32_t> targets(6, 9);
   std::vector<Index> begins;
@@ -49,7 +49,7 @@ TEST(FindDocuments, DoNotBeginBehindTheLastToken) {
   EXPECT_EQ(targets.back(), -1);
 }
 
-TEST(FindDocuments, AsksForSequencesOfTokensAndATargetForEach) {
+TEST(FindDocuments, RejectsBadSequenceLengthOrTargetCount) {
   const std::vector<std::int32_t> tokens(6, 1);
   std::vector<std::int32_t> targets(6, 1);
   std::vector<std::int32_t> fewer(5, 1);
@@ -59,7 +59,7 @@ TEST(FindDocuments, AsksForSequencesOfTokensAndATargetForEach) {
 }
 
 // The number is that of the sequence with most, wherever sequences begin.
-TEST(MostDocuments, AreThoseThatFindDocumentsFinds) {
+TEST(MostDocuments, MatchesFindDocuments) {
   const std::vector<std::int32_t> text{0, 1, 1, 0, 2, 3, 0, 0, 4, 5, 6, 0, 0, 0, 8, 0, 9, 9, 0, 0};
   for (std::size_t length = 1; length <= text.size(); ++length) {
     std::size_t most = 0;

@@ -16,7 +16,7 @@ namespace no_libraries_test {
 
 using NoLibraries = support::TemporaryFolder;
 
-TEST_F(NoLibraries, CompressedTextIsRefusedWithWhatToInstall) {
+TEST_F(NoLibraries, RejectsCompressedTextWithInstallHint) {
   std::ofstream(folder_ / "text.txt") << "text";
   const std::pair<const char*, const char*> files[] = {
       {"\x1f\x8b\x08",

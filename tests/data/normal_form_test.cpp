@@ -69,7 +69,7 @@ const std::vector<Columns>& unicode_tests() {
   return tests;
 }
 
-TEST(NormalForm, IsThatOfUnicodesOwnTests) {
+TEST(NormalForm, PassesUnicodeConformanceTests) {
   if (unicode_tests().empty()) GTEST_SKIP() << "the package unicode-data is not installed";
   ASSERT_GT(unicode_tests().size(), 18'000u);
   for (const auto& [c1, c2, c3, c4, c5] : unicode_tests()) {
@@ -92,7 +92,7 @@ BytePairTokenizer qwen() {
   return load_tokenizer_json("tests/golden/tokenizers/qwen.json", normalize_by_utf8proc);
 }
 
-TEST(NormalForm, TokensAreThoseOfTheNormalisedText) {
+TEST(NormalForm, TokensMatchNormalisedText) {
   const BytePairTokenizer tokenizer = qwen();
   for (const auto& [c1, c2, c3, c4, c5] : unicode_tests()) {
     ASSERT_EQ(tokenizer.encode(c1), tokenizer.encode(c2)) << c1;
@@ -115,7 +115,7 @@ TEST(NormalForm, TokensAreThoseOfTheNormalisedText) {
 }
 
 // Texts that are cut into parts, in which a mark stands behind the place of a cut, too.
-TEST(NormalForm, LongTextsAreNormalisedBeforeTheyAreCut) {
+TEST(NormalForm, NormalisesLongTextsBeforeSplitting) {
   const BytePairTokenizer tokenizer = qwen();
   std::string text;
   std::string composed;

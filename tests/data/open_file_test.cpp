@@ -64,7 +64,7 @@ TEST_F(OpenFile, OnlyRegularFilesAreOpened) {
   EXPECT_EQ(octavo::read_text_file(write("file", "text")), "text");
 }
 
-TEST_F(OpenFile, LinesEndWithLineFeedsOrTheFile) {
+TEST_F(OpenFile, SplitsLinesAtLineFeeds) {
   using Lines = std::vector<std::string>;
   EXPECT_EQ(lines_of(write("empty", "")), Lines{});
   EXPECT_EQ(lines_of(write("two", "a\n\nb")), (Lines{"a", "", "b"}));
@@ -87,7 +87,7 @@ TEST_F(OpenFile, LongLinesAreRead) {
   EXPECT_EQ(lines_of(write("long", text)), expected);
 }
 
-TEST_F(OpenFile, LinesKnowWhereTheyBegin) {
+TEST_F(OpenFile, ReportsOffsetsOfLines) {
   std::string text;
   std::vector<std::size_t> expected;
   for (std::size_t length = 0; text.size() < 300'000; length = (length * 7 + 1) % 9973) {
@@ -102,21 +102,21 @@ TEST_F(OpenFile, LinesKnowWhereTheyBegin) {
   }
 }
 
-TEST_F(OpenFile, ALineOfAnyLengthIsRefused) {
+TEST_F(OpenFile, RejectsLinesOverLengthLimit) {
   const fs::path path = write("lines", "first\n");
-  fs::resize_file(path, 16 + octavo::most_line_bytes);
+  fs::resize_file(path, 16 + octavo::max_line_bytes);
   EXPECT_EQ(
       error_of([&] { (void)lines_of(path); }),
       path.string() + ": cannot be read: line 2 is longer than 16777216 bytes; check the file");
 }
 
-TEST_F(OpenFile, WhichIsMissingSaysWhereRelativePathsStart) {
+TEST_F(OpenFile, ReportsBaseOfMissingRelativePath) {
   EXPECT_EQ(error_of([] { (void)octavo::read_text_file("absent/a.txt"); }),
             "absent/a.txt: cannot be read: No such file or directory; relative paths start at " +
                 fs::current_path().string());
 }
 
-TEST_F(OpenFile, AByteOrderMarkIsNotText) {
+TEST_F(OpenFile, SkipsByteOrderMark) {
   EXPECT_EQ(octavo::read_text_file(write("a", "\xEF\xBB\xBF{}")), "{}");
   EXPECT_EQ(octavo::read_text_file(write("b", "\xEF\xBB\xBF")), "");
   EXPECT_EQ(octavo::read_text_file(write("c", "{\xEF\xBB\xBF}")), "{\xEF\xBB\xBF}");
@@ -125,7 +125,7 @@ TEST_F(OpenFile, AByteOrderMarkIsNotText) {
 }
 
 // The bytes are those that the formats' own programs write.
-TEST_F(OpenFile, FilesOfOtherFormatsAreNamedWithWhatConvertsThem) {
+TEST_F(OpenFile, ReportsConvertersForOtherFormats) {
   using namespace std::string_literals;
   const std::vector<std::tuple<std::string, std::string, std::string>> files{
       {"\x1F\x8B\x08\0\0\0"s, "gzip data", "gzip -dc FILE > TEXT"},

@@ -40,7 +40,7 @@ TEST(Permutation, DiffersBySeedAndByStream) {
   EXPECT_EQ(orders.size(), 100u);
 }
 
-TEST(Permutation, EveryPlaceHasEveryNumberAsOften) {
+TEST(Permutation, IsUniform) {
   std::map<std::pair<Index, Index>, int> counts;
   constexpr int orders = 6000;
   for (int i = 0; i < orders; ++i) {
@@ -60,7 +60,7 @@ TEST(Permutation, LeavesNoRuns) {
   EXPECT_LT(runs, 10);  // about one is to be expected
 }
 
-TEST(Permutation, ServesMoreThanCouldBeStored) {
+TEST(Permutation, SupportsSizesTooLargeToStore) {
   constexpr Index size = (Index{1} << 45) + 12345;
   const Permutation permutation(size, {9, 1});
   std::set<Index> numbers;

@@ -49,7 +49,7 @@ bool comes_true(const auto& condition) {
   return condition();
 }
 
-TEST(ReadAhead, GivesTheBatchesOfItsStream) {
+TEST(ReadAhead, BatchesMatchStream) {
   const auto source = std::make_shared<Source>();
   TokenStream stream = stream_of(source);
   ReadAhead ahead(stream_of(source), 0, 4);
@@ -62,7 +62,7 @@ TEST(ReadAhead, GivesTheBatchesOfItsStream) {
   }
 }
 
-TEST(ReadAhead, ReadsWhatOneRankTakes) {
+TEST(ReadAhead, ReadsSequencesOfOneRank) {
   const auto source = std::make_shared<Source>();
   TokenStream stream = stream_of(source);
   ReadAhead ahead(stream_of(source), 1, 2);
@@ -73,7 +73,7 @@ TEST(ReadAhead, ReadsWhatOneRankTakes) {
   }
 }
 
-TEST(ReadAhead, TheNextBatchIsReadWithoutBeingAskedFor) {
+TEST(ReadAhead, PrefetchesNextBatch) {
   const auto source = std::make_shared<Source>();
   ReadAhead ahead(stream_of(source), 0, 4);
   for (int i = 1; i <= 5; ++i) {
@@ -84,7 +84,7 @@ TEST(ReadAhead, TheNextBatchIsReadWithoutBeingAskedFor) {
 
 // An error of the batch behind the one that is given belongs to the next call, and to each until
 // the tokens can be read again; then nothing was lost.
-TEST(ReadAhead, AnErrorIsThatOfTheCallThatWantsTheBatch) {
+TEST(ReadAhead, ThrowsFromCallThatNeedsFailedBatch) {
   const auto source = std::make_shared<Source>();
   const auto good = std::make_shared<Source>();
   TokenStream stream = stream_of(good);
@@ -100,7 +100,7 @@ TEST(ReadAhead, AnErrorIsThatOfTheCallThatWantsTheBatch) {
   EXPECT_EQ(ahead.next().tokens, next_of(stream));
 }
 
-TEST(ReadAhead, RestoredItGoesOnThere) {
+TEST(ReadAhead, ContinuesFromRestoredPosition) {
   const auto source = std::make_shared<Source>();
   TokenStream stream = stream_of(source);
   ReadAhead ahead(stream_of(source), 0, 4);
@@ -116,7 +116,7 @@ TEST(ReadAhead, RestoredItGoesOnThere) {
   EXPECT_EQ(ahead.next().tokens, next_of(stream)) << "a place that is refused changes nothing";
 }
 
-TEST(ReadAhead, EndsWhileItReads) {
+TEST(ReadAhead, StopsReadingWhenDestroyed) {
   const auto source = std::make_shared<Source>();
   source->slow = true;
   for (int i = 0; i < 3; ++i) {

@@ -92,7 +92,7 @@ class TextStreams : public support::TemporaryFolder {
   }
 };
 
-TEST_F(TextStreams, AreTheTextWhateverItsSize) {
+TEST_F(TextStreams, ReadTextsOfAnySize) {
   std::vector<std::size_t> sizes{0, 1, 2, 3, 4};
   for (const std::size_t border :
        {std::size_t{1} << 16, std::size_t{1} << 17, std::size_t{3} << 17})
@@ -109,7 +109,7 @@ TEST_F(TextStreams, AreTheTextWhateverItsSize) {
 }
 
 // The compressed file ends at a border of the buffer, with and without more members.
-TEST_F(TextStreams, EndAtABorderOfTheBuffer) {
+TEST_F(TextStreams, ReadFilesEndingAtBufferBoundary) {
   constexpr std::size_t buffer = std::size_t{1} << 17;
   const std::string all = random_text(2 * buffer);
   for (const auto compress : {gzip, zstd}) {
@@ -129,7 +129,7 @@ TEST_F(TextStreams, EndAtABorderOfTheBuffer) {
   }
 }
 
-TEST_F(TextStreams, OfSeveralMembersAreOneText) {
+TEST_F(TextStreams, JoinSeveralMembers) {
   EXPECT_EQ(read(write("a", gzip("one, ") + gzip("") + gzip("two"))), "one, two");
   // zstd skips a frame that has no data, which pzstd writes first.
   const std::string skipped("\x50\x2a\x4d\x18\x02\0\0\0ab", 10);
@@ -137,7 +137,7 @@ TEST_F(TextStreams, OfSeveralMembersAreOneText) {
             "one, two");
 }
 
-TEST_F(TextStreams, OfGzipMayBePaddedWithZeros) {
+TEST_F(TextStreams, SkipZeroPaddingInGzip) {
   for (const std::size_t zeros : {std::size_t{1}, std::size_t{512}, std::size_t{1} << 18}) {
     const std::string padding(zeros, '\0');
     EXPECT_EQ(read(write("end", gzip("one") + padding)), "one");
@@ -147,7 +147,7 @@ TEST_F(TextStreams, OfGzipMayBePaddedWithZeros) {
   }
 }
 
-TEST_F(TextStreams, WhichAreCutOffAreErrorsWithFileAndByte) {
+TEST_F(TextStreams, ReportFileAndByteOfTruncation) {
   const std::string text = random_text(30);
   for (const auto compress : {gzip, zstd}) {
     const std::string whole = compress(text) + compress(text);
@@ -162,7 +162,7 @@ TEST_F(TextStreams, WhichAreCutOffAreErrorsWithFileAndByte) {
   }
 }
 
-TEST_F(TextStreams, WhichAreDamagedAreErrorsOrTheSameText) {
+TEST_F(TextStreams, NeverYieldDamagedText) {
   const std::string text = random_text(40) + std::string(200, 'a');
   for (const auto compress : {gzip, zstd}) {
     const std::string whole = compress(text);
@@ -188,7 +188,7 @@ TEST_F(TextStreams, WhichAreDamagedAreErrorsOrTheSameText) {
   }
 }
 
-TEST_F(TextStreams, NeedLittleMemory) {
+TEST_F(TextStreams, UseBoundedMemory) {
   const auto peak = [] {
     rusage usage{};
     ::getrusage(RUSAGE_SELF, &usage);
@@ -210,7 +210,7 @@ TEST_F(TextStreams, NeedLittleMemory) {
   }
 }
 
-TEST_F(TextStreams, AreReadAsTextAndJsonLines) {
+TEST_F(TextStreams, ReadTextAndJsonLines) {
   const std::string lines = "\xEF\xBB\xBF{\"text\": \"one\"}\n\n{\"id\": 1, \"text\": \"two\"}";
   for (const auto compress : {gzip, zstd}) {
     const std::string suffix = compress == gzip ? ".gz" : ".zst";

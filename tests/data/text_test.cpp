@@ -69,12 +69,12 @@ bool contains(const std::string& text, std::string_view part) {
   return text.find(part) != std::string::npos;
 }
 
-TEST_F(ReadText, ReadsAFileAsItIs) {
+TEST_F(ReadText, ReadsFileUnchanged) {
   const std::string bytes("a\r\n\0\xff z", 7);
   EXPECT_EQ(text_of({write("any.bin", bytes)}), bytes);
 }
 
-TEST_F(ReadText, JoinsSourcesWithANewlineInTheirOrder) {
+TEST_F(ReadText, JoinsSourcesInOrderWithNewline) {
   const fs::path second = write("b.txt", "second");
   const fs::path first = write("a.txt", "first\n");
   const fs::path third = write("c.txt", "third");
@@ -89,7 +89,7 @@ TEST_F(ReadText, ReadsAFolderSortedByPath) {
   EXPECT_EQ(text_of({folder_}), "deep\naz\nb\nc");
 }
 
-TEST_F(ReadText, TakesFromAFolderOnlyWhatIsText) {
+TEST_F(ReadText, TakesOnlyTextFilesFromFolder) {
   write("a.txt", "gr\xc3\xbc\xc3\x9f");
   write("b.bin", std::string_view("a\0b", 3));
   write("c.latin1", "gr\xfc\xdf");
@@ -98,7 +98,7 @@ TEST_F(ReadText, TakesFromAFolderOnlyWhatIsText) {
   EXPECT_EQ(text_of({folder_}), "gr\xc3\xbc\xc3\x9f\nend");
 }
 
-TEST_F(ReadText, JudgesAFileByItsFirstEightKibibytes) {
+TEST_F(ReadText, DetectsTextByFirstEightKibibytes) {
   const std::string cut = std::string(8191, 'x') + "\xc3\xbc";  // the limit cuts the character
   const std::string longer = std::string(8189, 'x') + "\xf0\x9f\x98\x80";  // cut after 3 of 4 bytes
   const std::string late_nul = std::string(8192, 'y') + '\0';
@@ -124,19 +124,19 @@ TEST_F(ReadText, SkipsHiddenEntriesAndBuildFolders) {
   EXPECT_EQ(text_of({folder_}), "also\nyes\na file may be called so");
 }
 
-TEST_F(ReadText, ReadsASkippedNameWhenItIsNamed) {
+TEST_F(ReadText, ReadsExplicitlyNamedBuildFolder) {
   write("build/a.txt", "yes");
   EXPECT_EQ(text_of({folder_ / "build"}), "yes");
 }
 
-TEST_F(ReadText, NeverEndsInALoopOfLinks) {
+TEST_F(ReadText, DoesNotFollowSymlinkLoops) {
   write("a.txt", "a");
   fs::create_directory_symlink(folder_, folder_ / "loop");
   fs::create_symlink(folder_ / "missing", folder_ / "dangling");
   EXPECT_EQ(text_of({folder_}), "a");
 }
 
-TEST_F(ReadText, RefusesAFileThatComesTwice) {
+TEST_F(ReadText, RejectsDuplicateFiles) {
   const fs::path file = write("texts/a.txt", "some text");
   write("b.txt", "other text");
   const fs::path link = folder_ / "link.txt";
@@ -164,7 +164,7 @@ TEST_F(ReadText, RefusesAFileThatComesTwice) {
   EXPECT_TRUE(contains(error, hard.string() + " is the same file as " + file.string())) << error;
 }
 
-TEST_F(ReadText, NamesTheFolderThatGaveAFileFirst) {
+TEST_F(ReadText, ReportsFolderThatListedDuplicateFirst) {
   write("inner/a.txt", "some text");
   const fs::path inner = folder_ / "inner";
   const std::string outer_first = error_of<octavo::ConfigError>({folder_, inner});
@@ -175,7 +175,7 @@ TEST_F(ReadText, NamesTheFolderThatGaveAFileFirst) {
       << inner_first;
 }
 
-TEST_F(ReadText, SkipsASecondLinkInOneFolder) {
+TEST_F(ReadText, SkipsSecondLinkInFolder) {
   write("a.txt", "once");
   fs::create_symlink(folder_ / "a.txt", folder_ / "b.txt");
   fs::create_hard_link(folder_ / "a.txt", folder_ / "c.txt");
@@ -185,7 +185,7 @@ TEST_F(ReadText, SkipsASecondLinkInOneFolder) {
                                                            "c.txt 4: the same file as a.txt"}));
 }
 
-TEST_F(ReadText, SaysWhatWasReadAndWhatWasNot) {
+TEST_F(ReadText, ReportsReadAndSkippedFiles) {
   write("a.txt", "text");
   write("sub/b.md", "more text");
   write("c.latin1", "gr\xfc\xdf");
@@ -211,7 +211,7 @@ TEST_F(ReadText, SaysWhatWasReadAndWhatWasNot) {
           "e.bin 3: binary: contains NUL bytes", "f.empty 0: empty"}));
 }
 
-TEST_F(ReadText, SaysWhyANamedFileIsNoText) {
+TEST_F(ReadText, ReportsWhyNamedFileIsNotText) {
   const octavo::Text text = octavo::load_text({write("latin1", "gr\xfc\xdf")});
   EXPECT_EQ(text.bytes.size(), 4u);
   EXPECT_EQ(shown(text.read), std::vector<std::string>{"latin1 4: not UTF-8: invalid byte 2"});
@@ -227,7 +227,7 @@ TEST_F(ReadText, SkipsAByteOrderMark) {
   EXPECT_EQ(read.texts[1].begin, 5u);
 }
 
-TEST_F(ReadText, RefusesANamedFileOfAnotherFormat) {
+TEST_F(ReadText, RejectsNamedFileOfOtherFormat) {
   write("text.txt", "text");
   const fs::path bzip2 = write("text.bz2", "BZh9");
   EXPECT_EQ(error_of({bzip2}), bzip2.string() +
@@ -237,7 +237,7 @@ TEST_F(ReadText, RefusesANamedFileOfAnotherFormat) {
             std::vector<std::string>{"text.bz2 4: bzip2 data, not UTF-8 text"});
 }
 
-TEST_F(ReadText, NeedsMemoryForTheTextOnce) {
+TEST_F(ReadText, HoldsTextInMemoryOnce) {
   constexpr std::uintmax_t bytes = std::uintmax_t{96} << 20;
   const fs::path first = write("first", "x");
   const fs::path second = write("second", "x");
@@ -252,45 +252,45 @@ TEST_F(ReadText, NeedsMemoryForTheTextOnce) {
   EXPECT_LT(peak() - before, bytes + bytes / 4);
 }
 
-TEST_F(ReadText, RefusesNoSources) { EXPECT_THROW((void)read_text({}), octavo::ConfigError); }
+TEST_F(ReadText, RejectsEmptySourceList) { EXPECT_THROW((void)read_text({}), octavo::ConfigError); }
 
-TEST_F(ReadText, QuotesAnEmptyName) {
+TEST_F(ReadText, RejectsEmptyName) {
   const std::string error = error_of({""});
   EXPECT_TRUE(contains(error, "the name of a text file or folder must not be empty")) << error;
 }
 
-TEST_F(ReadText, NamesAMissingPath) {
+TEST_F(ReadText, ReportsMissingPath) {
   const std::string error = error_of({folder_ / "missing.txt"});
   EXPECT_TRUE(contains(error, (folder_ / "missing.txt").string())) << error;
   EXPECT_TRUE(contains(error, "check the path")) << error;
 }
 
 // Such as one of a configuration file that is used in another folder.
-TEST_F(ReadText, SaysWhereRelativePathsStart) {
+TEST_F(ReadText, ReportsBaseOfRelativePaths) {
   const std::string start = "; relative paths start at " + fs::current_path().string();
   EXPECT_TRUE(error_of({"absent/a.txt"}).ends_with(start)) << error_of({"absent/a.txt"});
   EXPECT_FALSE(contains(error_of({folder_ / "absent"}), "relative"));
 }
 
-TEST_F(ReadText, NamesAnEmptyFile) {
+TEST_F(ReadText, ReportsEmptyFile) {
   const std::string error = error_of({write("full", "x"), write("empty.txt", "")});
   EXPECT_TRUE(contains(error, "empty.txt: the file is empty")) << error;
 }
 
-TEST_F(ReadText, NamesAFolderWithoutText) {
+TEST_F(ReadText, ReportsFolderWithoutText) {
   write("b.bin", std::string_view("\0", 1));
   const std::string error = error_of({folder_});
   EXPECT_TRUE(contains(error, folder_.string() + ": this folder contains no text file")) << error;
 }
 
-TEST_F(ReadText, RefusesWhatIsNoFile) {
+TEST_F(ReadText, RejectsPipes) {
   const fs::path pipe = folder_ / "pipe";
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   const std::string error = error_of({pipe});
   EXPECT_TRUE(contains(error, "pipe: is neither a file nor a folder")) << error;
 }
 
-TEST_F(ReadText, NamesAnUnreadableFileOrFolder) {
+TEST_F(ReadText, ReportsUnreadableFileOrFolder) {
   constexpr uid_t nobody = 65534;
   const fs::path file = write("folder/secret.txt", "x");
   fs::permissions(file, fs::perms::none);

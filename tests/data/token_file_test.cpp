@@ -99,7 +99,7 @@ class TokenFiles : public support::TemporaryFolder {
   }
 };
 
-TEST_F(TokenFiles, OfLlmC) {
+TEST_F(TokenFiles, ReadsLlmCFormat) {
   EXPECT_EQ(tokens_of(write("gpt2.bin", llm_c_header(20240520, 1, 7) + bytes_of(seven, 2))), seven);
   const std::vector<std::int64_t> wide{128000, 70000, 1};
   const fs::path llama = write("llama3.bin", llm_c_header(20240801, 7, 3) + bytes_of(wide, 4));
@@ -108,12 +108,12 @@ TEST_F(TokenFiles, OfLlmC) {
   EXPECT_EQ(tokens_of(write("shard_0", llm_c_header(20240520, 1, 7) + bytes_of(seven, 2))), seven);
 }
 
-TEST_F(TokenFiles, OfNanoGpt) {
+TEST_F(TokenFiles, ReadsNanoGptFormat) {
   EXPECT_EQ(tokens_of(write("train.bin", bytes_of(seven, 2))), seven);
   EXPECT_EQ(tokens_of(write("one.bin", bytes_of(7, 2))), (std::vector<std::int64_t>{7}));
 }
 
-TEST_F(TokenFiles, OfMegatronWithoutItsIndexAreNotReadAsOthers) {
+TEST_F(TokenFiles, RejectsWideMegatronTokensWithoutIndex) {
   std::vector<std::int64_t> many;
   for (std::int64_t i = 0; i < 100; ++i) many.push_back(100'000 + 700 * i);
   for (const int width : {4, 8})
@@ -125,7 +125,7 @@ TEST_F(TokenFiles, OfMegatronWithoutItsIndexAreNotReadAsOthers) {
   EXPECT_EQ(tokens_of(write("s.bin", bytes_of(small, 2))), small);
 }
 
-TEST_F(TokenFiles, SayWhoseTheyAre) {
+TEST_F(TokenFiles, IdentifiesSourceProgram) {
   const auto program_of = [](const fs::path& path) {
     return std::string(find_token_layout(path)->program);
   };
@@ -134,7 +134,7 @@ TEST_F(TokenFiles, SayWhoseTheyAre) {
   EXPECT_EQ(program_of(write("b.bin", bytes_of(seven, 2))), "nanoGPT (no header)");
 }
 
-TEST_F(TokenFiles, OfMegatronInEveryWholeType) {
+TEST_F(TokenFiles, ReadsMegatronIntegerTypes) {
   const std::vector<std::int64_t> small{5, 0, 127, 100, 40, 1, 2};
   const std::vector<int> widths{0, 1, 1, 2, 4, 8, 0, 0, 2};
   for (const std::int64_t type : {1, 2, 3, 4, 5, 8}) {
@@ -148,7 +148,7 @@ TEST_F(TokenFiles, OfMegatronInEveryWholeType) {
   }
 }
 
-TEST_F(TokenFiles, AnyPartIsReadByItself) {
+TEST_F(TokenFiles, ReadsArbitraryParts) {
   std::vector<std::int64_t> many;  // more than are read at once
   for (std::int64_t i = 0; i < 30000; ++i) many.push_back(i * i % 50000);
   const Tokens tokens = open_token_file(
@@ -166,7 +166,7 @@ TEST_F(TokenFiles, AnyPartIsReadByItself) {
   EXPECT_THROW((void)tokens.part(20000, 10001), ShapeError);
 }
 
-TEST_F(TokenFiles, JoinedAreOneAfterAnother) {
+TEST_F(TokenFiles, JoinedFilesConcatenateTokens) {
   const Tokens a = open_token_file(write("a.bin", bytes_of({1, 2, 3}, 2)), vocabulary);
   const Tokens b = open_token_file(write("b.bin", bytes_of(4, 2)), vocabulary);
   const Tokens c = open_token_file(write("c.bin", bytes_of({5, 6, 7, 8}, 2)), vocabulary);
@@ -187,7 +187,7 @@ TEST_F(TokenFiles, JoinedAreOneAfterAnother) {
   EXPECT_NE(all.part(1, 7).hash(), all.part(0, 7).hash());
 }
 
-TEST_F(TokenFiles, ATokenOutsideOfTheVocabularyIsNamedWithItsPlace) {
+TEST_F(TokenFiles, ReportsPlaceOfTokenOutsideVocabulary) {
   auto tokens = seven;
   const fs::path path = write("gpt2.bin", llm_c_header(20240520, 1, 7) + bytes_of(tokens, 2));
   EXPECT_EQ(tokens_of(path, 40001), seven);
@@ -208,14 +208,14 @@ TEST_F(TokenFiles, ATokenOutsideOfTheVocabularyIsNamedWithItsPlace) {
 }
 
 // Found when it is read, in whatever part.
-TEST_F(TokenFiles, ATokenThatIsNotReadIsNotLookedAt) {
+TEST_F(TokenFiles, ChecksOnlyTokensThatAreRead) {
   const Tokens tokens = open_token_file(write("train.bin", bytes_of(seven, 2)), 40000);
   std::vector<std::int32_t> read(4);
   EXPECT_NO_THROW(tokens.read(0, read));
   EXPECT_THROW(tokens.read(1, read), IoError);
 }
 
-TEST_F(TokenFiles, HeadersOfLlmCThatAreWrong) {
+TEST_F(TokenFiles, RejectsInvalidLlmCHeaders) {
   const std::string tokens = bytes_of(seven, 2);
   const auto refuse = [&](const std::string& header, std::string_view part) {
     refused(write("x.bin", header + tokens), part);
@@ -243,7 +243,7 @@ TEST_F(TokenFiles, HeadersOfLlmCThatAreWrong) {
 }
 
 // However short the file is: an array of few tokens, or a file that compresses well.
-TEST_F(TokenFiles, ShortFilesWithHeadersOfOthersAreRefused) {
+TEST_F(TokenFiles, RejectsShortFilesOfOtherFormats) {
   for (const std::size_t size : std::initializer_list<std::size_t>{8, 700, 1022, 1024}) {
     const auto refuse = [&](std::string bytes, std::string_view part) {
       bytes.resize(size, ' ');
@@ -258,7 +258,7 @@ TEST_F(TokenFiles, ShortFilesWithHeadersOfOthersAreRefused) {
   EXPECT_EQ(open_token_file(write("zeros.bin", zeros), 40000).size(), 511) << "too short for one";
 }
 
-TEST_F(TokenFiles, FilesWithoutAHeaderThatAreWrong) {
+TEST_F(TokenFiles, RejectsInvalidFilesWithoutHeader) {
   refused(write("odd.bin", "abc"), "has 3 bytes, but without a header each token has 2 bytes");
   refused(write("empty.bin", ""), "contains no token");
   refused(write("text.txt", "some text"), "is not a token file");
@@ -266,7 +266,7 @@ TEST_F(TokenFiles, FilesWithoutAHeaderThatAreWrong) {
   refused(folder_ / "missing.bin", "No such file");
 }
 
-TEST_F(TokenFiles, IndicesOfMegatronThatAreWrong) {
+TEST_F(TokenFiles, RejectsInvalidMegatronIndices) {
   const std::string tokens = bytes_of(seven, 2);
   const auto refuse = [&](const auto& change, std::string_view part) {
     MegatronIndex index = good_index();
@@ -295,7 +295,7 @@ TEST_F(TokenFiles, IndicesOfMegatronThatAreWrong) {
          "its 98 bytes do not match 4 sequences (byte 18)");
 }
 
-TEST_F(TokenFiles, SizesOfMegatronThatAreWrong) {
+TEST_F(TokenFiles, RejectsWrongMegatronSizes) {
   const std::string index = good_index().bytes();
   for (const std::size_t bytes :
        {std::size_t{0}, std::size_t{8}, std::size_t{33}, std::size_t{60}, index.size() - 1}) {
@@ -318,7 +318,7 @@ TEST_F(TokenFiles, SizesOfMegatronThatAreWrong) {
   EXPECT_THROW((void)open_token_file(folder_ / "m.idx", vocabulary), IoError);
 }
 
-TEST_F(TokenFiles, AFileThatIsCutOffWhileItIsOpenIsAnError) {
+TEST_F(TokenFiles, ThrowsForFileTruncatedWhileOpen) {
   const fs::path path = write("train.bin", bytes_of(std::vector<std::int64_t>(50000, 3), 2));
   const Tokens tokens = open_token_file(path, vocabulary);
   fs::resize_file(path, 8000);
@@ -336,7 +336,7 @@ TEST_F(TokenFiles, AFileThatIsCutOffWhileItIsOpenIsAnError) {
   }
 }
 
-TEST_F(TokenFiles, MoreThanMayBeOpenAreAnErrorThatSaysSo) {
+TEST_F(TokenFiles, ReportsTooManyOpenFiles) {
   const fs::path path = write("train.bin", bytes_of(seven, 2));
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
@@ -353,7 +353,7 @@ TEST_F(TokenFiles, MoreThanMayBeOpenAreAnErrorThatSaysSo) {
   EXPECT_NE(error.find("raise the limit on open files (ulimit -n)"), std::string::npos) << error;
 }
 
-TEST_F(TokenFiles, MoreTokensThan32BitsCount) {
+TEST_F(TokenFiles, SupportsMoreThan2To31Tokens) {
   constexpr std::uint64_t count = (std::uint64_t{1} << 31) + 1000;
   const fs::path path = write("train.bin", "");
   std::error_code error;
@@ -374,7 +374,7 @@ TEST_F(TokenFiles, MoreTokensThan32BitsCount) {
   EXPECT_NE(open_token_file(path, vocabulary).hash(), tokens.hash()) << "its end is not looked at";
 }
 
-TEST_F(TokenFiles, TheHashIsOfWhatAFileHolds) {
+TEST_F(TokenFiles, HashDependsOnContent) {
   const auto hash_of = [&](const std::string& bytes) {
     return open_token_file(write("x.bin", bytes), vocabulary).hash();
   };

@@ -92,7 +92,7 @@ std::vector<Index> walk(const std::vector<std::uint8_t>& tokens, const TokenStre
   return all;
 }
 
-TEST(TokenStream, WithoutShuffleReadsInOrderAndStartsAgain) {
+TEST(TokenStream, ReadsInOrderAndRepeatsWithoutShuffle) {
   const auto tokens = telling_tokens(33);
   const auto found = walk(tokens, {.sequences = 1, .sequence_length = 8, .shuffle = false}, 9);
   EXPECT_EQ(found, (std::vector<Index>{0, 8, 16, 24, 0, 8, 16, 24, 0}));
@@ -155,7 +155,7 @@ TEST(TokenStream, SeedDecidesTheOrder) {
   EXPECT_NE(walk(tokens, options, 400), first);
 }
 
-TEST(TokenStream, BatchesTakeTheRestFromTheNextEpoch) {
+TEST(TokenStream, BatchesContinueIntoNextEpoch) {
   const auto tokens = telling_tokens(1000);
   const auto one = walk(tokens, {.sequences = 1, .sequence_length = 8, .seed = 3}, 500);
   const auto seven = walk(tokens, {.sequences = 7, .sequence_length = 8, .seed = 3}, 500);
@@ -199,7 +199,7 @@ TEST(TokenStream, RestoreGoesBackInTheSameStream) {
   EXPECT_EQ(next(stream, options), expected);
 }
 
-TEST(TokenStream, RefusesTheStateOfAnotherStream) {
+TEST(TokenStream, RejectsPositionOfOtherStream) {
   const auto tokens = telling_tokens(1000);
   auto changed = tokens;
   changed[500] ^= 1;
@@ -220,7 +220,7 @@ TEST(TokenStream, RefusesTheStateOfAnotherStream) {
   EXPECT_NO_THROW(larger_batch.restore(state));
 }
 
-TEST(TokenStream, RefusesADamagedPosition) {
+TEST(TokenStream, RejectsInvalidPosition) {
   const auto tokens = telling_tokens(1000);
   TokenStream stream(tokens, {.sequences = 2, .sequence_length = 8});
   const auto refuses = [&stream](const auto& damage) {
@@ -234,7 +234,7 @@ TEST(TokenStream, RefusesADamagedPosition) {
   refuses([](TokenPosition::Share& share) { share.lag = 1; });
 }
 
-TEST(TokenStream, SaysWhatATooShortTextNeeds) {
+TEST(TokenStream, ReportsTokensNeededForShortText) {
   const TokenStreamOptions options{.sequences = 4, .sequence_length = 8};
   EXPECT_NO_THROW(TokenStream(telling_tokens(40), options));
   const auto tokens = telling_tokens(39);
@@ -251,7 +251,7 @@ TEST(TokenStream, SaysWhatATooShortTextNeeds) {
   EXPECT_THROW(TokenStream(std::vector<TokenShare>(), options), ConfigError);
 }
 
-TEST(TokenStream, TheShortestTextHasABatchInEveryEpoch) {
+TEST(TokenStream, ShortestTextYieldsBatchEveryEpoch) {
   const auto tokens = telling_tokens(40);
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
     const auto found = walk(tokens, {.sequences = 4, .sequence_length = 8, .seed = seed}, 4);
@@ -259,7 +259,7 @@ TEST(TokenStream, TheShortestTextHasABatchInEveryEpoch) {
   }
 }
 
-TEST(TokenStream, RefusesSettingsThatCannotWork) {
+TEST(TokenStream, RejectsInvalidOptions) {
   const auto tokens = telling_tokens(1000);
   EXPECT_THROW(TokenStream(tokens, {.sequences = 0}), ConfigError);
   EXPECT_THROW(TokenStream(tokens, {.sequences = -1}), ConfigError);
@@ -269,7 +269,7 @@ TEST(TokenStream, RefusesSettingsThatCannotWork) {
       ConfigError);
 }
 
-TEST(TokenStream, RefusesRoomOfAnotherSize) {
+TEST(TokenStream, RejectsOutputsOfWrongSize) {
   const auto tokens = telling_tokens(1000);
   TokenStream stream(tokens, {.sequences = 2, .sequence_length = 8});
   std::vector<std::int32_t> right(16);
@@ -299,7 +299,7 @@ std::vector<TokenShare> constant_shares(const std::vector<double>& weights) {
   return shares;
 }
 
-TEST(TokenStreamOfShares, EachHasItsPartOfAnyWindowsInARow) {
+TEST(TokenStreamOfShares, InterleavesSharesByWeight) {
   const std::vector<double> weights{7, 2, 0.5, 0.5};
   const TokenStreamOptions options{.sequences = 1, .sequence_length = 8};
   TokenStream stream(constant_shares(weights), options);
@@ -313,7 +313,7 @@ TEST(TokenStreamOfShares, EachHasItsPartOfAnyWindowsInARow) {
   EXPECT_LT(*std::max_element(behind.begin(), behind.end()), 1.5);
 }
 
-TEST(TokenStreamOfShares, EachHasEpochsOfItsOwn) {
+TEST(TokenStreamOfShares, SharesHaveSeparateEpochs) {
   const auto first = telling_tokens(161);
   auto second = telling_tokens(61);
   for (std::uint8_t& token : second) token ^= 0x80;  // other tokens than the first has
@@ -334,7 +334,7 @@ TEST(TokenStreamOfShares, EachHasEpochsOfItsOwn) {
 }
 
 // Two shares of equal tokens come in different orders.
-TEST(TokenStreamOfShares, EachHasAnOrderOfItsOwn) {
+TEST(TokenStreamOfShares, SharesHaveSeparateOrders) {
   const auto tokens = telling_tokens(1003);
   const TokenStreamOptions options{.sequences = 2, .sequence_length = 8, .seed = 8};
   TokenStream stream({{"one", tokens, 1}, {"again", tokens, 1}}, options);
@@ -373,7 +373,7 @@ TEST(TokenStreamOfShares, RestoredStreamsContinueExactly) {
   EXPECT_THROW(TokenStream(other, options).restore(stream.position()), ConfigError);
 }
 
-TEST(TokenStreamOfShares, RefusesWeightsThatCannotWork) {
+TEST(TokenStreamOfShares, RejectsInvalidWeights) {
   const TokenStreamOptions options{.sequences = 1, .sequence_length = 8};
   const double infinity = std::numeric_limits<double>::infinity();
   for (const double weight : {0.0, -1.0, std::nan(""), infinity}) {
@@ -389,7 +389,7 @@ TEST(TokenStreamOfShares, RefusesWeightsThatCannotWork) {
 }
 
 // A share needs the tokens of its part of a batch, not those of a whole one.
-TEST(TokenStreamOfShares, NamesTheShareThatIsTooShort) {
+TEST(TokenStreamOfShares, ReportsShareThatIsTooShort) {
   auto shares = constant_shares({0.9, 0.1});
   shares[1].tokens = shares[1].tokens.part(0, 32);
   EXPECT_NO_THROW(TokenStream(shares, {.sequences = 30, .sequence_length = 8}));
@@ -417,7 +417,7 @@ class NotedTokens final : public octavo::TokenSource {
 };
 
 // Whoever takes part in a batch, it is the same, and so is where the stream stands after it.
-TEST(TokenStream, PartsOfBatchesAreThoseOfTheWhole) {
+TEST(TokenStream, PartialBatchesMatchWholeBatch) {
   const auto source = std::make_shared<NotedTokens>();
   const Tokens tokens(source);
   const std::vector<TokenShare> shares{{"a", tokens.part(0, 700), 2}, {"b", tokens.part(700, 300)}};
@@ -459,14 +459,14 @@ TEST(SplitValidation, TakesTheEndOfTheText) {
   EXPECT_EQ(validation.hash(), Tokens(all.subspan(900)).hash());
 }
 
-TEST(SplitValidation, GivesTheMinimum) {
+TEST(SplitValidation, GivesAtLeastMinimum) {
   const auto tokens = telling_tokens(1000);
   EXPECT_EQ(split_validation(tokens, 0.1, 129).validation.size(), 129);
   EXPECT_EQ(split_validation(tokens, 0.1, 129).train.size(), 871);
   EXPECT_EQ(split_validation(tokens).validation.size(), 100);
 }
 
-TEST(SplitValidation, RefusesWhatCannotWork) {
+TEST(SplitValidation, RejectsInvalidArguments) {
   const auto tokens = telling_tokens(100);
   EXPECT_THROW((void)split_validation(tokens, 0.0, 2), ConfigError);
   EXPECT_THROW((void)split_validation(tokens, 1.0, 2), ConfigError);
@@ -499,7 +499,7 @@ TEST(ValidationSet, CountsEachTokenOnceWhateverTheLength) {
   }
 }
 
-TEST(ValidationSet, EndsAtTheMostBatches) {
+TEST(ValidationSet, SamplesEvenlyUpToMaxBatches) {
   const auto tokens = telling_tokens(1000);
   ValidationSet set(tokens, {.sequences = 2, .sequence_length = 8, .max_batches = 3});
   EXPECT_EQ(set.batches(), 3);
@@ -516,7 +516,7 @@ TEST(ValidationSet, EndsAtTheMostBatches) {
   EXPECT_THROW(set.get(-1, batch.inputs, batch.targets), ShapeError);
 }
 
-TEST(ValidationSet, TakesOfEachShareInProportion) {
+TEST(ValidationSet, SamplesSharesInProportion) {
   // Shares of 300 and 100 tokens, told apart by their tokens.
   const std::vector<std::uint8_t> first(300, 1);
   const std::vector<std::uint8_t> second(100, 2);
@@ -531,7 +531,7 @@ TEST(ValidationSet, TakesOfEachShareInProportion) {
   EXPECT_EQ(of_second, set.tokens() / 4);
 }
 
-TEST(ValidationSet, HashesOfWhatLossesAreOf) {
+TEST(ValidationSet, HashDependsOnEvaluatedWindows) {
   const auto tokens = telling_tokens(1000);
   const auto hash = [](const std::vector<std::uint8_t>& of, Index sequences, Index length,
                        Index batches) {
@@ -547,7 +547,7 @@ TEST(ValidationSet, HashesOfWhatLossesAreOf) {
   EXPECT_EQ(hash(tokens, 2, 8, 100), hash(tokens, 7, 8, 100)) << "all windows";
 }
 
-TEST(ValidationSet, RefusesWhatCannotWork) {
+TEST(ValidationSet, RejectsInvalidOptions) {
   const auto tokens = telling_tokens(1000);
   EXPECT_THROW(ValidationSet(std::span(tokens).first(1), {}), ConfigError);
   EXPECT_THROW(ValidationSet(tokens, {.max_batches = 0}), ConfigError);

@@ -63,7 +63,7 @@ bool has(const std::string& text, std::string_view part) {
 
 class Golden : public testing::TestWithParam<const char*> {};
 
-TEST_P(Golden, TokensAreThoseOfOtherPackages) {
+TEST_P(Golden, TokensMatchReferenceTokenizers) {
   const json expected = read_json(golden / "expected.json");
   const BytePairTokenizer tokenizer = load(GetParam());
   const auto texts = expected["texts"].get<std::vector<std::string>>();
@@ -82,7 +82,7 @@ TEST_P(Golden, TokensAreThoseOfOtherPackages) {
   }
 }
 
-TEST_P(Golden, KnowsItsSpecialTokensByName) {
+TEST_P(Golden, FindsSpecialTokensByName) {
   const BytePairTokenizer tokenizer = load(GetParam());
   ASSERT_EQ(tokenizer.special_tokens().size(), both.size());
   for (const std::string& name : both) {
@@ -111,7 +111,7 @@ std::string random_text(std::size_t bytes, std::string_view letters, std::uint32
   return text;
 }
 
-TEST(BytePairTokenizer, AnyBytesComeBack) {
+TEST(BytePairTokenizer, RoundTripsArbitraryBytes) {
   std::string bytes;
   for (int byte = 0; byte < 256; ++byte) bytes += static_cast<char>(byte);
   const std::string text = random_text(20'000, bytes, 1) + std::string(300, '\xff') + "end\xc3";
@@ -122,7 +122,7 @@ TEST(BytePairTokenizer, AnyBytesComeBack) {
   }
 }
 
-TEST(BytePairTokenizer, LongTextsAreCutWithoutATrace) {
+TEST(BytePairTokenizer, SplittingLongTextsPreservesTokens) {
   const BytePairTokenizer tokenizer = load("llama3");
   const std::string words = random_text(300'000, "ab  't\n1the", 2);
   const std::vector<std::string> texts{
@@ -142,7 +142,7 @@ TEST(BytePairTokenizer, LongTextsAreCutWithoutATrace) {
   EXPECT_EQ(tokenizer.encode_all({views.data(), 1}, Context<Cpu>(1), both).at(0), expected[0]);
 }
 
-TEST(BytePairTokenizer, MergesAsAPlainSearchDoes) {
+TEST(BytePairTokenizer, MergesMatchPlainSearch) {
   const plain_merges::PlainMerges plain(read_json(golden / "smollm2.json")["model"]);
   const BytePairTokenizer tokenizer = load("smollm2");
   for (std::size_t length = 1; length < 200; length += length < 70 ? 1 : 13) {
@@ -153,7 +153,7 @@ TEST(BytePairTokenizer, MergesAsAPlainSearchDoes) {
   }
 }
 
-TEST(BytePairTokenizer, RefusesTokensBeyondItsVocabulary) {
+TEST(BytePairTokenizer, RejectsTokensOutsideVocabulary) {
   const BytePairTokenizer tokenizer = load("gpt2");
   const auto end = static_cast<std::int32_t>(tokenizer.vocabulary_size());
   EXPECT_TRUE(
@@ -161,7 +161,7 @@ TEST(BytePairTokenizer, RefusesTokensBeyondItsVocabulary) {
   EXPECT_THROW((void)tokenizer.decode(Tokens{-1}), ConfigError);
 }
 
-TEST(BytePairTokenizer, TextThatNfcMayChangeIsRefusedWithoutAFunctionForIt) {
+TEST(BytePairTokenizer, RejectsTextNeedingNfcWithoutNormalizer) {
   const BytePairTokenizer qwen = load_tokenizer_json(golden / "qwen.json");
   const std::string settled = "gr\u00fcn \u041c\u044b \u4f60\u597d \uc548 \U0001f600";
   EXPECT_EQ(qwen.encode(settled), load("qwen").encode(settled));
@@ -181,7 +181,7 @@ std::string matching_error(const std::string& pattern, const std::string& text, 
 
 // Without limits, the time of the first search doubles with every letter. The second takes few
 // steps at each position, but each step reads all letters: a minute for all 4000 positions.
-TEST(BytePairTokenizer, ASearchThatBacktracksForTooLongIsAnErrorThatNamesThePattern) {
+TEST(BytePairTokenizer, ReportsPatternThatBacktracksTooLong) {
   constexpr double seconds = 0.2;
   EXPECT_TRUE(has(matching_error("(\\p{L}+)*\\d", std::string(60, 'a') + '!', seconds),
                   "here: the pattern '(\\p{L}+)*\\d' fails at byte 0 of a text of 61"));
@@ -189,7 +189,7 @@ TEST(BytePairTokenizer, ASearchThatBacktracksForTooLongIsAnErrorThatNamesThePatt
                   "of a text of 4000: it backtracks for too long"));
 }
 
-TEST(BytePairTokenizer, SlowMatchesOfATextHaveALimitTogether) {
+TEST(BytePairTokenizer, LimitsTotalTimeOfSlowMatches) {
   const std::string pattern = "\\p{L}+\\p{L}+\\p{L}+\\d|\\p{L}+";
   std::string text;
   for (int i = 0; i < 200; ++i) text += std::string(80, 'a') + ' ';
@@ -198,7 +198,7 @@ TEST(BytePairTokenizer, SlowMatchesOfATextHaveALimitTogether) {
 }
 
 // Long text is not an error, although it takes more steps than the first attempt allows.
-TEST(BytePairTokenizer, LongGapsAndLongMatchesAreFound) {
+TEST(BytePairTokenizer, FindsLongMatchesAfterLongGaps) {
   const detail::SplitPattern pattern("\\d+(?=!)|\\s+x", "here");
   detail::SplitMatcher matcher(pattern);
   const std::string gap = "\u00e9" + std::string(1000, 'a');
@@ -236,7 +236,7 @@ class Files : public support::TemporaryFolder {
   }
 };
 
-TEST_F(Files, DamagedLinesOfTiktokenAreNamed) {
+TEST_F(Files, ReportsDamagedTiktokenLines) {
   const std::string good = content(golden / "tiny.tiktoken");
   std::vector<std::string> lines;
   for (std::size_t at = 0; at < good.size(); at = good.find('\n', at) + 1)
@@ -267,7 +267,7 @@ TEST_F(Files, DamagedLinesOfTiktokenAreNamed) {
   EXPECT_THROW((void)load_tokenizer(folder_ / "absent.model"), IoError);
 }
 
-TEST_F(Files, UnknownPartsOfJsonAreNamed) {
+TEST_F(Files, RejectsUnsupportedJsonParts) {
   EXPECT_EQ(json_error([](json&) {}), "");
   const auto refused = [this](const char* pointer, const json& value, const char* said) {
     const std::string error =
@@ -295,7 +295,7 @@ TEST_F(Files, UnknownPartsOfJsonAreNamed) {
   refused("/added_tokens/0/content", "", "an id and a content");
 }
 
-TEST_F(Files, WhatSentencePieceNeedsChangesNothing) {
+TEST_F(Files, SentencePiecePartsDoNotAffectByteLevel) {
   const auto like_gguf = [](json& layout) {
     layout["model"]["byte_fallback"] = true;
     const json replace = {
@@ -349,7 +349,7 @@ TEST_F(Files, WhatSentencePieceNeedsChangesNothing) {
                   "contains the mark"));
 }
 
-TEST_F(Files, PatternsThatMeanSomethingElseAreRefused) {
+TEST_F(Files, RejectsAmbiguousPatterns) {
   const auto error_of_split = [this](const json& pattern, const char* behavior = "Isolated") {
     return json_error([&](json& all) {
       const json split = {
@@ -383,7 +383,7 @@ TEST_F(Files, PatternsThatMeanSomethingElseAreRefused) {
   EXPECT_TRUE(has(error_of_split({{"String", "a"}}), "pattern String"));
 }
 
-TEST_F(Files, ContradictionsOfJsonAreNamed) {
+TEST_F(Files, RejectsInconsistentJson) {
   EXPECT_TRUE(has(json_error([](json& all) { all["model"]["vocab"].erase("A"); }), "no token"));
   EXPECT_TRUE(has(json_error([](json& all) { all["model"]["vocab"]["A"] = 5; }), "twice"));
   EXPECT_TRUE(
@@ -405,7 +405,7 @@ TEST_F(Files, ContradictionsOfJsonAreNamed) {
   EXPECT_TRUE(has(json_error([](json& all) { all.erase("model"); }), "no member 'model'"));
 }
 
-TEST_F(Files, BytesWithoutATokenAreRefusedInTexts) {
+TEST_F(Files, RejectsTextWithUnencodableBytes) {
   EXPECT_EQ(json_error([](json& all) {
               json anew;  // the letter is the byte 4
               for (const auto& [text, token] : all["model"]["vocab"].items())
@@ -434,7 +434,7 @@ TEST_F(Files, TheLongestAddedTokenIsFound) {
             (Tokens{end, tokenizer.special_token(both[1])}));
 }
 
-TEST_F(Files, WhatIsNoJsonIsRefused) {
+TEST_F(Files, RejectsInvalidJson) {
   const std::string good = content(golden / "gpt2.json");
   for (std::size_t end = 0; end + 1 < good.size(); end += 97)
     EXPECT_NE(text_error(good.substr(0, end)), "") << end;
@@ -443,7 +443,7 @@ TEST_F(Files, WhatIsNoJsonIsRefused) {
 }
 
 /// All tokens of one and two bytes, and as many of three as are missing.
-TEST_F(Files, SpecialTokensOfLlama3StandBehindTheFile) {
+TEST_F(Files, AppendsLlama3SpecialTokens) {
   constexpr std::string_view letters =
       "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   std::string text;

@@ -61,16 +61,16 @@ void expect_package(const char* file, const char* tokens_key, const char* decode
   EXPECT_EQ(tokenizer.encode_all(views, Context<Cpu>(2), allowed), tokens);
 }
 
-TEST(Unigram, TokensAreThoseOfSentencePiece) {
+TEST(Unigram, TokensMatchSentencePiece) {
   expect_package("unigram.model", "model", "decoded", false);
 }
 
-TEST(Unigram, TokensAreThoseOfTokenizers) {
+TEST(Unigram, TokensMatchHuggingFaceTokenizers) {
   expect_package("unigram.json", "json", "decoded_json", true);
 }
 
 // Names of special and byte tokens in a text are text.
-TEST(Unigram, NamesOfTokensAreText) {
+TEST(Unigram, EncodesTokenNamesAsText) {
   for (const char* file : {"unigram.model", "unigram.json"}) {
     const BytePairTokenizer tokenizer = load_tokenizer(golden / file);
     for (const std::string name : {"<s>", "<unk>", "<0x41>"}) {
@@ -119,7 +119,7 @@ double best_score(const std::map<std::string, double>& scores, double unknown,
   return best.back();
 }
 
-TEST_F(UnigramFiles, LongWordsHaveTheBestTokens) {
+TEST_F(UnigramFiles, FindsBestTokensOfLongWords) {
   std::map<std::string, double> scores;
   std::vector<std::string> texts;
   double least = 0;
@@ -191,7 +191,7 @@ std::string settings(const std::string& map) {
 
 // sentencepiece adds scores in FP32. At a sum of 2^20, they are rounded to multiples of 1 / 8, so
 // that "ab" and "a", "b" are equally probable. In a short word, "a", "b" is more probable.
-TEST_F(UnigramFiles, SumsOfLongWordsAreRounded) {
+TEST_F(UnigramFiles, RoundsScoreSumsOfLongWords) {
   std::ofstream(folder_ / "tokenizer.model", std::ios::binary)
       << piece("x", -16) << piece("a", -1.51f) << piece("b", -1.51f) << piece("ab", -3.03f)
       << settings("");
@@ -223,7 +223,7 @@ TEST_F(UnigramFiles, TheLongestReplacementIsUsed) {
   EXPECT_EQ(tokenizer.encode("aab"), (Tokens{2, 3}));
 }
 
-TEST_F(UnigramFiles, UnknownPartsAreNamed) {
+TEST_F(UnigramFiles, RejectsUnsupportedParts) {
   EXPECT_EQ(error_of([](json&) {}), "");
   const auto refused = [this](const char* pointer, const json& value, const char* said) {
     const std::string error =
@@ -243,7 +243,7 @@ TEST_F(UnigramFiles, UnknownPartsAreNamed) {
       << bytes;
 }
 
-TEST_F(UnigramFiles, ACharacterWithoutATokenIsRefusedInTexts) {
+TEST_F(UnigramFiles, RejectsTextWithUnencodableCharacter) {
   const BytePairTokenizer tokenizer =
       loaded([](json& layout) { layout["model"]["byte_fallback"] = false; });
   EXPECT_NO_THROW((void)tokenizer.encode("the the"));

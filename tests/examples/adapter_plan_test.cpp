@@ -40,7 +40,7 @@ std::vector<std::size_t> allocated(const planner::Options& options, const LoraOp
   return bytes;
 }
 
-TEST(PlanOfAdapters, IsWhatSessionsAllocate) {
+TEST(PlanOfAdapters, MatchesAllocationsOfSessions) {
   const planner::Plan plan({"llama_tiny", description_of(llama_tiny)}, "fp8-delayed");
   std::vector<planner::Options> all(5, options_of("cpu"));
   all[1].recompute = "block";
@@ -61,7 +61,7 @@ TEST(PlanOfAdapters, IsWhatSessionsAllocate) {
   }
 }
 
-TEST(PlanOfAdapters, HasNothingToUpdateTheModelWith) {
+TEST(PlanOfAdapters, HasNoTrainingStateForBaseWeights) {
   using Model = Llama<llama3_8b, Lora<Fp8Recipe<Delayed>>, Cuda>;
   planner::Options options = options_of("cuda");
   options.batch = 1;

@@ -13,7 +13,7 @@ namespace ending_test {
 
 using namespace octavo;
 
-TEST(Ending, NamesTheStepWhoseBatchHasTooManyDocuments) {
+TEST(Ending, ReportsStepWithTooManyDocuments) {
   trainer::Options options;
   options.most_documents = 4;
   RunSummary summary;
@@ -23,17 +23,17 @@ TEST(Ending, NamesTheStepWhoseBatchHasTooManyDocuments) {
       "a batch of step 7 has 9 documents, including those that begin with a sequence, and "
       "--most-documents is 4";
   EXPECT_EQ(
-      trainer::why_it_stopped(summary, "", options),
+      trainer::document_limit_message(summary, "", options),
       batch +
           "; the run keeps no checkpoints: start it again with --most-documents 9 or more, and "
           "with --checkpoint-every");
   EXPECT_EQ(
-      trainer::why_it_stopped(summary, "run", options),
+      trainer::document_limit_message(summary, "run", options),
       batch + "; resume with --config run/config.toml --resume run --most-documents 9 or more");
-  EXPECT_EQ(trainer::how_to_go_on("my runs/"),
+  EXPECT_EQ(trainer::resume_command_text("my runs/"),
             "resume with --config 'my runs/config.toml' --resume 'my runs'");
   summary.is_saved = false;  // which is said where it fails
-  EXPECT_EQ(trainer::why_it_stopped(summary, "run", options), batch);
+  EXPECT_EQ(trainer::document_limit_message(summary, "run", options), batch);
 }
 
 TEST(RunFolder, HasAPlainName) {
@@ -47,7 +47,7 @@ TEST(RunFolder, HasAPlainName) {
 class EndOfMetrics : public ::support::TemporaryFolder {};
 
 // One that went on may have been killed before it wrote its own.
-TEST_F(EndOfMetrics, IsTheSummaryOfTheLastProcess) {
+TEST_F(EndOfMetrics, RequiresSummaryOfLastProcess) {
   const auto has_ended = [&](const std::string& lines) {
     std::ofstream(folder_ / "metrics.jsonl") << lines;
     return trainer::detail::has_ended(folder_ / "metrics.jsonl");

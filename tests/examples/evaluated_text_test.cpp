@@ -43,15 +43,15 @@ class EvaluatedText : public support::TemporaryFolder {
 };
 
 // As prepare_data writes them, whatever bytes they have.
-TEST_F(EvaluatedText, HasATokenBehindEachDocument) {
+TEST_F(EvaluatedText, EndsEachDocumentWithToken) {
   EXPECT_EQ(tokens(document_end), "one\nfi\xffle\7another\7a line\7its next\7");
 }
 
-TEST_F(EvaluatedText, HasDocumentsOfEachShare) {
+TEST_F(EvaluatedText, EndsDocumentsOfEachShareWithToken) {
   EXPECT_EQ(tokens(document_end, ":0.5"), "one\nfi\xffle\7another\7a line\7its next\7");
 }
 
-TEST_F(EvaluatedText, IsOneTextWithoutDocuments) {
+TEST_F(EvaluatedText, JoinsDocumentsWithoutEndToken) {
   EXPECT_EQ(tokens(std::nullopt), "one\nfi\xffle\nanother\na line\nits next");
 }
 

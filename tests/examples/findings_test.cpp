@@ -21,7 +21,7 @@ Findings findings_with(float result) {
 /// Sums that may be off by 2^-10 of what is added.
 double sums(octavo::Index) { return 0x1p-10; }
 
-TEST(WorstError, IsTheShareBeyondTheRoundingToBf16) {
+TEST(WorstError, ExcludesRoundingToBf16) {
   EXPECT_EQ(worst_error(findings_with(11.0f), sums), 0);
   // BF16's last place at 11 is 2^-4, of which half may be lost in rounding.
   EXPECT_EQ(worst_error(findings_with(11.0f + 0x1p-5f), sums), 0);
@@ -30,12 +30,12 @@ TEST(WorstError, IsTheShareBeyondTheRoundingToBf16) {
   EXPECT_GT(worst_error(findings_with(-11.0f), sums), 100);
 }
 
-TEST(WorstError, OfNanIsInfinite) {
+TEST(WorstError, IsInfiniteForNan) {
   EXPECT_EQ(worst_error(findings_with(NAN), sums), INFINITY);
   EXPECT_EQ(worst_error(findings_with(INFINITY), sums), INFINITY);
 }
 
-TEST(SameOperands, LooksAtBothOfEachProduct) {
+TEST(SameOperands, ComparesBothOperandsOfEachProduct) {
   const Findings one = findings_with(11.0f);
   EXPECT_TRUE(same_operands(one, findings_with(12.0f)));
   for (const std::size_t product : {0U, 2U}) {
@@ -48,7 +48,7 @@ TEST(SameOperands, LooksAtBothOfEachProduct) {
   }
 }
 
-TEST(Report, CountsWhatFailed) {
+TEST(Report, CountsChecksAndFailures) {
   doctor::Report report;
   report.check("a", true, "right");
   report.check("b", false, "wrong");

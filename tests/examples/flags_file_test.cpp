@@ -48,18 +48,18 @@ class ConfigurationFile : public support::TemporaryFolder {
   }
 };
 
-TEST_F(ConfigurationFile, MayBeginWithAByteOrderMark) {
+TEST_F(ConfigurationFile, SkipsByteOrderMark) {
   EXPECT_EQ(read("\xEF\xBB\xBFsteps = 3\n").steps, 3);
 }
 
-TEST_F(ConfigurationFile, MayHaveATimeWithItsUnit) {
+TEST_F(ConfigurationFile, AcceptsTimesWithUnits) {
   EXPECT_EQ(read("time = 90\n").time, 90);
   EXPECT_EQ(read("time = '1.5m'\n").time, 90);
   EXPECT_NE(refusal("time = 'soon'\n"), "read");
   EXPECT_NE(refusal("steps = '3m'\n"), "read");
 }
 
-TEST_F(ConfigurationFile, OfAnotherFormatIsNamed) {
+TEST_F(ConfigurationFile, ReportsOtherFormat) {
   using namespace std::string_view_literals;
   EXPECT_EQ(refusal("\xFF\xFEs\0t\0"sv),
             " must be UTF-8 text, but is UTF-16; convert it first: iconv -f UTF-16 -t UTF-8 FILE > "
@@ -67,14 +67,14 @@ TEST_F(ConfigurationFile, OfAnotherFormatIsNamed) {
 }
 
 // An error that began with one had an empty text, and so was no error at all.
-TEST_F(ConfigurationFile, HasNoNulCharacters) {
+TEST_F(ConfigurationFile, RejectsNulCharacters) {
   for (const std::string nul : {"\\u0000", "a\\u0000b", "\\U00000000"}) {
     EXPECT_EQ(refusal("steps = 3\ntext = \"" + nul + "\""),
               ":2: text must not contain the character U+0000; remove it");
   }
 }
 
-TEST_F(ConfigurationFile, IsNotNestedDeeply) {
+TEST_F(ConfigurationFile, RejectsDeepNesting) {
   const auto repeated = [](const std::string& text, int times) {
     std::string all;
     for (int i = 0; i < times; ++i) all += text;

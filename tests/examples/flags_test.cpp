@@ -14,7 +14,7 @@
 
 namespace flags_test {
 
-TEST(StandardStreams, SayWhyOneThatIsClosedCannotBeReplaced) {
+TEST(StandardStreams, ReportsWhyClosedStreamCannotBeReplaced) {
   std::array<int, 2> ends{};
   ASSERT_EQ(::pipe(ends.data()), 0);
   const pid_t child = ::fork();
@@ -51,7 +51,7 @@ std::string seconds_of(std::string text) {
   return refusal.empty() ? text : refusal;
 }
 
-TEST(Times, AreSecondsMinutesHoursAndDays) {
+TEST(Times, ParsesSecondsMinutesHoursAndDays) {
   EXPECT_EQ(seconds_of("90"), "90");
   EXPECT_EQ(seconds_of("90s"), "90");
   EXPECT_EQ(seconds_of("30m"), "1800");
@@ -63,7 +63,7 @@ TEST(Times, AreSecondsMinutesHoursAndDays) {
   }
 }
 
-TEST(TextOf, ExplainsThatMemoryIsMissing) {
+TEST(TextOf, ExplainsBadAlloc) {
   EXPECT_NE(programs::text_of(std::bad_alloc()).find("the system refuses memory"),
             std::string::npos);
 }

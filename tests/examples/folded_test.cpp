@@ -7,7 +7,7 @@
 
 namespace folded_test {
 
-TEST(Folded, LinesOfBlocksThatAreAlikeAreOne) {
+TEST(Folded, MergesEqualLinesOfBlocks) {
   std::ostringstream lines;
   for (int block = 0; block < 12; ++block) {
     const char* const precision = block == 0 || block == 7 ? "bf16" : "fp8 delayed";
@@ -27,7 +27,7 @@ TEST(Folded, LinesOfBlocksThatAreAlikeAreOne) {
             "attention | blocks.0-11.attention | own loops\n");
 }
 
-TEST(Folded, OtherLinesStayAsTheyAre) {
+TEST(Folded, KeepsOtherLines) {
   EXPECT_EQ(programs::folded("gemm plans: 3 tried\nblocks.\nblocks.x | a\n"),
             "gemm plans: 3 tried\nblocks.\nblocks.x | a\n");
   EXPECT_EQ(programs::folded(""), "");

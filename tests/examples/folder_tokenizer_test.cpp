@@ -11,7 +11,7 @@ namespace folder_tokenizer_test {
 
 class FolderTokenizer : public support::TemporaryFolder {};
 
-TEST_F(FolderTokenizer, IsTheJsonOrElseTheModel) {
+TEST_F(FolderTokenizer, PrefersJsonOverModel) {
   EXPECT_EQ(programs::tokenizer_in(folder_), "");
   EXPECT_EQ(programs::tokenizer_in(folder_ / "absent"), "");
   std::ofstream(folder_ / "tokenizer.model") << "x";

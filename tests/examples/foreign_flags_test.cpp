@@ -10,7 +10,7 @@
 
 namespace foreign_flags_test {
 
-TEST(ForeignFlags, OccurOnceAndAreNoFlagsOfOctavo) {
+TEST(ForeignFlags, AreUniqueAndNotOctavoFlags) {
   std::set<std::string> flags;
   for (const programs::ForeignFlags& foreign : programs::foreign_flags) flags.insert(foreign.flag);
   std::map<std::string, int> counts;
@@ -26,7 +26,7 @@ TEST(ForeignFlags, OccurOnceAndAreNoFlagsOfOctavo) {
   }
 }
 
-TEST(ForeignFlags, AreAnsweredOnlyIfTheProgramHasTheFlag) {
+TEST(ForeignFlags, SuggestOnlyFlagsOfProgram) {
   CLI::App app;
   EXPECT_EQ(programs::unknown_key(app, "--lr"), "unknown option 'lr'; see --help");
   double rate = 0;

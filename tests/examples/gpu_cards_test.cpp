@@ -26,7 +26,7 @@ TEST(GpuCards, AreFoundByTheirNames) {
   EXPECT_THROW((void)cards_named("", ""), octavo::ConfigError);
 }
 
-TEST(GpuCards, AreGivenByCapabilityAndMemory) {
+TEST(GpuCards, ParsesCapabilityAndMemory) {
   for (const char* text : {"8.6:24GiB", "sm_86:24GiB", "compute_86:24", "sm_86:24GB"}) {
     const auto given = capability_given(text);
     ASSERT_TRUE(given && given->gib) << text;

@@ -16,7 +16,7 @@ nlohmann::json recorded(const trainer::GpuLog& log) {
   return nlohmann::json::parse(line.str());
 }
 
-TEST(GpuLog, RecordsEachReadingOnceAndPrintsTheNewest) {
+TEST(GpuLog, RecordsReadingsOnceAndPrintsNewest) {
   trainer::GpuLog log;
   log.open("0000:3b:00.0", OCTAVO_FAKE_NVML);
   log.after_step();
@@ -35,7 +35,7 @@ TEST(GpuLog, RecordsEachReadingOnceAndPrintsTheNewest) {
   EXPECT_EQ(log.text(), text);
 }
 
-TEST(GpuLog, OmitsSensorsThatTheGpuDoesNotReport) {
+TEST(GpuLog, OmitsUnsupportedSensors) {
   trainer::GpuLog log;
   log.open("0000:5e:00.0", OCTAVO_FAKE_NVML);
   log.after_step();
@@ -43,7 +43,7 @@ TEST(GpuLog, OmitsSensorsThatTheGpuDoesNotReport) {
   EXPECT_EQ(log.text(), " | GPU 61 °C");
 }
 
-TEST(GpuLog, SaysOnceThatThereIsNoNvml) {
+TEST(GpuLog, ReportsMissingNvmlOnce) {
   testing::internal::CaptureStdout();
   trainer::GpuLog log;
   log.open("0000:3b:00.0", "/nowhere/libnvidia-ml.so.1");

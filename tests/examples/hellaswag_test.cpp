@@ -145,7 +145,7 @@ void expect_twice(const ChoiceScore& found, const ChoiceScore& expected) {
   EXPECT_TRUE(found.has_characters);
 }
 
-TEST(Choices, ScoreAsTheirDefinitionSays) {
+TEST(Choices, ScoreMatchesDefinition) {
   const std::vector<Choice> all = questions(200);
   const ChoiceScore expected = expected_score(all);
   EXPECT_NE(expected.by_sum, expected.by_tokens);
@@ -157,7 +157,7 @@ TEST(Choices, ScoreAsTheirDefinitionSays) {
   }
 }
 
-TEST(Choices, LieSideBySide) {
+TEST(Choices, ArePackedDensely) {
   const std::vector<Choice> all = questions(40);
   const BatchShape wide{2, 64, 40};
   HashedLosses session(wide);
@@ -171,7 +171,7 @@ TEST(Choices, LieSideBySide) {
   EXPECT_LE(session.batches, fewest + fewest / 4 + 1);
 }
 
-TEST(Choices, OfRanksAreThoseOfOne) {
+TEST(Choices, ScoresOfRanksSumToTotal) {
   const std::vector<Choice> all = questions(31);
   const BatchShape shape{2, 32, 8};
   ChoiceScore sum;
@@ -187,7 +187,7 @@ TEST(Choices, OfRanksAreThoseOfOne) {
 }
 
 // Ranks evaluate equally often, and answer for all of their questions.
-TEST(Choices, OfRanksWithFewerBatchesWaitForTheOthers) {
+TEST(Choices, RanksWithFewerBatchesWaitForOthers) {
   const std::vector<Choice> all = questions(5);
   const BatchShape shape{2, 32, 8};
   HashedLosses session(shape);
@@ -206,7 +206,7 @@ TEST(Choices, HaveCharactersIfAllEndingsDo) {
   EXPECT_FALSE(ChoiceBatches(all, shape, 0, 1).evaluate(session).has_characters);
 }
 
-TEST(Choices, WithoutAFiniteLossAreCountedAndNeverRight) {
+TEST(Choices, NonFiniteLossesCountAsWrong) {
   std::vector<Choice> all(3, {"question", {1}, {{{5, 6}, 3}, {{7, 8}, 3}}, 0});
   all[1].endings[1].tokens[0] = 9;
   const BatchShape shape{2, 32, 8};
@@ -226,7 +226,7 @@ TEST(Choices, WithoutAFiniteLossAreCountedAndNeverRight) {
   }
 }
 
-TEST(Choices, OfEqualEndingsTheFirstIsLikeliest) {
+TEST(Choices, FirstOfEqualEndingsWins) {
   Choice choice{"question", {1}, {{{5, 6}, 3}, {{5, 6}, 3}, {{5, 6}, 3}}, 0};
   const BatchShape shape{2, 32, 8};
   for (const std::size_t label : {0u, 1u, 2u}) {
@@ -239,7 +239,7 @@ TEST(Choices, OfEqualEndingsTheFirstIsLikeliest) {
   }
 }
 
-TEST(Choices, LongerThanASequenceAreNamed) {
+TEST(Choices, ReportsQuestionLongerThanSequence) {
   const std::vector<Choice> all = questions(20);
   try {
     const ChoiceBatches batches(all, {1, 5, 1}, 0, 1);
@@ -297,7 +297,7 @@ class HellaSwag : public support::TemporaryFolder {
   }
 };
 
-TEST_F(HellaSwag, FilesOfLlmCAreReadAsTheyAreWritten) {
+TEST_F(HellaSwag, ReadsLlmCFiles) {
   const std::vector<Choice> all = questions(30);
   const auto read = evaluate::read_hellaswag(write(all, [](auto&) {}), 96);
   ASSERT_EQ(read.size(), all.size());
@@ -312,7 +312,7 @@ TEST_F(HellaSwag, FilesOfLlmCAreReadAsTheyAreWritten) {
   }
 }
 
-TEST_F(HellaSwag, DamagedFilesAreRefusedWithFileAndByte) {
+TEST_F(HellaSwag, ReportsByteOfDamageInFiles) {
   std::vector<Choice> all = questions(2);
   all[0].context = {5, 6, 7};
   const auto refused = [&](const auto& change, const std::string& why) {
@@ -357,7 +357,7 @@ TEST_F(HellaSwag, LinesAreEncodedWithASpaceBeforeEachEnding) {
   EXPECT_EQ(read[1].label, 0u);
 }
 
-TEST_F(HellaSwag, LinesThatAreNoQuestionsAreRefusedWithFileAndLine) {
+TEST_F(HellaSwag, ReportsLineOfInvalidQuestions) {
   const std::string good = "{\"ctx\": \"ab\", \"endings\": [\"c\", \"d\"], \"label\": 1}\n";
   const auto refused = [&](const std::string& line, const std::string& why,
                            Index vocabulary = 256) {

@@ -21,7 +21,7 @@ std::string flags_for(const LoraOptions& adapters, const std::string& subject,
   return trainer::fitting_flags({"another", subject, saved}, adapters, config);
 }
 
-TEST(FittingFlags, OfAdaptersAreThoseThatDiffer) {
+TEST(FittingFlags, ListAdapterFlagsThatDiffer) {
   LoraOptions saved{.rank = 4, .alpha = 0.5f};
   const auto flags = [&](const LoraOptions& here) {
     return flags_for(here, "session.lora", saved.text());
@@ -39,7 +39,7 @@ TEST(FittingFlags, OfAdaptersAreThoseThatDiffer) {
   EXPECT_EQ(flags_for({}, "session.lora", ""), "");
 }
 
-TEST(FittingFlags, OfACheckpointAreItsOwn) {
+TEST(FittingFlags, MatchCheckpoint) {
   const auto flags = [](const char* subject, const std::string& saved) {
     return flags_for({}, subject, saved);
   };
@@ -64,7 +64,7 @@ TEST(FittingFlags, OfACheckpointAreItsOwn) {
 
 class FittingFlagsOfAModel : public support::TemporaryFolder {};
 
-TEST_F(FittingFlagsOfAModel, NameTheFolderThatItCameFrom) {
+TEST_F(FittingFlagsOfAModel, NameSourceFolder) {
   const fs::path checkpoint = folder_ / "checkpoints" / "step-00000006";
   const fs::path config = trainer::detail::config_of(checkpoint / "");
   EXPECT_EQ(config, folder_ / "config.toml");
@@ -85,7 +85,7 @@ class OtherFlagsOfData : public support::TemporaryFolder {
   }
 };
 
-TEST_F(OtherFlagsOfData, AreThoseThatBatchesHangOn) {
+TEST_F(OtherFlagsOfData, ListFlagsThatAffectBatches) {
   const std::string run = "data = [\"a.txt\", \"b.txt\"]\nseq-len = 64\nseed = 1\nbatch = 8\n";
   EXPECT_EQ(others(run, run), "");
   EXPECT_EQ(others(run, "data = [\"a.txt\"]\nseq-len = 32\nseed = 1\nbatch = 4\nsteps = 9\n"),
@@ -94,7 +94,7 @@ TEST_F(OtherFlagsOfData, AreThoseThatBatchesHangOn) {
   EXPECT_EQ(others(run + "document-end = 0\n", run), "--document-end is not set, the run had 0");
 }
 
-TEST_F(OtherFlagsOfData, AreOfValidationWhereItIsPartOfTheTrainingData) {
+TEST_F(OtherFlagsOfData, IncludeValidationFlagsThatAffectTrainingData) {
   for (const std::string name : {"validation-data", "validation-chats"}) {
     const std::string apart = name + " = [\"v\"]\n";
     const std::string other = name + " = [\"w\"]\nvalidation-fraction = 0.3\n";

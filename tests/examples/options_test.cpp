@@ -45,12 +45,12 @@ trainer::SessionRequest request(const std::vector<std::string>& flags,
   return trainer::session_request(options);
 }
 
-TEST(TrainerFlags, GpuIsTheFirstUnlessSaid) {
+TEST(TrainerFlags, GpuDefaultsToFirst) {
   EXPECT_EQ(request({}).gpu, 0);
   EXPECT_EQ(request({"--gpu=3"}).gpu, 3);
 }
 
-TEST(TrainerFlags, OfTheOtherDeviceAreRefused) {
+TEST(TrainerFlags, RejectsFlagsOfOtherDevice) {
   EXPECT_EQ(request({"--threads=3"}, "cpu").threads, 3);
   EXPECT_THROW(request({"--threads=3"}), ConfigError);
   EXPECT_THROW(request({"--gpu=0"}, "cpu"), ConfigError);
@@ -58,7 +58,7 @@ TEST(TrainerFlags, OfTheOtherDeviceAreRefused) {
 }
 
 // Bytes are tokens of models that have no others.
-TEST(TrainerData, BytesAreTheTokensOfNoTokenizer) {
+TEST(TrainerData, RestrictsRawBytesToByteVocabularies) {
   const Index bytes = ByteTokenizer::vocabulary;
   EXPECT_EQ(trainer::note_of_bytes(bytes), "");
   EXPECT_NE(trainer::note_of_bytes(bytes + 1).find("256 of the 257 that the model has"),
@@ -68,7 +68,7 @@ TEST(TrainerData, BytesAreTheTokensOfNoTokenizer) {
   EXPECT_NE(trainer::refusal_of_text("weights", bytes + 1), "");
 }
 
-TEST(TrainerData, DocumentsOfTextEndWithTokensThatItHas) {
+TEST(TrainerData, RejectsDocumentEndOutsideTextBytes) {
   const BatchShape shape{2, 64, 16};
   for (const bool is_text : {true, false}) {
     Data data;
@@ -85,7 +85,7 @@ TEST(TrainerData, DocumentsOfTextEndWithTokensThatItHas) {
 class TextForWeights : public ::support::TemporaryFolder {};
 
 // The advice names a file that is there, or none.
-TEST_F(TextForWeights, IsRefusedWithATokenizerThatIsThere) {
+TEST_F(TextForWeights, RejectionNamesTokenizerInFolder) {
   const auto why = [&](Index vocabulary) { return trainer::refusal_of_text(folder_, vocabulary); };
   const auto has = [&](const std::string& part) {
     return why(128'256).find(part) != std::string::npos;
@@ -152,7 +152,7 @@ class TrainerFlagsWithAFile : public ::support::TemporaryFolder {
 };
 
 // Whatever has become of the file that the run has had them from.
-TEST_F(TrainerFlagsWithAFile, ARunGoesOnWithTheGemmPlansOfItsCheckpoint) {
+TEST_F(TrainerFlagsWithAFile, ResumesWithGemmPlansOfCheckpoint) {
   trainer::Options options;
   (void)manifest({plan(128, 1), plan(256, 1)});
   const std::vector<GemmPlanRecord> saved{plan(128, 1), plan(256, 1)};
@@ -166,7 +166,7 @@ TEST_F(TrainerFlagsWithAFile, ARunGoesOnWithTheGemmPlansOfItsCheckpoint) {
 }
 
 // Whether or not other records serve, such as those of a file.
-TEST_F(TrainerFlagsWithAFile, GemmPlansOfACheckpointThatDoNotServeAreToldOf) {
+TEST_F(TrainerFlagsWithAFile, ReportsUnusableGemmPlansOfCheckpoint) {
   const CheckpointManifest saved = manifest({plan(128, 1), plan(256, 1)});
   const auto note = [&](const std::vector<GemmPlanRecord>& here) {
     return trainer::note_of_gemm_plans(saved, here);
@@ -184,14 +184,14 @@ TEST_F(TrainerFlagsWithAFile, GemmPlansOfACheckpointThatDoNotServeAreToldOf) {
   EXPECT_EQ(trainer::note_of_gemm_plans({}, {}), "");
 }
 
-TEST_F(TrainerFlagsWithAFile, TimesOfGemmPlansAreRoundedInCheckpoints) {
+TEST_F(TrainerFlagsWithAFile, IgnoresRoundingOfGemmPlanTimes) {
   GemmPlanRecord slow = plan(128, 1);
   slow.microseconds = 12345.678;
   EXPECT_EQ(trainer::note_of_gemm_plans(manifest({slow}), {slow}), "");
 }
 
 // The run that saved it had the heuristics' first.
-TEST_F(TrainerFlagsWithAFile, GemmPlansThatACheckpointLacksAreToldOf) {
+TEST_F(TrainerFlagsWithAFile, ReportsGemmPlansMissingFromCheckpoint) {
   const std::vector<GemmPlanRecord> here{plan(128, 1), plan(256, 1)};
   EXPECT_EQ(trainer::note_of_gemm_plans({}, here),
             "2 of the 2 GEMM plans that are used here differ from the 0 of the checkpoint; "
@@ -200,7 +200,7 @@ TEST_F(TrainerFlagsWithAFile, GemmPlansThatACheckpointLacksAreToldOf) {
   EXPECT_TRUE(note.starts_with("1 of the 2 GEMM plans that are used here differ ")) << note;
 }
 
-TEST_F(TrainerFlagsWithAFile, ARunIsToldOfAllThatIsAnother) {
+TEST_F(TrainerFlagsWithAFile, ReportsEveryDifferenceFromCheckpoint) {
   ::support::StateStub session;
   session.plans = {plan(128, 1)};
   session.own_facts().libraries = "a GPU";
@@ -218,7 +218,7 @@ TEST_F(TrainerFlagsWithAFile, ARunIsToldOfAllThatIsAnother) {
   EXPECT_EQ(trainer::notes_of(saved, session).size(), 3u);
 }
 
-TEST(TrainerResumes, AnotherOctavoAndAnotherLengthAreToldOf) {
+TEST(TrainerResumes, ReportsOtherVersionAndPaddedLength) {
   const auto note = [](const std::string& version, Index run_length) {
     return trainer::note_of_octavo({.version = version, .run_length = run_length}, 128);
   };
@@ -234,7 +234,7 @@ TEST(TrainerResumes, AnotherOctavoAndAnotherLengthAreToldOf) {
 }
 
 // Those that share the layers have one batch together.
-TEST(TrainerResumes, OtherRanksHaveOtherStepsUnlessTheySayOtherwise) {
+TEST(TrainerResumes, ReportsStepSizeChangedByRankCount) {
   trainer::Options options;
   options.batch = 2;
   options.sequence_length = 10;
@@ -253,7 +253,7 @@ TEST(TrainerResumes, OtherRanksHaveOtherStepsUnlessTheySayOtherwise) {
       "with these flags, a step has 120 tokens, but 60 on the checkpoint's number of ranks (1)");
 }
 
-TEST(TrainerResumes, OtherLibrariesAreToldOf) {
+TEST(TrainerResumes, ReportsOtherLibraries) {
   const auto note = [](const std::string& saved, const std::string& here) {
     return trainer::note_of_libraries({.libraries = saved}, here);
   };
@@ -281,7 +281,7 @@ TEST_F(TrainerFlagsWithAFile, GemmPlansAreRead) {
 }
 
 // Such as a full disk, or one that others have the lock of.
-TEST_F(TrainerFlagsWithAFile, GemmPlansThatCannotBeStoredEndNoRun) {
+TEST_F(TrainerFlagsWithAFile, WarnsWhenGemmPlansCannotBeStored) {
   const auto said = [](const std::filesystem::path& file,
                        const std::vector<GemmPlanRecord>& plans) {
     testing::internal::CaptureStderr();
@@ -338,7 +338,7 @@ const std::vector<Experiment> experiments{
 // What "fp8-delayed" is in them.
 static_assert(Delayed::history_length == 1024 && Delayed::reduction == AmaxReduction::max);
 
-TEST(Experiments, AreThese) {
+TEST(Experiments, MatchListedFiles) {
   std::set<std::string> found;
   for (const auto& entry : std::filesystem::directory_iterator("examples/experiments")) {
     found.insert(entry.path().filename().string());
@@ -349,7 +349,7 @@ TEST(Experiments, AreThese) {
 }
 
 // Every key of an experiment is a flag, every value one that it takes.
-TEST(Experiments, AreWhatTheTrainerTakes) {
+TEST(Experiments, AreAcceptedByTrainer) {
   const std::vector<std::string> presets = programs::preset_names();
   for (const Experiment& experiment : experiments) {
     const std::string path = "examples/experiments/" + experiment.file + ".toml";
@@ -381,7 +381,7 @@ TEST(Experiments, AreWhatTheTrainerTakes) {
 }
 
 // And every precision has a name that programs know.
-TEST(Experiments, AreInPrecisionsThatThereAre) {
+TEST(Experiments, UseNamedPrecisions) {
   std::set<std::string> names;
   named_precisions.for_each([&](auto named) { names.insert(named.name); });
   for (const Experiment& experiment : experiments) {

@@ -39,7 +39,7 @@ TEST(TokensText, HasThreeDigits) {
   EXPECT_EQ(tokens_text(2e15), "2000 T");
 }
 
-TEST(TimeLeftText, EndsAtTheLastStepOrAtTheTimeLimit) {
+TEST(TimeLeftText, CountsToLastStepOrTimeLimit) {
   EXPECT_EQ(time_left_text(90, 1e9), "1 min 30 s left");
   EXPECT_EQ(time_left_text(90, 30), "30 s left until --max-time");
   EXPECT_EQ(time_left_text(90, -1), "0 s left until --max-time");

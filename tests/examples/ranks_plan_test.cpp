@@ -59,7 +59,7 @@ std::vector<std::size_t> expect_plans(const std::string& reduce, const std::stri
   return peaks;
 }
 
-TEST(PlanOfRanks, IsWhatTheyAllocate) {
+TEST(PlanOfRanks, MatchesAllocationsOfRanks) {
   std::set<std::vector<std::size_t>> distinct;
   distinct.insert(expect_plans<DataParallel<>>("stored", "stored"));
   distinct.insert(expect_plans<DataParallel<ReduceIn<Fp32>>>("fp32", "stored"));

@@ -23,7 +23,7 @@ std::string said_of(const char* connections) {
   });
 }
 
-TEST(EnvironmentOfRanks, OneQueueForAllStreamsIsSlow) {
+TEST(EnvironmentOfRanks, WarnsOfSingleDeviceConnection) {
   EXPECT_EQ(said_of(nullptr), "");
   EXPECT_EQ(said_of("8"), "");
   EXPECT_EQ(said_of("16"), "");
@@ -31,7 +31,7 @@ TEST(EnvironmentOfRanks, OneQueueForAllStreamsIsSlow) {
   EXPECT_NE(said_of("1").find("; unset it"), std::string::npos);
 }
 
-TEST(EnvironmentOfRanks, NeedsALibraryThatTheProgramWasBuiltWith) {
+TEST(EnvironmentOfRanks, RejectsLauncherWithoutMpiBuild) {
 #if defined(OCTAVO_PROGRAM_HAS_MPI)
   GTEST_SKIP() << "this test is built with MPI";
 #endif
@@ -52,7 +52,7 @@ TEST(EnvironmentOfRanks, NeedsALibraryThatTheProgramWasBuiltWith) {
 
 /// Returns the ends of three ranks that set up a run: what `is_ready(ranks)` throws, or whether it
 /// returned true.
-std::vector<RankEnd> set_up(const std::function<bool(trainer::Ranks&)>& is_ready) {
+std::vector<RankResult> set_up(const std::function<bool(trainer::Ranks&)>& is_ready) {
   constexpr int size = 3;
   const int port = free_port();
   RankProcesses processes;
@@ -72,52 +72,52 @@ void exchange(trainer::Ranks& ranks) {
   ranks.all_gather_host_sync({&part, 1}, whole, "GPUs");
 }
 
-void expect_said_by_others(const std::vector<RankEnd>& ends, const std::string& said) {
+void expect_said_by_others(const std::vector<RankResult>& ends, const std::string& said) {
   for (const std::size_t rank : {std::size_t{0}, std::size_t{2}}) {
-    EXPECT_EQ(ends[rank].said.substr(0, said.size()), said) << "rank " << rank;
+    EXPECT_EQ(ends[rank].error_output.substr(0, said.size()), said) << "rank " << rank;
   }
 }
 
 TEST(SetUpOfRanks, IsReadyIfAllRanksAre) {
   const auto ends = set_up([](trainer::Ranks& ranks) {
     exchange(ranks);
-    return ranks.all_are_well("", true) && ranks.all_are_well("", false);
+    return ranks.all_succeeded("", true) && ranks.all_succeeded("", false);
   });
   expect_said_by_others(ends, "ready");
-  EXPECT_EQ(ends[1].said, "ready");
+  EXPECT_EQ(ends[1].error_output, "ready");
 }
 
 TEST(SetUpOfRanks, OthersGetTheErrorOfARankThatFailsBeforeAnExchange) {
   const auto ends = set_up([](trainer::Ranks& ranks) {
-    if (ranks.rank() == 1) return ranks.all_are_well("the GPU is full", true);
+    if (ranks.rank() == 1) return ranks.all_succeeded("the GPU is full", true);
     exchange(ranks);
-    return ranks.all_are_well("", true);
+    return ranks.all_succeeded("", true);
   });
   expect_said_by_others(ends, "rank 1 gave up: the GPU is full");
-  EXPECT_EQ(ends[1].said, "not ready");
+  EXPECT_EQ(ends[1].error_output, "not ready");
 }
 
 TEST(SetUpOfRanks, OthersGetTheErrorOfARankThatFailsAfterAllExchanges) {
   const auto ends = set_up([](trainer::Ranks& ranks) {
     exchange(ranks);
-    return ranks.all_are_well(ranks.rank() == 1 ? "the GPU is full" : "", true);
+    return ranks.all_succeeded(ranks.rank() == 1 ? "the GPU is full" : "", true);
   });
   expect_said_by_others(ends, "rank 1 gave up: the GPU is full");
-  EXPECT_EQ(ends[1].said, "not ready");
+  EXPECT_EQ(ends[1].error_output, "not ready");
 }
 
 // All then end with the exit code of invalid input.
 TEST(SetUpOfRanks, IsNotReadyOnAnyRankWithoutExchangesOrIfAllFail) {
   const auto without_exchanges = set_up([](trainer::Ranks& ranks) {
-    return ranks.all_are_well(ranks.rank() == 1 ? "no such file" : "", false);
+    return ranks.all_succeeded(ranks.rank() == 1 ? "no such file" : "", false);
   });
   const auto all_fail = set_up([](trainer::Ranks& ranks) {
     exchange(ranks);
-    return ranks.all_are_well("no such precision", true);
+    return ranks.all_succeeded("no such precision", true);
   });
   for (const auto& ends : {without_exchanges, all_fail}) {
     expect_said_by_others(ends, "not ready");
-    EXPECT_EQ(ends[1].said, "not ready");
+    EXPECT_EQ(ends[1].error_output, "not ready");
   }
 }
 

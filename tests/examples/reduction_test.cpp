@@ -37,13 +37,13 @@ TEST(Reduction, EachNameChoosesItsType) {
   EXPECT_THROW((void)chooses<DataParallel<>>("bf16"), UsageError);
 }
 
-TEST(Reduction, WeightsTravelByTheirOwnFlag) {
+TEST(Reduction, GatherFormatHasSeparateFlag) {
   EXPECT_TRUE((chooses<DataParallel<ReduceIn<>, GatherIn<E4M3>>>("stored", true)));
   EXPECT_TRUE((chooses<DataParallel<ReduceIn<Fp32>, GatherIn<E4M3>>>("fp32", true)));
   EXPECT_THROW((void)(chooses<DataParallel<>, Frozen>("stored", true)), UsageError);
 }
 
-TEST(Reduction, TheFlagOffersWhatIsBuilt) {
+TEST(Reduction, FlagOffersBuiltFormats) {
   EXPECT_EQ(trainer::reductions, (std::vector<std::string>{"stored", "fp32", "e4m3"}));
 }
 

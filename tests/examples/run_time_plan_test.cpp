@@ -204,29 +204,29 @@ void expect_equal_plans_in_all() {
   });
 }
 
-TEST(RunTimePlan, EqualsThatOfACompiledLlama) { expect_equal_plans_in_all<llama_tiny, Cuda>(); }
-TEST(RunTimePlan, EqualsThatOfACompiledQwen) { expect_equal_plans_in_all<tied_qwen, Cpu>(); }
-TEST(RunTimePlan, EqualsThatOfACompiledGpt2) { expect_equal_plans_in_all<gpt2_tiny, Cuda>(); }
-TEST(RunTimePlan, EqualsThatOfACompiledQwen2WithWindows) {
+TEST(RunTimePlan, MatchesCompiledLlama) { expect_equal_plans_in_all<llama_tiny, Cuda>(); }
+TEST(RunTimePlan, MatchesCompiledQwen) { expect_equal_plans_in_all<tied_qwen, Cpu>(); }
+TEST(RunTimePlan, MatchesCompiledGpt2) { expect_equal_plans_in_all<gpt2_tiny, Cuda>(); }
+TEST(RunTimePlan, MatchesCompiledQwen2WithWindows) {
   expect_equal_plans<windowed_qwen2, Bf16, Cpu>("bf16");
   expect_equal_plans<windowed_qwen2, PrecisionNamed<"fp8-delayed">, Cuda>("fp8-delayed");
 }
-TEST(RunTimePlan, EqualsThatOfACompiledGemma3) {
+TEST(RunTimePlan, MatchesCompiledGemma3) {
   expect_equal_plans<small_gemma3, Bf16, Cpu>("bf16");
   expect_equal_plans<small_gemma3, PrecisionNamed<"fp8-delayed">, Cuda>("fp8-delayed");
   expect_equal_plans<small_gemma3, Lora<PrecisionNamed<"fp8-tensorwise">>, Cuda>("fp8-tensorwise");
 }
-TEST(RunTimePlan, EqualsThatOfCompiledExperts) {
+TEST(RunTimePlan, MatchesCompiledExperts) {
   expect_equal_plans<small_mixtral, Bf16, Cpu>("bf16");
   expect_equal_plans<small_mixtral, PrecisionNamed<"fp8-delayed">, Cuda>("fp8-delayed");
   expect_equal_plans<small_qwen3_moe, PrecisionNamed<"fp8-rowwise">, Cpu>("fp8-rowwise");
   expect_equal_plans<small_qwen3_moe, Lora<PrecisionNamed<"fp8-tensorwise">>, Cuda>(
       "fp8-tensorwise");
 }
-TEST(RunTimePlan, EqualsThatOfCompiledAdapters) {
+TEST(RunTimePlan, MatchesCompiledAdapters) {
   expect_equal_plans_in_all<llama_tiny, Cuda, 1, true>();
 }
-TEST(RunTimePlan, EqualsThatOfACompiledModelThatRanksShare) {
+TEST(RunTimePlan, MatchesCompiledTensorParallelModel) {
   expect_equal_plans<llama_tiny, Fp32, Cpu, 2>("fp32");
   expect_equal_plans<tied_qwen, PrecisionNamed<"fp8-delayed">, Cuda, 2>("fp8-delayed");
   expect_equal_plans<llama_tiny, PrecisionNamed<"fp8-tensorwise-fp8-head">, Cuda, 2>(

@@ -21,14 +21,14 @@ std::string as_shells_take(const std::string& word) {
   return given;
 }
 
-TEST(ShellWord, IsOneWordOfAShell) {
+TEST(ShellWord, IsParsedAsOneWord) {
   for (const char* word : {"runs/a-1_b.c", "my run", "it's", "a\"b", "$HOME", "`date`", "*", "a\\b",
                            "", "~/x", "a;b", "#a", "zwei\nZeilen", "Läufe", "'"}) {
     EXPECT_EQ(as_shells_take(programs::shell_word(word)), "[" + std::string(word) + "]");
   }
 }
 
-TEST(ShellWord, NamesOfFilesStayAsTheyAre) {
+TEST(ShellWord, LeavesPlainFileNamesUnquoted) {
   EXPECT_EQ(programs::shell_word("runs/a-1_b.c"), "runs/a-1_b.c");
 }
 

@@ -42,7 +42,7 @@ double nearest(double value) {
   return std::abs(rounded) > largest ? std::copysign(INFINITY, value) : rounded;
 }
 
-TEST(Bf16, EveryCodeDecodesToItsDefinitionAndBack) {
+TEST(Bf16, CodesMatchDefinitionAndRoundTrip) {
   for (int code = 0; code <= 0xffff; ++code) {
     const Bf16 value = Bf16::from_bits(static_cast<std::uint16_t>(code));
     const double expected = decode(code);

@@ -63,44 +63,44 @@ void expect_equal_on_codes(int codes) {
   }
 }
 
-TEST(CudaHeaders, E4m3IsEncodedAlike) {
+TEST(CudaHeaders, E4m3EncodingMatches) {
   expect_equal_on_floats(
       all_floats, [](float x) -> int { return E4M3(x).bits; },
       [](float x) -> int { return __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3); });
 }
 
-TEST(CudaHeaders, E5m2IsEncodedAlike) {
+TEST(CudaHeaders, E5m2EncodingMatches) {
   expect_equal_on_floats(
       all_floats, [](float x) -> int { return E5M2(x).bits; },
       [](float x) -> int { return __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E5M2); });
 }
 
-TEST(CudaHeaders, E2m1IsEncodedAlike) {
+TEST(CudaHeaders, E2m1EncodingMatches) {
   expect_equal_on_floats(
       all_floats, [](float x) -> int { return E2M1(x).bits; },
       [](float x) -> int { return __nv_cvt_float_to_fp4(x, __NV_E2M1, cudaRoundNearest); });
 }
 
-TEST(CudaHeaders, E8m0IsEncodedAlike) {
+TEST(CudaHeaders, E8m0EncodingMatches) {
   expect_equal_on_floats(
       positive_floats, [](float x) -> int { return E8M0(x).bits; },
       [](float x) -> int { return __nv_cvt_float_to_e8m0(x, __NV_SATFINITE, cudaRoundPosInf); });
 }
 
-TEST(CudaHeaders, Bf16IsRoundedAlike) {
+TEST(CudaHeaders, Bf16RoundingMatches) {
   expect_equal_on_floats(
       all_floats, [](float x) -> int { return Bf16(x).bits; },
       [](float x) -> int { return __bfloat16_as_ushort(__float2bfloat16_rn(x)); });
 }
 
-TEST(CudaHeaders, EveryCodeIsDecodedAlike) {
+TEST(CudaHeaders, DecodingOfEveryCodeMatches) {
   expect_equal_on_codes<E4M3, __nv_fp8_e4m3>(256);
   expect_equal_on_codes<E5M2, __nv_fp8_e5m2>(256);
   expect_equal_on_codes<E8M0, __nv_fp8_e8m0>(256);
   expect_equal_on_codes<E2M1, __nv_fp4_e2m1>(16);
 }
 
-TEST(CudaHeaders, EveryBf16IsDecodedAlike) {
+TEST(CudaHeaders, DecodingOfEveryBf16Matches) {
   for (std::uint32_t code = 0; code <= 0xffffu; ++code) {
     const auto bits = static_cast<std::uint16_t>(code);
     const float expected = __bfloat162float(__ushort_as_bfloat16(bits));
@@ -111,7 +111,7 @@ TEST(CudaHeaders, EveryBf16IsDecodedAlike) {
 
 #else
 
-TEST(CudaHeaders, ConvertAlike) {
+TEST(CudaHeaders, ConversionsMatch) {
   GTEST_SKIP() << "cuda_fp8.h, cuda_fp4.h and cuda_bf16.h were not found when this was compiled";
 }
 

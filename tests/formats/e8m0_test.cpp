@@ -22,7 +22,7 @@ int power_above(double value) {
   return code;
 }
 
-TEST(E8M0, EveryCodeIsItsPowerOfTwo) {
+TEST(E8M0, DecodesCodesToPowersOfTwo) {
   for (int code = 0; code < 0xff; ++code) {
     const E8M0 value = E8M0::from_bits(static_cast<std::uint8_t>(code));
     EXPECT_EQ(static_cast<float>(value), std::ldexp(1.0, code - 127)) << code;

@@ -54,7 +54,7 @@ TYPED_TEST_SUITE(EightBitCodes, Moments);
 
 constexpr std::uint32_t most_random = 0xffffffffu;
 
-TYPED_TEST(EightBitCodes, AllStandForTheirLevelsAndComeBackWhateverTheRandomBits) {
+TYPED_TEST(EightBitCodes, RoundTripForAnyRandomBits) {
   using Code = typename TypeParam::Code;
   const std::vector<double> all = levels(TypeParam::codes);
   for (const int exponent : {-127, -126, -60, 0, 13, TypeParam::largest_exponent}) {
@@ -70,7 +70,7 @@ TYPED_TEST(EightBitCodes, AllStandForTheirLevelsAndComeBackWhateverTheRandomBits
   }
 }
 
-TYPED_TEST(EightBitCodes, ScaleIsTheSmallestThatHoldsTheLargestOfAGroup) {
+TYPED_TEST(EightBitCodes, ScaleIsSmallestThatHoldsGroupMaximum) {
   const double largest = levels(TypeParam::codes).back();
   std::mt19937 random(1);
   std::vector<float> amaxes;
@@ -96,7 +96,7 @@ TYPED_TEST(EightBitCodes, ScaleIsTheSmallestThatHoldsTheLargestOfAGroup) {
 }
 
 /// Steps between neighbours, each at several places, with random bits that stand for all.
-TYPED_TEST(EightBitCodes, RoundToANeighbourAndKeepTheMean) {
+TYPED_TEST(EightBitCodes, RoundToNeighboursAndPreserveMean) {
   const std::vector<double> all = levels(TypeParam::codes);
   const E8M0 scale = scale_of(0);
   constexpr int draws = 4096;
@@ -115,7 +115,7 @@ TYPED_TEST(EightBitCodes, RoundToANeighbourAndKeepTheMean) {
   }
 }
 
-TYPED_TEST(EightBitCodes, WhatIsTooLargeSaturates) {
+TYPED_TEST(EightBitCodes, SaturateLargeValues) {
   constexpr float infinity = std::numeric_limits<float>::infinity();
   const int last = TypeParam::codes - 1;
   for (const float value : {infinity, std::numeric_limits<float>::max(),
@@ -145,7 +145,7 @@ TEST(EightBit, FirstMomentsHaveASign) {
   }
 }
 
-TEST(EightBit, SecondMomentsThatAreNotZeroStaySo) {
+TEST(EightBit, NonzeroSecondMomentsStayNonzero) {
   for (const int exponent : {-127, -30, 0, 50}) {
     for (const float part : {1e-6f, 0.3f, 0.99f}) {
       const double value = std::ldexp(static_cast<double>(part), exponent);

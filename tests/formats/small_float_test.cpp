@@ -78,7 +78,7 @@ testing::AssertionResult rounds_to_nearest(float value) {
                                      << ") became " << actual << ", nearest is " << expected;
 }
 
-TYPED_TEST(SmallFloat, TiesGoToEvenAndTheirNeighboursDoNot) {
+TYPED_TEST(SmallFloat, RoundsTiesToEven) {
   const reference::Format& format = definition<TypeParam>;
   for (int code = 0; code < format.largest; ++code) {
     const auto tie = static_cast<float>(
@@ -92,7 +92,7 @@ TYPED_TEST(SmallFloat, TiesGoToEvenAndTheirNeighboursDoNot) {
   }
 }
 
-TYPED_TEST(SmallFloat, EverySignExponentAndLeadingMantissaRoundsToNearest) {
+TYPED_TEST(SmallFloat, RoundsToNearest) {
   for (std::uint32_t upper = 0; upper <= 0xffffu; ++upper) {
     for (const std::uint32_t lower : {0u, 1u, 0x7fffu, 0x8000u, 0xffffu}) {
       ASSERT_TRUE(rounds_to_nearest<TypeParam>(reference::float_of((upper << 16) | lower)));

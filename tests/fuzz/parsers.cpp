@@ -292,7 +292,7 @@ void flags(Bytes bytes) {
     app.add_option("--names", values.names);
     app.add_option("--name", values.name);
     app.add_option("--rate", values.rate)->check(programs::above_zero());
-    app.add_option("--count", values.count)->check(programs::not_negative_whole());
+    app.add_option("--count", values.count)->check(programs::non_negative_integer());
     app.add_flag("--on", values.is_on);
     app.set_config("--config", "flags.toml");
     return true;

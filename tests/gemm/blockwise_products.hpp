@@ -184,9 +184,9 @@ class BlockwiseLayer {
   void take(octavo::Arena<D>& arena) {
     constexpr auto kind = octavo::MemoryKind::activations;
     const auto operand = [&](auto& memory, Index rows, Index columns) {
-      memory.take_values(arena, kind, rows, columns);
-      memory.take_row_major(arena, kind, rows, columns);
-      memory.take_transposed(arena, kind, rows, columns);
+      memory.allocate_values(arena, kind, rows, columns);
+      memory.allocate_row_major(arena, kind, rows, columns);
+      memory.allocate_transposed(arena, kind, rows, columns);
     };
     operand(x_, shape_.tokens, shape_.in);
     operand(w_, shape_.out, shape_.in);

@@ -92,7 +92,7 @@ void expect_product(Place<Cuda>& place, CpuA cpu_a, CpuB cpu_b, A a, B b, bool a
   }
 }
 
-TYPED_TEST(EmulatedOnCuda, MultipliesTheValuesOfTheCpusCopies) {
+TYPED_TEST(EmulatedOnCuda, ProductsMatchCpuCopies) {
   using P = TypeParam;
   Place<Cuda> place(emulated_matmul_workspace(512, 512, 512, DeviceLimits<Cuda>{}));
   const Both<P, OperandKind::input> x(place, tokens, in, 1.0f, 1);
@@ -144,14 +144,14 @@ void expect_swizzled(Index rows, Index inner) {
   EXPECT_EQ(place.read(found), expected) << rows << " " << inner;
 }
 
-TEST_F(Nvfp4ProductsOnCuda, ReadScalesInTiles) {
+TEST_F(Nvfp4ProductsOnCuda, ReadSwizzledScales) {
   for (const auto& [rows, inner] : {std::pair<Index, Index>{128, 64}, {16, 32}, {304, 2064}}) {
     expect_swizzled<Rows>(rows, inner);
     expect_swizzled<Squares>(rows, inner);
   }
 }
 
-TEST_F(Nvfp4ProductsOnCuda, AreRefusedWhereTheGpuHasNone) {
+TEST_F(Nvfp4ProductsOnCuda, RequireGpuSupport) {
   Place<Cuda> place(std::size_t{64} << 20);
   if (!place.context().limits().gpu.mx_products) {
     EXPECT_THROW(require_products<Nvfp4>(place.context().limits()), ConfigError);

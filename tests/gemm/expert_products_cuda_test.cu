@@ -121,7 +121,7 @@ void expect_same_products(const Results<T, G>& expected, const Results<T, G>& ac
 
 class ExpertProductsOnCuda : public OnGpu {};
 
-TEST_F(ExpertProductsOnCuda, InBf16AgreeWithTheCpu) {
+TEST_F(ExpertProductsOnCuda, MatchCpuInBf16) {
   for (const Sizes& sizes : {Sizes{300, 4, 128, 64}, Sizes{1000, 8, 392, 200}, Sizes{5, 3, 8, 1032},
                              Sizes{2000, 2, 136, 264}}) {
     const auto expected = multiply_dense<Bf16, Bf16, Cpu>(sizes);
@@ -134,7 +134,7 @@ TEST_F(ExpertProductsOnCuda, InBf16AgreeWithTheCpu) {
   }
 }
 
-TEST_F(ExpertProductsOnCuda, OfAnyShapeAgreeWithTheCpu) {
+TEST_F(ExpertProductsOnCuda, MatchCpuForAnyShape) {
   const Sizes odd{300, 5, 70, 37};
   expect_same_products(multiply_dense<Bf16, Bf16, Cpu>(odd), multiply_dense<Bf16, Bf16, Cuda>(odd),
                        1e-3);
@@ -144,7 +144,7 @@ TEST_F(ExpertProductsOnCuda, OfAnyShapeAgreeWithTheCpu) {
   }
 }
 
-TEST_F(ExpertProductsOnCuda, RepeatTheirBits) {
+TEST_F(ExpertProductsOnCuda, AreDeterministic) {
   const Sizes sizes{1000, 8, 392, 200};
   const auto first = multiply_dense<Bf16, float, Cuda>(sizes);
   const auto second = multiply_dense<Bf16, float, Cuda>(sizes);

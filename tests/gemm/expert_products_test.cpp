@@ -92,7 +92,7 @@ class ExpertProducts : public testing::Test {};
 using Storages = testing::Types<float, Bf16>;
 TYPED_TEST_SUITE(ExpertProducts, Storages);
 
-TYPED_TEST(ExpertProducts, AreThoseOfEachExpert) {
+TYPED_TEST(ExpertProducts, MatchProductsOfEachExpert) {
   using T = TypeParam;
   constexpr double unit = std::is_same_v<T, float> ? 1e-5 : 0x1p-8;
   constexpr Index in = 24;
@@ -101,7 +101,7 @@ TYPED_TEST(ExpertProducts, AreThoseOfEachExpert) {
   const auto x = random_rows<T>(order, in, 1);
   const auto dy = random_rows<T>(order, out, 2);
   const auto w = random_matrix<T>(experts * out, in, 3);
-  support::Workplace place(2, 0);
+  support::ContextWithWorkspace place(2, 0);
   place.bind(expert_product_workspace(order.rows, experts, out, in, place.context));
   Matrix<T> y(order.rows, out, T(7.0f));
   Matrix<T> dx(order.rows, in, T(7.0f));
@@ -148,7 +148,7 @@ using Recipes =
     testing::Types<Fp8Recipe<Tensorwise>, Fp8Recipe<Rowwise>, Fp8Recipe<Blockwise>, Mxfp8>;
 TYPED_TEST_SUITE(QuantizedExpertProducts, Recipes);
 
-TYPED_TEST(QuantizedExpertProducts, AreThoseOfEachExpert) {
+TYPED_TEST(QuantizedExpertProducts, MatchProductsOfEachExpert) {
   using P = TypeParam;
   constexpr Index in = 128;
   constexpr Index out = 128;
@@ -157,7 +157,7 @@ TYPED_TEST(QuantizedExpertProducts, AreThoseOfEachExpert) {
   support::QuantizedOperand<P, OperandKind::input> x(random_rows<Bf16>(order, in, 1));
   support::QuantizedOperand<P, OperandKind::output_gradient> dy(random_rows<Bf16>(order, out, 2));
   support::QuantizedOperand<P, OperandKind::weight> w(random_matrix<Bf16>(experts * out, in, 3));
-  support::Workplace place(2, 0);
+  support::ContextWithWorkspace place(2, 0);
   place.bind(expert_product_workspace(order.rows, experts, out, in, place.context));
   quantize(x.operand, place.context);
   quantize(dy.operand, place.context);

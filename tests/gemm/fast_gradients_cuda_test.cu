@@ -24,7 +24,7 @@ bool has_short_accumulators() {
   return card.major == 9;
 }
 
-TEST_F(FastGradients, LoseNoMoreThanTheirAccumulatorsCutOff) {
+TEST_F(FastGradients, ErrorIsBoundedByAccumulatorTruncation) {
   support::GpuContext context;
   Buffer<Cuda> workspace(matmul_workspace(0, 0, 0, context), context);
   context.bind_workspace({workspace.data(), workspace.size()});

@@ -128,13 +128,13 @@ void compare_quantized() {
 
 class FewRowsOnCuda : public OnGpu {};
 
-TEST_F(FewRowsOnCuda, DenseWeightsAreWhatTheCpuMultiplies) {
+TEST_F(FewRowsOnCuda, DenseProductsMatchCpu) {
   compare_dense<Bf16, Bf16>();
   compare_dense<Bf16, float>();
   compare_dense<float, float>();
 }
 
-TEST_F(FewRowsOnCuda, QuantizedWeightsAreWhatTheCpuMultiplies) {
+TEST_F(FewRowsOnCuda, QuantizedProductsMatchCpu) {
   compare_quantized<Bf16, Bf16, E4M3, PerTensor>();
   compare_quantized<Bf16, float, E4M3, PerRow>();
   compare_quantized<Bf16, Bf16, E4M3, PerBlock<128, 128>>();
@@ -142,7 +142,7 @@ TEST_F(FewRowsOnCuda, QuantizedWeightsAreWhatTheCpuMultiplies) {
 }
 
 // What is left of a recorded step's addend is its result: the residual stream grows where it is.
-TEST_F(FewRowsOnCuda, TheResultMayBeTheAddend) {
+TEST_F(FewRowsOnCuda, ResultMayAliasAddend) {
   const Case at{3, 576, 576, true};
   const auto x = normal_values<Bf16>(at.rows * at.in, 1.0f, 1);
   const auto elements = normal_values<Bf16>(at.out * at.in, 1.0f, 2);
@@ -158,7 +158,7 @@ TEST_F(FewRowsOnCuda, TheResultMayBeTheAddend) {
 }
 
 // Each product begins to read its weight while the one before it, whose result it multiplies, runs.
-TEST_F(FewRowsOnCuda, ReadingWeightsAheadChangesNoBit) {
+TEST_F(FewRowsOnCuda, PrefetchingWeightsChangesNoBit) {
   constexpr Index size = 1536;
   constexpr int products = 200;
   const auto elements = normal_values<Bf16>(size * size, 0.02f, 2);
@@ -232,10 +232,10 @@ void compare_fused(const Case& at) {
   EXPECT_EQ(place.read(found), place.read(expected));
 }
 
-TEST_F(FewRowsOnCuda, NormalisingAndGatingHaveTheBitsOfTheirOwnOperations) {
+TEST_F(FewRowsOnCuda, FusedNormAndGateAreBitwiseEqualToSeparate) {
   for (const Case& at : {Case{1, 3072, 576}, Case{1, 2, 8}, Case{1, 34, 37}, Case{1, 640, 4096},
                          Case{1, 130, 12288}, Case{2, 62, 64}, Case{3, 530, 301}, Case{8, 34, 1536},
-                         Case{1, 70, most_normalised_columns}}) {
+                         Case{1, 70, max_normalised_columns}}) {
     compare_fused<Bf16, Bf16>(at);
     compare_fused<Bf16, E4M3>(at);
     compare_fused<float, float>(at);
@@ -303,7 +303,7 @@ void compare_cached(HeadLayout layout, Index in, Index first, Index rows, bool r
   }
 }
 
-TEST_F(FewRowsOnCuda, RowsThatJoinACacheHaveTheBitsOfTheirOwnOperation) {
+TEST_F(FewRowsOnCuda, FusedCacheAppendIsBitwiseEqualToSeparate) {
   for (const HeadLayout& layout :
        {HeadLayout{9, 3, 64}, HeadLayout{4, 4, 10}, HeadLayout{8, 2, 128}, HeadLayout{3, 1, 2}}) {
     for (const bool rotates : {true, false}) {

@@ -35,7 +35,7 @@ void check_epilogues(const Sizes& at, const Product& product, const Run& run) {
   for (const bool adds : {false, true}) {
     for (const bool biased : {false, true}) {
       Matrix<Y> result(at.rows, at.out, Y(77.0f));
-      support::Workplace place(2);
+      support::ContextWithWorkspace place(2);
       place.bind(few_rows_workspace(at.in, place.context));
       GemmOutput<Y, Cpu> y{result.view(), {}, {}};
       if (adds) y.addend = addend.input();
@@ -62,12 +62,12 @@ void check_dense() {
   }
 }
 
-TEST(FewRows, DenseWeightsAreTheProduct) {
+TEST(FewRows, DenseProductsMatchReference) {
   check_dense<Bf16>();
   check_dense<float>();
 }
 
-TEST(FewRows, HaveTheBitsOfManyRows) {
+TEST(FewRows, AreBitwiseEqualToManyRows) {
   const Index out = 150;
   const Index in = 300;
   const auto x = random_matrix<Bf16>(20, in, 1);
@@ -75,13 +75,13 @@ TEST(FewRows, HaveTheBitsOfManyRows) {
   const auto addend = random_matrix<Bf16>(20, out, 3);
   const auto bias = random_matrix<Bf16>(1, out, 4);
   Matrix<Bf16> many(20, out);
-  support::Workplace place(2);
+  support::ContextWithWorkspace place(2);
   place.bind(std::max(matmul_workspace(20, out, in, place.context),
                       few_rows_workspace(in, place.context)));
   (void)matmul_forward(x.input(), w.input(),
                        GemmOutput<Bf16, Cpu>{many.view(), addend.input(), bias.flat_input()},
                        place.context);
-  for (const Index rows : {Index{1}, most_few_rows}) {
+  for (const Index rows : {Index{1}, max_few_rows}) {
     Matrix<Bf16> few(rows, out);
     (void)few_rows_forward(
         x.input().rows(5, rows), w.input(),
@@ -128,7 +128,7 @@ void check_quantized() {
   }
 }
 
-TEST(FewRows, QuantizedWeightsAreTheProductOfWhatTheyStandFor) {
+TEST(FewRows, QuantizedProductsMatchDecodedWeights) {
   check_quantized<Bf16, E4M3, PerTensor>();
   check_quantized<Bf16, E4M3, PerRow>();
   check_quantized<Bf16, E4M3, PerBlock<128, 128>>();
@@ -148,7 +148,7 @@ Matrix<float> normalised(const Matrix<float>& x, const Matrix<float>& weight, do
 }
 
 // An epsilon that counts: squares are about 1.
-TEST(FewRows, ARowIsNormalisedOnTheWay) {
+TEST(FewRows, FusedNormMatchesReference) {
   constexpr float epsilon = 0.5f;
   for (const Sizes& at : {Sizes{1, 5, 16}, Sizes{1, 130, 301}, Sizes{1, 257, 64}}) {
     SCOPED_TRACE(testing::Message() << at.out << " x " << at.in);
@@ -163,7 +163,7 @@ TEST(FewRows, ARowIsNormalisedOnTheWay) {
   }
 }
 
-TEST(FewRows, GatesAreTheFirstHalfOfTheProduct) {
+TEST(FewRows, FusedGateUsesFirstHalfOfProduct) {
   for (const Sizes& at :
        {Sizes{1, 2, 1}, Sizes{1, 300, 64}, Sizes{8, 34, 33}, Sizes{8, 1034, 33}}) {
     SCOPED_TRACE(testing::Message() << at.rows << " x " << at.out << " x " << at.in);
@@ -171,7 +171,7 @@ TEST(FewRows, GatesAreTheFirstHalfOfTheProduct) {
     const auto w = random_matrix<float>(at.out, at.in, 2);
     const Index half = at.out / 2;
     Matrix<float> y(at.rows, half, 77.0f);
-    support::Workplace place(2);
+    support::ContextWithWorkspace place(2);
     place.bind(few_rows_workspace(at.in, place.context));
     (void)few_rows_forward(x.input(), w.input(), GemmOutput<float, Cpu>{y.view(), {}},
                            place.context, {.is_gated = true});
@@ -191,14 +191,14 @@ TEST(FewRows, GatesAreTheFirstHalfOfTheProduct) {
 }
 
 // Rounded to BF16 between the operations, as it is where each is one of its own.
-TEST(FewRows, NormalisingAndGatingHaveTheBitsOfTheirOwnOperations) {
+TEST(FewRows, FusedNormAndGateAreBitwiseEqualToSeparate) {
   constexpr Index in = 144;
   constexpr Index out = 290;
   constexpr float epsilon = 1e-5f;
   const auto x = random_matrix<Bf16>(1, in, 1);
   const auto gain = random_matrix<Bf16>(1, in, 2);
   Weight<E4M3, PerRow> w(out, in);
-  support::Workplace place(2);
+  support::ContextWithWorkspace place(2);
   place.bind(few_rows_workspace(in, place.context));
 
   Matrix<Bf16> input(1, in), wide(1, out), expected(1, out / 2), y(1, out / 2);
@@ -238,7 +238,7 @@ struct CacheOfRows {
 };
 
 // Rounded to BF16 before the rotation, as it is where each is an operation of its own.
-TEST(FewRows, RowsThatJoinACacheHaveTheBitsOfTheirOwnOperation) {
+TEST(FewRows, FusedCacheAppendIsBitwiseEqualToSeparate) {
   constexpr Index in = 33;
   const HeadLayout layout{4, 2, 10};
   const Index queries = layout.heads * layout.head_dim;
@@ -246,7 +246,7 @@ TEST(FewRows, RowsThatJoinACacheHaveTheBitsOfTheirOwnOperation) {
     const auto x = random_matrix<Bf16>(2, in, 1);
     const auto w = random_matrix<Bf16>(layout.columns(), in, 2);
     const auto bias = random_matrix<Bf16>(1, layout.columns(), 3);
-    support::Workplace place(2);
+    support::ContextWithWorkspace place(2);
     place.bind(few_rows_workspace(in, place.context));
     CacheOfRows<Bf16> expected(layout, 7, {3, 4}), found(layout, 7, {3, 4});
     Matrix<Bf16> qkv(2, layout.columns()), y(2, layout.columns());
@@ -266,13 +266,13 @@ TEST(FewRows, RowsThatJoinACacheHaveTheBitsOfTheirOwnOperation) {
   }
 }
 
-TEST(FewRows, NameWhatCannotJoinACache) {
+TEST(FewRows, ErrorsNameInvalidCacheArgument) {
   const HeadLayout layout{2, 1, 4};
   CacheOfRows<Bf16> cache(layout, 3, {1});
   const auto message_of = [&](const CacheRows<Bf16, Cpu>& rows, Index columns, bool is_gated,
                               auto y) {
     const Matrix<Bf16> x(1, 4), w(is_gated ? 2 * columns : columns, 4);
-    support::Workplace place(1);
+    support::ContextWithWorkspace place(1);
     place.bind(few_rows_workspace(4, place.context));
     try {
       (void)few_rows_forward(
@@ -301,14 +301,14 @@ TEST(FewRows, NameWhatCannotJoinACache) {
             "");
 }
 
-TEST(FewRows, NameWhatDoesNotFit) {
+TEST(FewRows, ErrorsNameMismatchedArgument) {
   const Matrix<Bf16> gain(1, 4), long_gain(1, 6);
   const auto message_of = [&](Index rows, Index in, FewRowsOptions<Bf16, Cpu> options = {},
                               Index out = 5, Index columns = 5, bool adds = true,
                               bool biased = false) {
     const Matrix<Bf16> x(rows, 4), w(out, in), addend(rows, columns), bias(1, columns);
     Matrix<Bf16> y(rows, columns);
-    support::Workplace place(1);
+    support::ContextWithWorkspace place(1);
     place.bind(few_rows_workspace(4, place.context));
     try {
       GemmOutput<Bf16, Cpu> output{y.view(), {}, {}};

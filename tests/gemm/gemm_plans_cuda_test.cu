@@ -78,7 +78,7 @@ struct Place {
 
 class GemmPlansOnCuda : public support::OnGpuIn<Fp8Recipe<Tensorwise>> {};
 
-TEST_F(GemmPlansOnCuda, WhatOneRunChoseTheNextTakesFromItsText) {
+TEST_F(GemmPlansOnCuda, NextRunTakesPlansFromText) {
   Place first;
   const GemmPlanSummary chosen = first.prepare(GemmChoice::rehearsed);
   EXPECT_EQ(chosen.rehearsed, 3);
@@ -97,7 +97,7 @@ TEST_F(GemmPlansOnCuda, WhatOneRunChoseTheNextTakesFromItsText) {
   EXPECT_EQ(gemm_plans_text(gemm_plans(second.context)), text);
 }
 
-TEST_F(GemmPlansOnCuda, AnotherCardOrLibraryIsNotUsed) {
+TEST_F(GemmPlansOnCuda, IgnoresRecordsOfOtherCardOrLibrary) {
   Place first;
   first.prepare(GemmChoice::rehearsed);
   const std::vector<GemmPlanRecord> records = gemm_plans(first.context);
@@ -114,7 +114,7 @@ TEST_F(GemmPlansOnCuda, AnotherCardOrLibraryIsNotUsed) {
   EXPECT_EQ(recorded_with([](GemmLibrary& library) { ++library.version; }), 0);
 }
 
-TEST_F(GemmPlansOnCuda, AnAlgorithmThatIsRefusedIsChosenAnewAndNamed) {
+TEST_F(GemmPlansOnCuda, ReplacesAndReportsRefusedAlgorithm) {
   Place first;
   first.prepare(GemmChoice::rehearsed);
   std::vector<GemmPlanRecord> records = gemm_plans(first.context);
@@ -131,7 +131,7 @@ TEST_F(GemmPlansOnCuda, AnAlgorithmThatIsRefusedIsChosenAnewAndNamed) {
   EXPECT_NO_THROW(second.run(three_keys()[1]));
 }
 
-TEST_F(GemmPlansOnCuda, DeterministicContextsTimeNothingButTakeRecords) {
+TEST_F(GemmPlansOnCuda, DeterministicContextTakesRecordsWithoutTiming) {
   Place first;
   first.prepare(GemmChoice::rehearsed);
   Place without;
@@ -145,7 +145,7 @@ TEST_F(GemmPlansOnCuda, DeterministicContextsTimeNothingButTakeRecords) {
   EXPECT_EQ(gemm_plans(with.context), gemm_plans(first.context));
 }
 
-TEST_F(GemmPlansOnCuda, ARehearsalOfNothingLeavesTheHeuristicsFirst) {
+TEST_F(GemmPlansOnCuda, EmptyRehearsalKeepsHeuristicChoice) {
   Place place;
   const std::vector<GemmKey> keys = three_keys();
   EXPECT_EQ(prepare_gemms(keys, GemmChoice::rehearsed, place.context), 3);
@@ -155,7 +155,7 @@ TEST_F(GemmPlansOnCuda, ARehearsalOfNothingLeavesTheHeuristicsFirst) {
 }
 
 // In the first pass, where some have been chosen, and while passes are compared.
-TEST_F(GemmPlansOnCuda, APassThatFailsLeavesTheHeuristicsFirst) {
+TEST_F(GemmPlansOnCuda, FailingPassKeepsHeuristicChoice) {
   const std::vector<GemmKey> keys = three_keys();
   for (const int last : {1, 47, 49}) {
     Place place;
@@ -187,7 +187,7 @@ std::array<std::uint64_t, 8> first_guess(const GemmKey& key, const Place& place)
   return words;
 }
 
-TEST_F(GemmPlansOnCuda, WhatIsKeptIsWhatTheComparisonSays) {
+TEST_F(GemmPlansOnCuda, KeepsWinnerOfPassComparison) {
   Place place;
   const GemmPlanSummary summary = place.prepare(GemmChoice::rehearsed);
   EXPECT_EQ(summary.keeps_first, summary.rehearsed_pass >= 0.998 * summary.heuristic_pass);
@@ -199,7 +199,7 @@ TEST_F(GemmPlansOnCuda, WhatIsKeptIsWhatTheComparisonSays) {
 }
 
 // Who asks for no rehearsal gets none, though another has announced one.
-TEST_F(GemmPlansOnCuda, WhatWasNotRehearsedTakesNoTurns) {
+TEST_F(GemmPlansOnCuda, HeuristicRequestCancelsAnnouncedRehearsal) {
   Place place;
   EXPECT_EQ(prepare_gemms(three_keys(), GemmChoice::rehearsed, place.context), 3);
   place.run(three_keys()[0]);
@@ -210,7 +210,7 @@ TEST_F(GemmPlansOnCuda, WhatWasNotRehearsedTakesNoTurns) {
 
 // What one session of a context left to the heuristics, the next may try, and what it was given
 // since, it uses.
-TEST_F(GemmPlansOnCuda, ALaterSessionOfAContextGetsWhatItAsksFor) {
+TEST_F(GemmPlansOnCuda, LaterSessionCanRehearseAndTakeRecords) {
   Place place;
   EXPECT_EQ(place.prepare(GemmChoice::heuristic).heuristic, 3);
   const GemmPlanSummary tried = place.prepare(GemmChoice::rehearsed);
@@ -225,7 +225,7 @@ TEST_F(GemmPlansOnCuda, ALaterSessionOfAContextGetsWhatItAsksFor) {
   EXPECT_EQ(gemm_plans_text(gemm_plans(place.context)), gemm_plans_text(records));
 }
 
-TEST_F(GemmPlansOnCuda, WhatIsGivenReplacesWhatWasPlannedWithoutAnotherPreparation) {
+TEST_F(GemmPlansOnCuda, GivenRecordsReplacePlansImmediately) {
   Place first;
   first.prepare(GemmChoice::rehearsed);
   Place second;
@@ -235,7 +235,7 @@ TEST_F(GemmPlansOnCuda, WhatIsGivenReplacesWhatWasPlannedWithoutAnotherPreparati
   EXPECT_NO_THROW(second.run(three_keys()[0]));
 }
 
-TEST_F(GemmPlansOnCuda, WhatIsGivenAndRefusedLeavesThePlanAndIsNamedOnce) {
+TEST_F(GemmPlansOnCuda, RefusedRecordsKeepPlanAndAreReportedOnce) {
   Place place;
   place.prepare(GemmChoice::rehearsed);
   const std::vector<GemmPlanRecord> chosen = gemm_plans(place.context);
@@ -250,7 +250,7 @@ TEST_F(GemmPlansOnCuda, WhatIsGivenAndRefusedLeavesThePlanAndIsNamedOnce) {
 }
 
 // Between the announcement and the rehearsal, which has nothing left to try.
-TEST_F(GemmPlansOnCuda, ARehearsalLeavesRecordsAsTheyAre) {
+TEST_F(GemmPlansOnCuda, RehearsalPreservesGivenRecords) {
   Place first;
   first.prepare(GemmChoice::rehearsed);
   Place second;
@@ -262,7 +262,7 @@ TEST_F(GemmPlansOnCuda, ARehearsalLeavesRecordsAsTheyAre) {
   EXPECT_EQ(gemm_plan_summary(second.context).recorded, 3);
 }
 
-TEST_F(GemmPlansOnCuda, TheSummaryIsOfTheProductsThatWereLastPrepared) {
+TEST_F(GemmPlansOnCuda, SummaryCoversLastPreparedProducts) {
   Place place;
   place.prepare(GemmChoice::heuristic);
   const std::vector<GemmKey> one{three_keys()[2]};
@@ -279,7 +279,7 @@ std::vector<detail::GemmAlgorithm> numbered(std::size_t count) {
   return algorithms;
 }
 
-TEST_F(GemmPlansOnCuda, ATrialFindsTheFastestOfThoseThatCanBeLaunched) {
+TEST_F(GemmPlansOnCuda, TrialFindsFastestLaunchableAlgorithm) {
   const Context<Cuda> context;
   const Buffer<Cuda> memory(256 * mebibyte, context);
   // The first cannot be launched.
@@ -307,7 +307,7 @@ TEST_F(GemmPlansOnCuda, ATrialFindsTheFastestOfThoseThatCanBeLaunched) {
   EXPECT_FALSE(std::isfinite(trial.first().milliseconds));
 }
 
-TEST_F(GemmPlansOnCuda, ATrialThatIsCutShortKeepsTheFirst) {
+TEST_F(GemmPlansOnCuda, InterruptedTrialKeepsFirstAlgorithm) {
   const Context<Cuda> context;
   const Buffer<Cuda> memory(256 * mebibyte, context);
   const auto launch = [&](const detail::GemmAlgorithm& algorithm) {
@@ -328,7 +328,7 @@ TEST_F(GemmPlansOnCuda, ATrialThatIsCutShortKeepsTheFirst) {
 }
 
 // Recorded, too, where nothing can be timed.
-TEST_F(GemmPlansOnCuda, ProductsThatWereNotAnnouncedAreTheHeuristicsFirst) {
+TEST_F(GemmPlansOnCuda, UnannouncedProductsUseHeuristicChoice) {
   Place place;
   place.run(three_keys()[0]);  // starts the library, which a recording does not allow
   const cudaStream_t stream = place.context.stream();

@@ -79,7 +79,7 @@ std::string complaint(const std::string& text) {
   }
 }
 
-TEST(GemmPlanText, ReadsBackAsItWasWritten) {
+TEST(GemmPlanText, RoundTrips) {
   const std::vector<GemmPlanRecord> records = many_records();
   const std::string text = gemm_plans_text(records);
   EXPECT_EQ(read_gemm_plans(text, "plans.txt"), records);
@@ -89,7 +89,7 @@ TEST(GemmPlanText, ReadsBackAsItWasWritten) {
   EXPECT_TRUE(read_gemm_plans("", "plans.txt").empty());
 }
 
-TEST(GemmPlanText, IsWhatItWas) {
+TEST(GemmPlanText, FormatIsStable) {
   // Files of earlier versions stay readable. The checksum, FNV-1a, was computed with Python.
   const std::string line =
       "card=NVIDIA_H200 multiprocessors=132 cublaslt=130100 m=8192 n=6144 k=4096 a=E4M3 b=E4M3 "
@@ -111,7 +111,7 @@ TEST(GemmPlanText, IsWhatItWas) {
   EXPECT_EQ(gemm_plans_text(records), "# octavo gemm plans 2\n" + line);
 }
 
-TEST(GemmPlanText, EveryChangedLetterIsNoticedWithFileAndLine) {
+TEST(GemmPlanText, ReportsFileAndLineOfEveryChangedCharacter) {
   const std::string text = gemm_plans_text(many_records());
   const std::size_t second = text.find('\n') + 1;
   const std::size_t third = text.find('\n', second) + 1;
@@ -126,7 +126,7 @@ TEST(GemmPlanText, EveryChangedLetterIsNoticedWithFileAndLine) {
   }
 }
 
-TEST(GemmPlanText, EveryTruncationWithinALineIsNoticed) {
+TEST(GemmPlanText, DetectsEveryTruncationWithinLine) {
   const std::string text = gemm_plans_text(many_records());
   for (std::size_t size = 1; size < text.size(); ++size) {
     const bool whole = text[size] == '\n' || text[size - 1] == '\n';
@@ -139,7 +139,7 @@ TEST(GemmPlanText, EveryTruncationWithinALineIsNoticed) {
   }
 }
 
-TEST(GemmPlanText, ACardIsOneWord) {
+TEST(GemmPlanText, WritesCardNameAsOneWord) {
   GemmPlanRecord spaced = record(16);
   spaced.library.card = "NVIDIA H200\tSXM";
   GemmPlanRecord nameless = record(32);
@@ -183,7 +183,7 @@ TEST(GemmPlanText, MessagesSayWhatIsWrong) {
   EXPECT_EQ(says(complaint("# octavo gemm plans 2\n\n"), "plans.txt:2: "), "");
 }
 
-TEST(GemmPlanText, MergingReplacesTheSameProductInTheSamePlaceAlone) {
+TEST(GemmPlanText, MergeReplacesOnlySameProductAndLibrary) {
   GemmPlanRecord newer = record(16);
   newer.algorithm.fill(7);
   GemmPlanRecord updated_library = record(16);
@@ -206,7 +206,7 @@ TEST(GemmPlanText, MergingReplacesTheSameProductInTheSamePlaceAlone) {
             merged_gemm_plans({record(32), record(16)}, {}));
 }
 
-TEST(GemmPlanText, SummariesCountWhatWasChosenHow) {
+TEST(GemmPlanText, SummaryCountsPlansBySource) {
   EXPECT_EQ(GemmPlanSummary{}.text(), "");
   GemmPlanSummary summary;
   summary.rehearsed = 20;
@@ -231,7 +231,7 @@ TEST(GemmPlanText, SummariesCountWhatWasChosenHow) {
 // ---- the products of a model
 // ----------------------------------------------------------------------
 
-TEST(GemmKeys, MessagesNameAllThatAProductDependsOn) {
+TEST(GemmKeys, TextNamesEveryField) {
   GemmKey key;
   key.m = 1;
   key.n = 2;
@@ -305,7 +305,7 @@ std::vector<GemmKey> head_keys() {
           dense(padded, hidden, 32, true, false, true)};
 }
 
-TEST(GemmKeys, OfAModelInBf16) {
+TEST(GemmKeys, CoverBf16Model) {
   // Output and down projection have one shape, as have the fused projections.
   std::vector<GemmKey> expected = head_keys();
   for (const GemmKey& key :
@@ -318,7 +318,7 @@ TEST(GemmKeys, OfAModelInBf16) {
   EXPECT_EQ(keys_of<Bf16>(1, 96), sorted(expected));
 }
 
-TEST(GemmKeys, OfAModelInFp8WithMicroBatches) {
+TEST(GemmKeys, CoverFp8ModelWithMicroBatches) {
   std::vector<GemmKey> expected = head_keys();
   constexpr auto tensor = GemmScales::tensor;
   for (GemmKey key : {quantized(rows, qkv, hidden, e4m3, tensor, tensor),
@@ -339,7 +339,7 @@ TEST(GemmKeys, OfAModelInFp8WithMicroBatches) {
 }
 
 // They multiply values, both contiguous along the reduced dimension.
-TEST(GemmKeys, OfAnEmulatedModelAreInBf16) {
+TEST(GemmKeys, CoverEmulatedModelInBf16) {
   std::vector<GemmKey> expected = head_keys();
   for (const GemmKey& key :
        {dense(rows, qkv, hidden, false, true), dense(rows, hidden, hidden, false, true, true),
@@ -352,7 +352,7 @@ TEST(GemmKeys, OfAnEmulatedModelAreInBf16) {
 }
 
 // Only input gradients differ.
-TEST(GemmKeys, OfAModelWithFastGradients) {
+TEST(GemmKeys, CoverModelWithFastGradients) {
   std::vector<GemmKey> expected = head_keys();
   constexpr auto tensor = GemmScales::tensor;
   for (GemmKey key : {quantized(rows, qkv, hidden, e4m3, tensor, tensor),
@@ -367,7 +367,7 @@ TEST(GemmKeys, OfAModelWithFastGradients) {
   EXPECT_EQ((keys_of<Fp8Recipe<Delayed, Hybrid, GemmAccumulation::fast>>(1, 96)), sorted(expected));
 }
 
-TEST(GemmKeys, OfAModelInRowScales) {
+TEST(GemmKeys, CoverModelWithRowScales) {
   std::vector<GemmKey> expected = head_keys();
   constexpr auto row = GemmScales::row;
   for (GemmKey key : {quantized(rows, qkv, hidden, e4m3, row, row),
@@ -384,7 +384,7 @@ TEST(GemmKeys, OfAModelInRowScales) {
   EXPECT_EQ(keys_of<Fp8Recipe<Rowwise>>(1, 96), sorted(expected));
 }
 
-TEST(GemmKeys, OfAModelInBlockScales) {
+TEST(GemmKeys, CoverModelWithBlockScales) {
   std::vector<GemmKey> expected = head_keys();
   constexpr auto row = GemmScales::rows_of_128, square = GemmScales::squares_of_128;
   for (const GemmKey& key : {quantized(rows, qkv, hidden, e4m3, row, square),
@@ -398,7 +398,7 @@ TEST(GemmKeys, OfAModelInBlockScales) {
   EXPECT_EQ(keys_of<Fp8Recipe<Blockwise>>(1, 96), sorted(expected));
 }
 
-TEST(GemmKeys, AHeadInOnePieceAddsOnlyOverMicroBatches) {
+TEST(GemmKeys, UnchunkedHeadAddsOnlyOverMicroBatches) {
   const auto adding = [](const std::vector<GemmKey>& keys) {
     return std::count_if(keys.begin(), keys.end(),
                          [](const GemmKey& key) { return key.adds && key.transpose_a; });

@@ -130,9 +130,9 @@ Quantized quantized_on(const QuantizeCase& test, const std::vector<Bf16>& values
   OperandMemory<P, Kind, D> memory;
   OperandScaling* slot = nullptr;
   const auto layout = [&](Arena<D>& arena) {
-    memory.take_values(arena, MemoryKind::activations, test.rows, test.columns);
-    memory.take_row_major(arena, MemoryKind::activations, test.rows, test.columns);
-    memory.take_transposed(arena, MemoryKind::activations, test.rows, test.columns);
+    memory.allocate_values(arena, MemoryKind::activations, test.rows, test.columns);
+    memory.allocate_row_major(arena, MemoryKind::activations, test.rows, test.columns);
+    memory.allocate_transposed(arena, MemoryKind::activations, test.rows, test.columns);
     slot = arena.template take<OperandScaling>(MemoryKind::scaling, 1);
   };
   const Arena<D> arena = make_arena(context, layout);
@@ -179,17 +179,17 @@ void compare_quantized(const std::vector<float>& scales) {
 
 class QuantizeOnCuda : public OnGpu {};
 
-TEST_F(QuantizeOnCuda, TensorwiseEqualsTheCpuToTheBit) {
+TEST_F(QuantizeOnCuda, TensorwiseIsBitwiseEqualToCpu) {
   compare_quantized<Fp8Recipe<Tensorwise>, OperandKind::input>({1.0f});
   compare_quantized<Fp8Recipe<Tensorwise>, OperandKind::output_gradient>({1.0f});
 }
 
-TEST_F(QuantizeOnCuda, TensorwiseWithPowersOfTwoEqualsTheCpuToTheBit) {
+TEST_F(QuantizeOnCuda, PowerOfTwoTensorwiseIsBitwiseEqualToCpu) {
   using P = Fp8Recipe<TensorwiseScaling<ScaleRounding::power_of_two>>;
   compare_quantized<P, OperandKind::weight>({1.0f});
 }
 
-TEST_F(QuantizeOnCuda, DelayedEqualsTheCpuToTheBit) {
+TEST_F(QuantizeOnCuda, DelayedIsBitwiseEqualToCpu) {
   const std::vector<float> scales{1.0f, 0.37f, 0x1p20f, 1e-30f, FLT_MAX};
   compare_quantized<Fp8Recipe<Delayed>, OperandKind::input>(scales);
   compare_quantized<Fp8Recipe<Delayed>, OperandKind::output_gradient>(scales);
@@ -206,8 +206,8 @@ void quantize_into(ScalingSlot slot, const std::vector<Bf16>& values, const Cont
   const Index rows = static_cast<Index>(values.size()) / 16;
   OperandMemory<P, Kind, D> memory;
   const auto layout = [&](Arena<D>& arena) {
-    memory.take_values(arena, MemoryKind::activations, rows, 16);
-    memory.take_row_major(arena, MemoryKind::activations, rows, 16);
+    memory.allocate_values(arena, MemoryKind::activations, rows, 16);
+    memory.allocate_row_major(arena, MemoryKind::activations, rows, 16);
   };
   const Arena<D> arena = make_arena(context, layout);
   upload(memory.values, values, context);
@@ -258,7 +258,7 @@ std::vector<ScalingState> scaling_states() {
   return states;
 }
 
-TEST_F(QuantizeOnCuda, DelayedScalesMoveAsOnTheCpu) {
+TEST_F(QuantizeOnCuda, DelayedScaleUpdatesMatchCpu) {
   const std::vector<ScalingState> cpu = scaling_states<Cpu>();
   const std::vector<ScalingState> cuda = scaling_states<Cuda>();
   for (std::size_t step = 0; step < cpu.size(); ++step) {
@@ -375,15 +375,15 @@ class Layer {
     constexpr MemoryKind kind = MemoryKind::activations;
     begin_ = mark(arena);
     weight_.take(arena, "linear.weight", out_features, in_features, Initial::normal(0.05f));
-    weight_.take_gradient(arena);
+    weight_.allocate_gradient(arena);
     operands_begin_ = mark(arena);  // the weight's row-major copy comes first
-    linear_.take_weight_copies(arena, weight_);
-    input_.take_values(arena, kind, tokens_, in_features);
-    input_.take_row_major(arena, kind, tokens_, in_features);
-    input_.take_transposed(arena, kind, tokens_, in_features);
-    y_gradient_.take_values(arena, kind, tokens_, out_features);
-    y_gradient_.take_row_major(arena, kind, tokens_, out_features);
-    y_gradient_.take_transposed(arena, kind, tokens_, out_features);
+    linear_.allocate_weight_copies(arena, weight_);
+    input_.allocate_values(arena, kind, tokens_, in_features);
+    input_.allocate_row_major(arena, kind, tokens_, in_features);
+    input_.allocate_transposed(arena, kind, tokens_, in_features);
+    y_gradient_.allocate_values(arena, kind, tokens_, out_features);
+    y_gradient_.allocate_row_major(arena, kind, tokens_, out_features);
+    y_gradient_.allocate_transposed(arena, kind, tokens_, out_features);
     residual_ = take_matrix(arena, out_features);
     operands_end_ = mark(arena);
     y_ = take_matrix(arena, out_features);
@@ -572,7 +572,7 @@ StepResult<G> step(Layer<G, D, P>& layer, const StepInputs<G>& inputs) {
   return layer.result();
 }
 
-TYPED_TEST(LinearOnCuda, EqualsTheCpuDirectlyAndFromAGraph) {
+TYPED_TEST(LinearOnCuda, MatchesCpuDirectlyAndFromGraph) {
   using G = TypeParam;
   for (const Index tokens : {16, 48, 272, 1024}) {
     SCOPED_TRACE(message(tokens, " tokens"));
@@ -624,7 +624,7 @@ TYPED_TEST(LinearOnCuda, FastGradientsChangeOnlyTheInputGradient) {
 
 class CudaErrors : public OnGpu {};
 
-TEST_F(CudaErrors, AGpuThatIsNotThereIsNamed) {
+TEST_F(CudaErrors, NamesMissingGpu) {
   try {
     const Context<Cuda> context(9999);
     FAIL() << "no exception";
@@ -645,7 +645,7 @@ TEST_F(CudaErrors, MoreMemoryThanTheGpuHasIsAMemoryError) {
   }
 }
 
-TEST_F(CudaErrors, AProductWithoutWorkspaceIsRefused) {
+TEST_F(CudaErrors, RejectsProductWithoutWorkspace) {
   Layer<Bf16, Cuda> layer(16);
   layer.start(StepInputs<Bf16>(16, 1));
   layer.context().bind_workspace({});

@@ -74,7 +74,7 @@ TEST(Manifest, NamesTheGemmThatRanTooRarelyOrTooOften) {
   EXPECT_NE(complaint(chunks, 1, 2).find("head wgrad"), std::string::npos);
 }
 
-TEST(Manifest, RefusesTwoLayersOfOneName) {
+TEST(Manifest, RejectsDuplicateLayerNames) {
   ThreeGemms manifest;
   EXPECT_NO_THROW(manifest.add(make_entry("blocks.0.qkv", GemmPass::forward, fp8)));
   try {
@@ -89,7 +89,7 @@ TEST(Manifest, RefusesTwoLayersOfOneName) {
   }
 }
 
-TEST(Manifest, CountRefusesAnotherFormatOrImplementation) {
+TEST(Manifest, CountRejectsOtherFormatOrImplementation) {
   ThreeGemms manifest;
   EXPECT_NO_THROW(manifest.entry(1).count({"E4M3", "E4M3", "loops"}));
   EXPECT_THROW(manifest.entry(1).count(bf16), ManifestError);
@@ -150,7 +150,7 @@ TEST(Manifest, TextSaysWhyAttentionFellBack) {
       << manifest.text();
 }
 
-TEST(Manifest, TellsFp8FromOthers) {
+TEST(Manifest, DistinguishesFp8FromOtherFormats) {
   EXPECT_TRUE(fp8.is_fp8());
   EXPECT_TRUE(mixed.is_fp8());
   EXPECT_FALSE(bf16.is_fp8());
@@ -164,7 +164,7 @@ TEST(Manifest, TextHasALineForEachGemm) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " is missing in\n" << text;
 }
 
-TEST(Manifest, ColumnsStandBelowEachOtherWhateverThePrecisionIsCalled) {
+TEST(Manifest, TextAlignsColumnsForLongPrecisionNames) {
   Manifest manifest;
   GemmEntry entry = make_entry("blocks.0.qkv", GemmPass::forward, fp8);
   manifest.add(entry);

@@ -40,7 +40,7 @@ template <class T, class Product>
 void expect_equal_bits(Index k, const Product& product) {
   const auto addend = random_matrix<T>(largest, largest, 99, 3.0f);
   const auto run = [&](Index m, Index n, bool add, int threads) {
-    support::Workplace place(threads);
+    support::ContextWithWorkspace place(threads);
     place.bind(matmul_workspace(m, n, k, place.context));
     Matrix<T> result(m, n, T(77.0f));
     const Matrix<T> part = corner(addend, m, n);
@@ -134,19 +134,19 @@ TEST(QuantizedMatmulBits, BlockScaledProductDoesNotDependOnOtherRows) {
 
 // The linker keeps one of the functions of one name: a loop with sixteen lanes must not get the
 // kernel with four.
-TEST(FilesWithOtherFlags, KeepTheirOwnParts) {
+TEST(FilesWithOtherFlags, KeepTheirOwnKernels) {
   const other_flags::Parts others = other_flags::parts();
   EXPECT_EQ(reinterpret_cast<const void*>(&octavo::detail::sgemm) == others.sgemm,
             octavo::detail::sgemm_lanes == others.lanes);
 }
 
-TEST(FilesWithOtherFlags, MultiplyRight) {
+TEST(FilesWithOtherFlags, MultiplyCorrectly) {
   const auto x = random_matrix<float>(259, 300, 9);
   const auto w = random_matrix<float>(131, 300, 10);
   const reference::Product expected(x.rows, w.rows, x.columns, x, w);
   expected.check(other_flags::product(x, w));
   for (const int threads : {1, 4}) {
-    support::Workplace place(threads);
+    support::ContextWithWorkspace place(threads);
     place.bind(matmul_workspace(x.rows, w.rows, x.columns, place.context));
     Matrix<float> here(x.rows, w.rows);
     (void)matmul_forward(x.input(), w.input(), GemmOutput<float, Cpu>{here.view(), {}},

@@ -73,7 +73,7 @@ void check_gemm(Index m, Index n, Index k, const Product& product, const Gemm& g
   const auto bias = support::random_matrix<T>(1, n, 98, 3.0f);
   Matrix<T> first(m, n);
   for (const int threads : {1, 2, 4}) {
-    support::Workplace place(threads);
+    support::ContextWithWorkspace place(threads);
     place.bind(octavo::matmul_workspace(m, n, k, place.context));
     Matrix<T> plain(m, n, T(77.0f));
     Matrix<T> added(m, n, T(77.0f));

@@ -34,7 +34,7 @@ TYPED_TEST_SUITE(DenseMatmul, Storages);
 
 constexpr std::array<Sizes, 4> dense_sizes{{{1, 1, 1}, {3, 17, 5}, {33, 145, 301}, {130, 129, 7}}};
 
-TYPED_TEST(DenseMatmul, EveryPassIsTheProduct) {
+TYPED_TEST(DenseMatmul, EveryPassMatchesReference) {
   using T = TypeParam;
   for (const auto& [tokens, out, in] : dense_sizes) {
     SCOPED_TRACE(testing::Message() << tokens << " x " << out << " x " << in);
@@ -72,7 +72,7 @@ class QuantizedMatmul : public testing::Test {
         : QuantizedOperand<P, Kind>(random_matrix<Bf16>(rows, columns, seed)) {
       this->slot.scale = 3.0f;
       this->slot.scale_inverse = 1.0f / 3.0f;
-      support::Workplace place;
+      support::ContextWithWorkspace place;
       quantize(this->operand, place.context);
     }
   };
@@ -106,7 +106,7 @@ using Precisions =
                        Fp8Recipe<support::BlocksOf64>, Fp8Recipe<support::RowsOf16>>;
 TYPED_TEST_SUITE(QuantizedMatmul, Precisions);
 
-TYPED_TEST(QuantizedMatmul, ForwardIsTheProductOfTheQuantisedOperands) {
+TYPED_TEST(QuantizedMatmul, ForwardMatchesProductOfQuantizedOperands) {
   for (const auto& [tokens, out, in] : {Sizes{1, 1, 16}, Sizes{33, 145, 272}}) {
     const typename TestFixture::Input x(tokens, in, 1);
     const typename TestFixture::Weight w(out, in, 2);
@@ -121,7 +121,7 @@ TYPED_TEST(QuantizedMatmul, ForwardIsTheProductOfTheQuantisedOperands) {
   }
 }
 
-TYPED_TEST(QuantizedMatmul, InputGradientIsTheProductOfTheQuantisedOperands) {
+TYPED_TEST(QuantizedMatmul, InputGradientMatchesProductOfQuantizedOperands) {
   for (const auto& [tokens, out, in] : {Sizes{1, 16, 1}, Sizes{33, 272, 145}}) {
     const typename TestFixture::Gradient dy(tokens, out, 3);
     const typename TestFixture::Weight w(out, in, 4);
@@ -139,11 +139,11 @@ TYPED_TEST(QuantizedMatmul, InputGradientIsTheProductOfTheQuantisedOperands) {
 }
 
 // The Cpu device always accumulates in FP32.
-TYPED_TEST(QuantizedMatmul, InputGradientWithFastAccumulationHasTheSameBits) {
+TYPED_TEST(QuantizedMatmul, FastAccumulationDoesNotChangeInputGradient) {
   const typename TestFixture::Gradient dy(33, 272, 3);
   const typename TestFixture::Weight w(272, 145, 4);
   const auto product = [&](GemmAccumulation accumulation) {
-    support::Workplace place(2);
+    support::ContextWithWorkspace place(2);
     place.bind(matmul_workspace(33, 145, 272, place.context));
     Matrix<float> result(33, 145);
     (void)matmul_input_gradient(dy.operand.row_major, w.operand.transposed,
@@ -154,7 +154,7 @@ TYPED_TEST(QuantizedMatmul, InputGradientWithFastAccumulationHasTheSameBits) {
   EXPECT_EQ(product(GemmAccumulation::fast), product(GemmAccumulation::full));
 }
 
-TYPED_TEST(QuantizedMatmul, WeightGradientIsTheProductOfTheQuantisedOperands) {
+TYPED_TEST(QuantizedMatmul, WeightGradientMatchesProductOfQuantizedOperands) {
   for (const auto& [tokens, out, in] : {Sizes{16, 1, 1}, Sizes{272, 131, 67}}) {
     const typename TestFixture::Gradient dy(tokens, out, 5);
     const typename TestFixture::Input x(tokens, in, 6);
@@ -175,7 +175,7 @@ TYPED_TEST(QuantizedMatmul, ReducedDimensionMustBeAMultipleOf16) {
   const typename TestFixture::Gradient dy(24, 24, 3);
   Matrix<Bf16> y(24, 24);
   const GemmOutput<Bf16, Cpu> output{y.view(), {}};
-  support::Workplace place;
+  support::ContextWithWorkspace place;
   place.bind(matmul_workspace(24, 24, 24, place.context));
   EXPECT_THROW(
       (void)matmul_forward(x.operand.row_major, w.operand.row_major, output, place.context),
@@ -194,7 +194,7 @@ TEST(MatmulErrors, ShapesAndWorkspaceMustFit) {
   const Matrix<float> narrow(6, 7);
   Matrix<float> y(4, 6);
   Matrix<float> wrong(4, 5);
-  support::Workplace place;
+  support::ContextWithWorkspace place;
   const std::size_t needed = matmul_workspace(4, 6, 8, place.context);
   place.bind(needed);
   const GemmOutput<float, Cpu> output{y.view(), {}};

@@ -10,7 +10,7 @@ class MxScalesOnCuda : public support::OnGpu {};
 
 using Mx = PerBlock<1, 32, E8M0>;
 
-TEST_F(MxScalesOnCuda, AreInTilesWithZeroPadding) {
+TEST_F(MxScalesOnCuda, AreSwizzledWithZeroPadding) {
   for (const auto& [rows, inner] : {std::pair<Index, Index>{128, 128}, {1, 32}, {300, 4128}}) {
     support::Place<Cuda> place;
     const Index blocks = inner / 32;
@@ -34,7 +34,7 @@ TEST_F(MxScalesOnCuda, AreInTilesWithZeroPadding) {
   }
 }
 
-TEST_F(MxScalesOnCuda, AreMultipliedOnlyWhereTheGpuCan) {
+TEST_F(MxScalesOnCuda, ProductsRequireGpuSupport) {
   constexpr Index side = 128;
   support::Place<Cuda> place(std::size_t{64} << 20);
   if (!place.context().limits().gpu.mx_products) {

@@ -88,7 +88,7 @@ class InferenceCheckpoint : public support::TemporaryFolder {
   }
 };
 
-TEST_F(InferenceCheckpoint, WeightsAreThoseOfTheRun) {
+TEST_F(InferenceCheckpoint, WeightsMatchRun) {
   StateStub state;
   state.set(3);
   std::vector<float> expected(StateStub::elements);
@@ -102,7 +102,7 @@ TEST_F(InferenceCheckpoint, WeightsAreThoseOfTheRun) {
   }
 }
 
-TEST_F(InferenceCheckpoint, WhatDoesNotFitIsRefused) {
+TEST_F(InferenceCheckpoint, RejectsUnsuitableCheckpoints) {
   const fs::path path = saved(2);
   expect_refused<IoError>(folder_ / "none", "is not a complete checkpoint", OneWeight("stub"));
   expect_refused<ConfigError>(path, "its model is stub, but that of the session is other",

@@ -194,7 +194,7 @@ TEST_F(FamilyGolden, MistralWithAWindowAndLinearRope) {
   expect_agreement<mistral>("mistral", folder_);
 }
 
-TEST_F(FamilyGolden, Qwen2WithBiasesYarnAndAWindowInItsLastLayer) {
+TEST_F(FamilyGolden, Qwen2WithBiasesYarnAndLastLayerWindow) {
   expect_agreement<qwen2>("qwen2", folder_);
 }
 
@@ -210,7 +210,7 @@ TEST_F(FamilyGolden, Qwen3MoeWithItsLoadBalancingLoss) {
 }
 
 // A Mistral without a window is a Llama of another name.
-TEST_F(FamilyGolden, AFamilyOfTheSameShapeIsLoadedToo) {
+TEST_F(FamilyGolden, LoadsOtherFamilyOfSameShape) {
   LlamaConfig plain = mistral;
   plain.window = 0;
   nlohmann::json config =
@@ -225,7 +225,7 @@ TEST_F(FamilyGolden, AFamilyOfTheSameShapeIsLoadedToo) {
 }
 
 // What a family's file cannot say is an error, not another model.
-TEST(FamilyFiles, RefuseModelsThatTheyCannotDescribe) {
+TEST(FamilyFiles, RejectModelsTheyCannotDescribe) {
   LlamaConfig late = mistral;
   late.first_windowed_layer = 1;
   LlamaConfig other_weights = mixtral;
@@ -241,7 +241,7 @@ TEST(FamilyFiles, RefuseModelsThatTheyCannotDescribe) {
 }
 
 // Rotary frequencies of every scaling, as transformers computes them.
-TEST(RopeScalings, AreThoseOfTransformers) {
+TEST(RopeScalings, MatchTransformers) {
   const auto cases = nlohmann::json::parse(bytes_of(reference::golden_path("families/rope.json")));
   ASSERT_GE(cases.size(), 7u);
   for (const nlohmann::json& one : cases) {

@@ -76,7 +76,7 @@ std::vector<std::int32_t> generated(std::span<const std::int32_t> prompt,
 constexpr std::array<std::int32_t, 2> prompt{3, 5};
 constexpr octavo::SamplingOptions likeliest{.temperature = 0};
 
-TEST(Generate, TemperatureZeroTakesTheLikeliest) {
+TEST(Generate, TemperatureZeroIsGreedy) {
   const std::vector<std::int32_t> expected{6, 7, 0, 1, 2};
   EXPECT_EQ(generated(prompt, {.tokens = 5, .sampling = likeliest, .seed = 1}), expected);
   EXPECT_EQ(generated(prompt, {.tokens = 5, .sampling = likeliest, .seed = 2}), expected);
@@ -84,7 +84,7 @@ TEST(Generate, TemperatureZeroTakesTheLikeliest) {
             expected);
 }
 
-TEST(Generate, TheSameSeedGivesTheSameText) {
+TEST(Generate, SameSeedGivesSameText) {
   const GenerateOptions options{.tokens = 100, .sampling = {.temperature = 1}, .seed = 1};
   const std::vector<std::int32_t> text = generated(prompt, options);
   EXPECT_EQ(text.size(), 100U);
@@ -98,7 +98,7 @@ TEST(Generate, TheSameSeedGivesTheSameText) {
 
 // Token 7 after itself: logits 0, 0.1 … 0.7 but 1.5 for token 0. softmax(logits / T)[0], T = 0.5:
 // e^3 / (e^3 + Σ_{i=1..7} e^{i/5}) = 20.0855 / (20.0855 + 16.8500) = 0.5438.
-TEST(Generate, TokensAreDrawnWithTheirProbability) {
+TEST(Generate, DrawsTokensByProbability) {
   int hits = 0;
   constexpr int draws = 4000;
   const std::array<std::int32_t, 1> seven{7};
@@ -109,7 +109,7 @@ TEST(Generate, TokensAreDrawnWithTheirProbability) {
   EXPECT_NEAR(static_cast<double>(hits) / draws, 0.5438, 0.04);
 }
 
-TEST(Generate, TheModelReadsThePromptAtOnceAndThenTokenByToken) {
+TEST(Generate, ReadsPromptAtOnceThenTokenByToken) {
   CountingModel model;
   (void)octavo::generate(model, prompt, {.tokens = 4, .sampling = likeliest});
   EXPECT_EQ(model.appended, (std::vector<std::vector<std::int32_t>>{{3, 5}, {6}, {7}, {0}}));
@@ -118,7 +118,7 @@ TEST(Generate, TheModelReadsThePromptAtOnceAndThenTokenByToken) {
   EXPECT_EQ(model.length(), 7);
 }
 
-TEST(Generate, ATextEndsWhereTheModelHasNoRoom) {
+TEST(Generate, StopsWhenModelIsFull) {
   CountingModel model(4);
   EXPECT_EQ(octavo::generate(model, prompt, {.tokens = 10, .sampling = likeliest}),
             (std::vector<std::int32_t>{6, 7, 0}))
@@ -126,7 +126,7 @@ TEST(Generate, ATextEndsWhereTheModelHasNoRoom) {
   EXPECT_THROW(octavo::generate(model, prompt, {.tokens = 1}), octavo::ConfigError);
 }
 
-TEST(Generate, StopTokensEndTheTextAndAreNoPartOfIt) {
+TEST(Generate, StopTokensEndTextAndAreOmitted) {
   const auto with_stops = [](std::vector<std::int32_t> stops) {
     return generated(prompt, {.tokens = 9, .sampling = likeliest, .stop_tokens = std::move(stops)});
   };
@@ -135,7 +135,7 @@ TEST(Generate, StopTokensEndTheTextAndAreNoPartOfIt) {
   EXPECT_EQ(with_stops({}).size(), 9U);
 }
 
-TEST(Generate, TokensAreGivenOneByOneUntilAskedToStop) {
+TEST(Generate, StreamsTokensUntilStopped) {
   std::vector<std::int32_t> taken;
   GenerateOptions options{.tokens = 9, .sampling = likeliest};
   options.take = [&](std::int32_t token) { taken.push_back(token); };
@@ -153,7 +153,7 @@ TEST(Generate, TokensAreGivenOneByOneUntilAskedToStop) {
   EXPECT_TRUE(model.appended.empty()) << "the prompt was read, though nothing was to be";
 }
 
-TEST(Generate, AModelInTrainingSeesTheLastTokensOfASequence) {
+TEST(Generate, TrainingModelSeesLastTokensOfSequence) {
   CountingSession session;
   const std::array<std::int32_t, 6> long_prompt{1, 2, 3, 4, 5, 6};
   (void)octavo::generate(session, long_prompt, 4, {.tokens = 3, .sampling = likeliest});
@@ -173,7 +173,7 @@ TEST(Generate, AModelInTrainingSeesTheLastTokensOfASequence) {
 }
 
 // The model counts on to ids that must not be drawn.
-TEST(Generate, OnlyIdsOfTheVocabularyAreDrawn) {
+TEST(Generate, DrawsOnlyIdsInVocabulary) {
   for (const double temperature : {0.0, 5.0}) {
     const auto text = generated(
         prompt,
@@ -188,9 +188,9 @@ TEST(Generate, OnlyIdsOfTheVocabularyAreDrawn) {
   EXPECT_THROW(generated(prompt, {.tokens = 1, .vocabulary = -1}), octavo::ConfigError);
 }
 
-TEST(Generate, NoTokensGiveNoText) { EXPECT_TRUE(generated(prompt, {.tokens = 0}).empty()); }
+TEST(Generate, ZeroTokensGiveNoText) { EXPECT_TRUE(generated(prompt, {.tokens = 0}).empty()); }
 
-TEST(Generate, BadInputIsRefused) {
+TEST(Generate, RejectsBadInput) {
   EXPECT_THROW(generated({}, {}), octavo::ConfigError);
   EXPECT_THROW(generated(prompt, {.tokens = 1, .sampling = {.temperature = -1}}),
                octavo::ConfigError);

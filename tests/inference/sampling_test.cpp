@@ -59,7 +59,7 @@ std::vector<double> probabilities(const std::vector<float>& logits,
 
 const std::vector<float> logits{0.3f, 2.0f, -1.0f, 1.5f, 2.0f, 0.9f, -4.0f, 1.1f, 1.5f, -0.2f};
 
-TEST(Sampling, SharesAreTheProbabilities) {
+TEST(Sampling, FrequenciesMatchProbabilities) {
   const std::vector<SamplingOptions> cases{
       {.temperature = 1},
       {.temperature = 0.5},
@@ -85,7 +85,7 @@ TEST(Sampling, SharesAreTheProbabilities) {
 }
 
 // Of many tokens most are too unlikely to be sorted.
-TEST(Sampling, WhatLimitsLeaveOfManyTokensIsThatOfASort) {
+TEST(Sampling, LimitsOnManyTokensMatchSort) {
   std::vector<float> many(5000);
   for (std::size_t i = 0; i < many.size(); ++i) {
     many[i] = static_cast<float>(8 * std::sin(1.7 * static_cast<double>(i * i % 977)));
@@ -113,7 +113,7 @@ TEST(Sampling, WhatLimitsLeaveOfManyTokensIsThatOfASort) {
   }
 }
 
-TEST(Sampling, OfEquallyLikelyTokensTheLowestComeFirst) {
+TEST(Sampling, PrefersLowestOfEqualTokens) {
   EXPECT_EQ(Sampler({.temperature = 0}).draw(logits, 0.99), 1);
   const auto first = [](const SamplingOptions& options) {
     std::vector<std::size_t> drawn;
@@ -134,7 +134,7 @@ TEST(Sampling, OfEquallyLikelyTokensTheLowestComeFirst) {
   EXPECT_EQ(Sampler({.temperature = 0}).draw(std::vector<float>{-1, -0.0f, 0}, 0.9), 1);
 }
 
-TEST(Sampling, EveryNumberDrawsATokenThatCanBe) {
+TEST(Sampling, NeverDrawsImpossibleTokens) {
   constexpr float never = -std::numeric_limits<float>::infinity();
   const std::vector<float> some{never, 1, never, 0, never};
   const double last = std::nextafter(1.0, 0.0);
@@ -157,7 +157,7 @@ TEST(Sampling, EveryNumberDrawsATokenThatCanBe) {
 }
 
 // Sums are of parts of the tokens; none of them draws one that cannot be.
-TEST(Sampling, TheLastOfManyTokensIsTheLastThatCanBe) {
+TEST(Sampling, DrawsFirstAndLastPossibleOfManyTokens) {
   constexpr float never = -std::numeric_limits<float>::infinity();
   std::vector<float> many(5000, never);
   std::fill(many.begin() + 7, many.begin() + 3003, 0.25f);
@@ -170,7 +170,7 @@ TEST(Sampling, TheLastOfManyTokensIsTheLastThatCanBe) {
   EXPECT_EQ(Sampler({.temperature = 0}).draw(many, 0.5), 4999);
 }
 
-TEST(Sampling, ADrawDoesNotDependOnThoseBefore) {
+TEST(Sampling, DrawsAreIndependent) {
   std::vector<float> first(3000);
   for (std::size_t i = 0; i < first.size(); ++i) {
     first[i] = static_cast<float>(4 * std::sin(static_cast<double>(i * i % 977)));
@@ -196,7 +196,7 @@ TEST(Sampling, ADrawDoesNotDependOnThoseBefore) {
   EXPECT_EQ(sampler.draw(there, 0.1), 1500);
 }
 
-TEST(Sampling, OneWrongLogitIsNoticedWhereverItIs) {
+TEST(Sampling, RejectsInvalidLogitAtAnyIndex) {
   constexpr float infinity = std::numeric_limits<float>::infinity();
   constexpr float nan = std::numeric_limits<float>::quiet_NaN();
   const std::vector<float> equal(1100, 1.0f);
@@ -209,7 +209,7 @@ TEST(Sampling, OneWrongLogitIsNoticedWhereverItIs) {
   }
 }
 
-TEST(Sampling, WhatMeansNothingIsRefused) {
+TEST(Sampling, RejectsInvalidOptionsAndLogits) {
   constexpr double nan = std::numeric_limits<double>::quiet_NaN();
   constexpr double infinity = std::numeric_limits<double>::infinity();
   for (const double wrong : {-0.1, nan, infinity}) {

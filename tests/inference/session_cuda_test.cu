@@ -86,7 +86,7 @@ using Cases = testing::Types<Case<LlamaFamily<two_of_five>, Fp32>,
                              Case<Gpt2Family<gpt2_tiny>, Bf16>>;
 TYPED_TEST_SUITE(InferenceOnCuda, Cases);
 
-TYPED_TEST(InferenceOnCuda, LogitsAreTheCpus) {
+TYPED_TEST(InferenceOnCuda, LogitsMatchCpu) {
   typename TestFixture::template Session<Cuda> gpu(shape, this->on_gpu_);
   typename TestFixture::template Session<Cpu> cpu(shape, this->on_cpu_);
   this->load(gpu);
@@ -102,7 +102,7 @@ TYPED_TEST(InferenceOnCuda, LogitsAreTheCpus) {
   }
 }
 
-TYPED_TEST(InferenceOnCuda, StepsAreLaunchedFromOneRecordToTheSameBits) {
+TYPED_TEST(InferenceOnCuda, ReplayedStepsAreBitwiseEqual) {
   typename TestFixture::template Session<Cuda> session(shape, this->on_gpu_);
   this->load(session);
   const auto first = this->logits(session);

@@ -271,7 +271,7 @@ TYPED_TEST_SUITE(InferenceOf, Cases);
 
 // A prompt in pieces, then few tokens at a time, then single ones: each row of each product, and
 // each token of attention, has the bits that it has among all others.
-TYPED_TEST(InferenceOf, ATextInPiecesHasTheLogitsOfTheWhole) {
+TYPED_TEST(InferenceOf, LogitsOfPiecesMatchWholeText) {
   auto session = this->make(16);
   this->load(session, 4);  // of which nothing may stay
   this->load(session);
@@ -305,7 +305,7 @@ template <Kept OfBlocks>
 using RowsKept = Case<llama, Fp8Recipe<Rowwise>, Fp32, OfBlocks, OfBlocks, Kept::as_stored>;
 using InferenceOfRows = InferenceOf<RowsKept<Kept::row_as_computed>>;
 
-TEST_F(InferenceOfRows, HasWeightsByTheScaleOfEachRowAsItIsComputed) {
+TEST_F(InferenceOfRows, UsesComputedScalesOfRows) {
   auto session = make(16);
   load(session);
   const std::vector<float> found = append(session, longest);
@@ -320,7 +320,7 @@ TEST_F(InferenceOfRows, HasWeightsByTheScaleOfEachRowAsItIsComputed) {
   EXPECT_GT(far.template operator()<Kept::tensor>(), 2 * far_from_these);
 }
 
-TYPED_TEST(InferenceOf, AStepReadsTheWeightsThatMultiplyAndTheCache) {
+TYPED_TEST(InferenceOf, BytesOfStepCountWeightsAndCache) {
   constexpr auto config = TypeParam::config;
   const auto session = this->make(16);
   const std::size_t stored = session.precision() == "fp32" ? sizeof(float) : sizeof(Bf16);
@@ -340,7 +340,7 @@ TYPED_TEST(InferenceOf, AStepReadsTheWeightsThatMultiplyAndTheCache) {
   EXPECT_EQ(session.bytes_of_step(10), bytes + static_cast<std::size_t>(10 * of_token) * stored);
 }
 
-TYPED_TEST(InferenceOf, ATextGoesOnFromWhereItIsCut) {
+TYPED_TEST(InferenceOf, ContinuesAfterTruncation) {
   auto session = this->make(64);
   this->load(session);
   const std::vector<float> expected = this->append(session, 20);
@@ -363,7 +363,7 @@ class LlamaInference : public testing::Test {
 };
 
 // The bytes of weights, and nothing of gradients or an optimizer.
-TEST_F(LlamaInference, MemoryIsThatOfWeightsAndOneText) {
+TEST_F(LlamaInference, MemoryCoversWeightsAndOneText) {
   const MemoryPlan& plan = session_.memory();
   EXPECT_EQ(plan.bytes(MemoryKind::gradients), 0U);
   EXPECT_EQ(plan.bytes(MemoryKind::optimizer), 0U);
@@ -383,7 +383,7 @@ TEST_F(LlamaInference, MemoryIsThatOfWeightsAndOneText) {
             static_cast<std::size_t>(longest * of_token) * sizeof(float));
 }
 
-TEST_F(LlamaInference, WeightsInFp8TakeAQuarterOfThoseInFp32) {
+TEST_F(LlamaInference, Fp8WeightsTakeQuarterOfFp32) {
   using InFp8 = Layerwise<Fp8Recipe<Tensorwise>, Head<Fp8Recipe<Tensorwise>>>;
   // Keys and values of a long text take more than what weights pass through.
   constexpr InferenceShape shape{100 * longest};
@@ -402,7 +402,7 @@ TEST_F(LlamaInference, WeightsInFp8TakeAQuarterOfThoseInFp32) {
   EXPECT_LT(fp8.bytes(MemoryKind::weights), static_cast<std::size_t>(table + 4 * norms) * 2);
 }
 
-TEST_F(LlamaInference, InitialWeightsAreThoseThatTrainingBeginsWith) {
+TEST_F(LlamaInference, InitialWeightsMatchTraining) {
   const std::vector<std::int32_t> text{1, 2, 3};
   session_.initialize_sync(9);
   session_.append(text, logits_);
@@ -410,7 +410,7 @@ TEST_F(LlamaInference, InitialWeightsAreThoseThatTrainingBeginsWith) {
 }
 
 // Of which one matrix has more elements than are loaded at once.
-TEST(WideInference, LoadsEveryElementWhereItBelongs) {
+TEST(WideInference, LoadsMatricesLargerThanOnePiece) {
   constexpr LlamaConfig wide{.name = "wide",
                              .layers = 1,
                              .hidden = 64,
@@ -459,7 +459,7 @@ TEST(WideInference, LoadsEveryElementWhereItBelongs) {
   }
 }
 
-TEST_F(LlamaInference, BadInputIsRefusedAndAddsNothing) {
+TEST_F(LlamaInference, RejectsBadInputWithoutAppending) {
   const auto append = [&](std::vector<std::int32_t> tokens) { session_.append(tokens, logits_); };
   session_.initialize_sync(1);
   append({1, 2});
@@ -478,7 +478,7 @@ TEST_F(LlamaInference, BadInputIsRefusedAndAddsNothing) {
   EXPECT_THROW(append({1}), ShapeError);
 }
 
-TEST_F(LlamaInference, WithoutWeightsThereIsNoText) {
+TEST_F(LlamaInference, ThrowsWithoutWeights) {
   Session session({longest}, context_);
   const std::vector<std::int32_t> token{1};
   EXPECT_THROW(session.append(token, logits_), UsageError);
@@ -487,7 +487,7 @@ TEST_F(LlamaInference, WithoutWeightsThereIsNoText) {
   EXPECT_EQ(session.length(), 1);
 }
 
-TEST_F(LlamaInference, BadShapesAndWeightsAreRefused) {
+TEST_F(LlamaInference, RejectsBadShapesAndWeights) {
   EXPECT_THROW(Session({0}, context_), ConfigError);
   EXPECT_THROW(Session({longest, 0}, context_), ConfigError);
   using OfGpt2 = InferenceSession<Gpt2Family<gpt2>, Bf16, Cpu>;
@@ -498,7 +498,7 @@ TEST_F(LlamaInference, BadShapesAndWeightsAreRefused) {
                ConfigError);
 }
 
-TEST_F(LlamaInference, TheLikeliestTokensAreTheWholeTexts) {
+TEST_F(LlamaInference, GreedyTokensMatchWholeText) {
   Weights weights;
   for (const WeightInfo& weight : session_.weights()) weights[weight.name] = telling_values(weight);
   session_.load_sync([&](const WeightInfo& weight, Index begin, std::span<float> values) {

@@ -26,14 +26,14 @@ std::string joined(const Pieces& pieces) {
   return text;
 }
 
-TEST(TextStream, CharactersWaitUntilTheyAreWhole) {
+TEST(TextStream, HoldsBackIncompleteCharacters) {
   EXPECT_EQ(byte_by_byte("aé€😀"), (Pieces{"a", "", "é", "", "", "€", "", "", "", "😀", ""}));
   for (const char* text : {"\u0800", "\ud7ff", "\U00010000", "\U0010ffff", "\u0080"}) {
     EXPECT_EQ(joined(byte_by_byte(text)), text);
   }
 }
 
-TEST(TextStream, BytesOfNoCharacterAreReplacedAsSoonAsThatIsKnown) {
+TEST(TextStream, ReplacesInvalidBytesImmediately) {
   EXPECT_EQ(byte_by_byte("\x80z"), (Pieces{replacement, "z", ""}));
   EXPECT_EQ(byte_by_byte("\xc3z"), (Pieces{"", std::string(replacement) + "z", ""}));
   EXPECT_EQ(byte_by_byte("\xff"), (Pieces{replacement, ""}));
@@ -44,13 +44,13 @@ TEST(TextStream, BytesOfNoCharacterAreReplacedAsSoonAsThatIsKnown) {
   EXPECT_EQ(byte_by_byte("\xe2\x82"), (Pieces{"", "", std::string(replacement) + replacement}));
 }
 
-TEST(TextStream, WhatMayStopItWaits) {
+TEST(TextStream, HoldsBackPossibleStops) {
   EXPECT_EQ(byte_by_byte("a\n\nb", {"\n\nUser"}), (Pieces{"a", "", "", "\n\nb", ""}));
   EXPECT_EQ(byte_by_byte("ab\n", {"\n\n"}), (Pieces{"a", "b", "", "\n"}));
   EXPECT_EQ(joined(byte_by_byte("aab", {"ab"})), "a");
 }
 
-TEST(TextStream, TheFirstStopEndsIt) {
+TEST(TextStream, EndsAtFirstStop) {
   TextStream stream({"", "stop", "END"});
   EXPECT_FALSE(stream.is_stopped());
   EXPECT_EQ(stream.add("go ENDED stop"), "go ");
@@ -60,7 +60,7 @@ TEST(TextStream, TheFirstStopEndsIt) {
 }
 
 // A character that is not whole before a stop never becomes one.
-TEST(TextStream, AStopBehindHalfACharacter) {
+TEST(TextStream, ReplacesIncompleteCharacterBeforeStop) {
   TextStream stream({"!"});
   EXPECT_EQ(stream.add("\xc3!"), replacement);
   EXPECT_TRUE(stream.is_stopped());

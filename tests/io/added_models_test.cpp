@@ -26,7 +26,7 @@ namespace added_models_test {
 using namespace octavo;
 using namespace octavo_models;
 
-TEST(AddedModels, HaveTheShapesOfTheirConfigurations) {
+TEST(AddedModels, ShapesMatchConfigurations) {
   const auto check = [](const auto& config) {
     std::string name = config.name.text().substr(std::string("added_").size());
     name[name.size() - 2] = '.';
@@ -44,7 +44,7 @@ TEST(AddedModels, HaveTheShapesOfTheirConfigurations) {
   check(added_gpt2_5);
 }
 
-TEST(AddedModels, HaveTheShapesOfTheirFolders) {
+TEST(AddedModels, ShapesMatchFolders) {
   const auto check = [](const auto& config) {
     const std::string name = config.name.text().substr(std::string("added_family_").size());
     const ModelDescription there =

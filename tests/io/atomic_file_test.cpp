@@ -79,7 +79,7 @@ TEST_F(AtomicFile, ReplacesAFile) {
   EXPECT_EQ(entries(), 1);
 }
 
-TEST_F(AtomicFile, LeavesNothingIfAllDescriptorsAreInUse) {
+TEST_F(AtomicFile, LeavesNoFileWithoutFreeDescriptors) {
   const pid_t child = ::fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
@@ -114,7 +114,7 @@ TEST_F(AtomicFile, WritesARelativePath) {
   EXPECT_EQ(content(folder_ / "file"), "text");
 }
 
-TEST_F(AtomicFile, AReaderKeepsTheOldFile) {
+TEST_F(AtomicFile, OpenReaderKeepsOldFile) {
   write_file_atomically(folder_ / "file", "old");
   std::ifstream reader(folder_ / "file");
   write_file_atomically(folder_ / "file", "new");
@@ -123,7 +123,7 @@ TEST_F(AtomicFile, AReaderKeepsTheOldFile) {
   EXPECT_EQ(text, "old");
 }
 
-TEST_F(AtomicFile, KeepsALinkAndReplacesWhatItPointsTo) {
+TEST_F(AtomicFile, ReplacesTargetOfSymlink) {
   fs::create_directory(folder_ / "data");
   std::ofstream(folder_ / "data" / "file") << "old";
   fs::create_symlink("data/file", folder_ / "link");
@@ -144,7 +144,7 @@ TEST_F(AtomicFile, WritesToAPipeDirectly) {
   EXPECT_TRUE(fs::is_fifo(pipe));
 }
 
-TEST_F(AtomicFile, APipeThatNobodyReadsIsRefused) {
+TEST_F(AtomicFile, RejectsPipeWithoutReader) {
   const fs::path pipe = folder_ / "pipe";
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   const std::string error = error_of(pipe, "text");
@@ -175,7 +175,7 @@ TEST_F(AtomicFile, WaitsForTheReaderOfAPipe) {
   EXPECT_EQ(count, 300'000u);
 }
 
-TEST_F(AtomicFile, RemovesWhatAKilledProcessLeft) {
+TEST_F(AtomicFile, RemovesFilesOfKilledProcesses) {
   for (int i = 0; i < 3; ++i)
     std::ofstream(folder_ / octavo::message(".octavo-", ::getpid(), '-', i, ".tmp")) << "left";
   fs::create_directories(folder_ / ".octavo-7-0-weights" / "below");
@@ -194,7 +194,7 @@ TEST_F(AtomicFile, RemovesWhatAKilledProcessLeft) {
 }
 
 // Numbers of processes say nothing: the owner may be on another host.
-TEST_F(AtomicFile, LeavesWhatHasAnOwner) {
+TEST_F(AtomicFile, KeepsTemporaryFilesInUse) {
   octavo::AtomicFile first(folder_ / "first");
   first.write("text");
   for (const char* name : {".octavo-1-0.tmp", ".octavo-x"}) fs::create_directory(folder_ / name);
@@ -212,7 +212,7 @@ TEST_F(AtomicFile, LeavesWhatHasAnOwner) {
 }
 
 // Of a disk that cannot say that it has the file's name.
-TEST_F(AtomicFile, AFolderThatCannotBeSynchronisedIsAnError) {
+TEST_F(AtomicFile, ThrowsWhenFolderSyncFails) {
   octavo::AtomicFile file(folder_ / "file");
   file.write("text");
   fails_on_folders = true;
@@ -226,7 +226,7 @@ TEST_F(AtomicFile, AFolderThatCannotBeSynchronisedIsAnError) {
   EXPECT_TRUE(contains(error, "cannot be flushed to the disk: Input/output error")) << error;
 }
 
-TEST_F(AtomicFile, ALinkToNoFileIsRefused) {
+TEST_F(AtomicFile, RejectsDanglingSymlink) {
   fs::create_symlink("elsewhere", folder_ / "link");
   const std::string error = error_of(folder_ / "link", "text");
   EXPECT_TRUE(contains(error,
@@ -252,7 +252,7 @@ TEST_F(AtomicFile, ThreadsDoNotDisturbEachOther) {
   EXPECT_EQ(entries(), 1);
 }
 
-TEST_F(AtomicFile, NamesAMissingFolder) {
+TEST_F(AtomicFile, ReportsMissingFolder) {
   const std::string error = error_of(folder_ / "missing" / "file", "text");
   EXPECT_TRUE(contains(error, "missing/file: cannot be written: No such file")) << error;
   EXPECT_EQ(entries(), 0);
@@ -265,13 +265,13 @@ TEST_F(AtomicFile, DoesNotReplaceAFolder) {
   EXPECT_EQ(entries(), 1);
 }
 
-TEST_F(AtomicFile, AFullDeviceIsAnError) {
+TEST_F(AtomicFile, ThrowsForFullDevice) {
   if (!fs::exists("/dev/full")) GTEST_SKIP() << "this system has no /dev/full";
   const std::string error = error_of("/dev/full", "text");
   EXPECT_TRUE(contains(error, "/dev/full: cannot be written: No space left")) << error;
 }
 
-TEST_F(AtomicFile, AFullDiskLeavesTheOldFileAndNoOther) {
+TEST_F(AtomicFile, KeepsOnlyOldFileOnFullDisk) {
   if (!mount_small_disk()) GTEST_SKIP() << "this user may not mount a small disk";
   write_file_atomically(folder_ / "file", "old");
   const std::string error = error_of(folder_ / "file", std::string(1 << 20, 'x'));
@@ -280,7 +280,7 @@ TEST_F(AtomicFile, AFullDiskLeavesTheOldFileAndNoOther) {
   EXPECT_EQ(entries(), 1);
 }
 
-TEST_F(AtomicFile, AFailedRenameLeavesNoTemporaryFile) {
+TEST_F(AtomicFile, FailedRenameLeavesNoTemporaryFile) {
   // A name that is too long fails no earlier than at the rename: the temporary name is shorter.
   const std::string error = error_of(folder_ / std::string(300, 'n'), "text");
   EXPECT_TRUE(contains(error, "File name too long")) << error;

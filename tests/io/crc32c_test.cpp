@@ -56,7 +56,7 @@ std::uint32_t by_division(const std::vector<std::byte>& bytes) {
   return ~reversed(value, 32);
 }
 
-TEST(Crc32c, IsTheRemainderByThePolynomial) {
+TEST(Crc32c, MatchesPolynomialDivision) {
   std::mt19937 random(3);
   for (std::size_t size = 0; size < 70; ++size) {
     std::vector<std::byte> bytes(size);
@@ -74,7 +74,7 @@ TEST(Crc32c, IsTheRemainderByThePolynomial) {
   }
 }
 
-TEST(Crc32c, OfTwoPartsIsThatOfBoth) {
+TEST(Crc32c, CombinedPartsMatchWhole) {
   std::mt19937 random(4);
   std::vector<std::byte> bytes(3000);
   for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());

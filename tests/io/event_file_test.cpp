@@ -51,7 +51,7 @@ constexpr const char* golden_begin =
 constexpr const char* golden_loss =
     "1a00000000000000129bd82d09000000000000f03f10072a0d0a0b0a046c6f7373150000204087ccc43d";
 
-TEST_F(EventFile, IsThatOfTensorFlow) {
+TEST_F(EventFile, MatchesTensorFlowBytes) {
   const std::string bytes = written(
       [](octavo::EventFile& file) { file.write(7, EventSummary{}.add_scalar("loss", 2.5), 1.0); });
   EXPECT_EQ(hex(bytes), std::string(golden_begin) + golden_loss);
@@ -62,18 +62,18 @@ TEST_F(EventFile, IsThatOfTensorFlow) {
 constexpr const char* golden_start =
     "0f000000000000006d532b0909000000000000f03f10073a020801c1c3ddcf";
 
-TEST_F(EventFile, SaysFromWhichStepOnStepsBegin) {
+TEST_F(EventFile, WritesSessionStartAtStep) {
   const std::string bytes = written([](octavo::EventFile& file) { file.begin_steps(7, 1.0); });
   EXPECT_EQ(hex(bytes), std::string(golden_begin) + golden_start);
 }
 
-TEST_F(EventFile, IsFoundByItsName) {
+TEST_F(EventFile, HasTensorBoardFileName) {
   const octavo::EventFile file(folder_, 1234567.0);
   EXPECT_TRUE(file.path().filename().string().starts_with("events.out.tfevents.1234567."))
       << file.path();
 }
 
-TEST_F(EventFile, WithoutAFolderSaysSo) {
+TEST_F(EventFile, ReportsMissingFolder) {
   try {
     const octavo::EventFile file(folder_ / "none", 1.0);
     FAIL() << "a file in a folder that there is not";
@@ -126,7 +126,7 @@ std::string value_of(const std::string& file) {
   return field(field(event, 5), 1);
 }
 
-TEST_F(EventFile, HistogramsCountByFactorsOfTwo) {
+TEST_F(EventFile, HistogramsUsePowerOfTwoBuckets) {
   const double infinite = std::numeric_limits<double>::infinity();
   const std::string file = written([&](octavo::EventFile& events) {
     events.write(3, EventSummary{}.add_histogram(
@@ -143,7 +143,7 @@ TEST_F(EventFile, HistogramsCountByFactorsOfTwo) {
   EXPECT_EQ(doubles(field(histogram, 7)), (std::vector<double>{1.0, 1.0, 0.0, 1.0, 0.0, 3.0}));
 }
 
-TEST_F(EventFile, TextIsAStringOfThePluginForIt) {
+TEST_F(EventFile, WritesTextForTextPlugin) {
   const std::string file = written([](octavo::EventFile& events) {
     events.write(0, EventSummary{}.add_text("run", "steps: 7"));
   });

@@ -25,7 +25,7 @@ using namespace octavo;
 
 class Folder : public support::TemporaryFolder {};
 
-TEST_F(Folder, GetsItsNameWithAllThatIsInIt) {
+TEST_F(Folder, CommitRenamesCompleteFolder) {
   make_new_folder(folder_ / "written");
   EXPECT_THROW(make_new_folder(folder_ / "written"), IoError);
   std::ofstream(folder_ / "written" / "file") << "text";
@@ -41,7 +41,7 @@ TEST_F(Folder, GetsItsNameWithAllThatIsInIt) {
   EXPECT_THROW(remove_committed_folder(folder_ / "whole", folder_ / "discarded"), IoError);
 }
 
-TEST_F(Folder, IsLockedByOneAtATime) {
+TEST_F(Folder, LockIsExclusive) {
   {
     const FolderLock lock(folder_);
     try {
@@ -55,7 +55,7 @@ TEST_F(Folder, IsLockedByOneAtATime) {
   EXPECT_THROW(FolderLock{folder_ / "absent"}, IoError);
 }
 
-TEST_F(Folder, IsLockedByOneAtATimeWhoeverOwnsTheLock) {
+TEST_F(Folder, LockIsExclusiveAcrossUsers) {
   fs::permissions(folder_, fs::perms::all);
   std::ofstream(folder_ / ".lock").close();
   fs::permissions(folder_ / ".lock", fs::perms(0444));
@@ -67,7 +67,7 @@ TEST_F(Folder, IsLockedByOneAtATimeWhoeverOwnsTheLock) {
   EXPECT_NO_THROW(FolderLock{folder_});
 }
 
-TEST_F(Folder, OneWhoseLockCannotBeOpenedIsNoDiskWithoutLocks) {
+TEST_F(Folder, ReportsPermissionErrorOfLockFile) {
   fs::permissions(folder_, fs::perms::all);
   std::ofstream(folder_ / ".lock").close();
   fs::permissions(folder_ / ".lock", fs::perms::none);
@@ -86,12 +86,12 @@ TEST_F(Folder, OneWhoseLockCannotBeOpenedIsNoDiskWithoutLocks) {
 }
 
 // As NFS says of a file that is open to be read only.
-TEST(Lock, OfAFileThatWouldHaveToBeWrittenIsRefused) {
+TEST(Lock, ReportsEaccesForBadDescriptor) {
   EXPECT_FALSE(octavo::detail::try_lock(-1));
   EXPECT_EQ(errno, EACCES);
 }
 
-TEST_F(Folder, KnowsTheRoomOnItsDisk) {
+TEST_F(Folder, ReportsFreeDiskSpace) {
   EXPECT_THROW((void)free_disk_bytes(folder_ / "absent"), IoError);
   if (!mount_small_disk()) GTEST_SKIP() << "mounting a disk needs privileges";
   EXPECT_EQ(free_disk_bytes(folder_), 64u * 1024u);
@@ -99,7 +99,7 @@ TEST_F(Folder, KnowsTheRoomOnItsDisk) {
   EXPECT_EQ(free_disk_bytes(folder_), 48u * 1024u);
 }
 
-TEST_F(Folder, DigestsAreThoseOfAllBytes) {
+TEST_F(Folder, DigestCoversAllBytes) {
   std::string text((std::size_t{5} << 22) + 11, '\0');
   for (std::size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i * 2654435761u >> 13);
   for (const std::size_t size :
@@ -115,7 +115,7 @@ TEST_F(Folder, DigestsAreThoseOfAllBytes) {
   EXPECT_THROW((void)digest_of_file(folder_), IoError);
 }
 
-TEST(Parts, ThrowWhatTheFirstThrewOnceAllHaveEnded) {
+TEST(Parts, ThrowFirstErrorAfterAllEnd) {
   using octavo::detail::part_bytes;
   std::atomic<int> ended = 0;
   const auto fail_from_the_second = [&](std::size_t begin, std::size_t size) {
@@ -132,7 +132,7 @@ TEST(Parts, ThrowWhatTheFirstThrewOnceAllHaveEnded) {
   EXPECT_EQ(ended, 4);
 }
 
-TEST_F(Folder, ThreadsSumPartsOfBytes) {
+TEST_F(Folder, ParallelCrc32cMatchesSerial) {
   using octavo::detail::part_bytes;
   std::vector<std::byte> bytes(2 * part_bytes + 100);
   for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i >> 12 ^ i);

@@ -29,7 +29,7 @@ class GenerationConfig : public support::TemporaryFolder {
 };
 
 // As Qwen2.5-Instruct has it.
-TEST_F(GenerationConfig, HasTheEndOfTextAndTheSampling) {
+TEST_F(GenerationConfig, ReadsEndOfTextAndSampling) {
   const auto config = read(R"({"bos_token_id": 151643, "pad_token_id": 151643, "do_sample": true,
     "eos_token_id": [151645, 151643], "repetition_penalty": 1.1, "temperature": 0.7, "top_p": 0.8,
     "top_k": 20, "transformers_version": "4.37.0"})");
@@ -40,7 +40,7 @@ TEST_F(GenerationConfig, HasTheEndOfTextAndTheSampling) {
   EXPECT_EQ(config.unsupported, std::vector<std::string>{"repetition_penalty"});
 }
 
-TEST_F(GenerationConfig, MayLackEverything) {
+TEST_F(GenerationConfig, AllowsMissingFileAndKeys) {
   for (const auto& config : {read("{}"), octavo::read_generation_config(folder_ / "absent.json"),
                              read(R"({"temperature": null, "min_p": 0.0, "num_beams": 1})")}) {
     EXPECT_TRUE(config.end_of_text.empty() && config.unsupported.empty());
@@ -49,11 +49,11 @@ TEST_F(GenerationConfig, MayLackEverything) {
   EXPECT_EQ(read(R"({"eos_token_id": 2})").end_of_text, std::vector<octavo::Index>{2});
 }
 
-TEST_F(GenerationConfig, TakesTheLikeliestTokenWithoutSampling) {
+TEST_F(GenerationConfig, TemperatureIsZeroWithoutSampling) {
   EXPECT_EQ(read(R"({"do_sample": false, "temperature": 0.7})").temperature, 0);
 }
 
-TEST_F(GenerationConfig, NamesAWrongValue) {
+TEST_F(GenerationConfig, ReportsInvalidValues) {
   for (const std::string wrong : {R"("temperature": -1)", R"("temperature": "hot")",
                                   R"("top_p": 0)", R"("top_k": 1.5)", R"("eos_token_id": ["a"])"}) {
     const std::string key = wrong.substr(1, wrong.find(':') - 2);

@@ -47,7 +47,7 @@ class HuggingFaceConfig : public support::TemporaryFolder {
   }
 };
 
-TEST_F(HuggingFaceConfig, OfAGemmaNeedsADistanceBetweenGlobalLayers) {
+TEST_F(HuggingFaceConfig, RejectsZeroSlidingWindowPattern) {
   auto config =
       nlohmann::json::parse(std::ifstream(reference::golden_path("families/gemma3/config.json")));
   config.erase("layer_types");
@@ -57,7 +57,7 @@ TEST_F(HuggingFaceConfig, OfAGemmaNeedsADistanceBetweenGlobalLayers) {
   expect_refused(config, "sliding_window_pattern must be at least 1, but is 0");
 }
 
-TEST_F(HuggingFaceConfig, OfAGemmaWhoseLayersAllHaveAWindowIsWritten) {
+TEST_F(HuggingFaceConfig, WritesGemmaWithOnlyWindowedLayers) {
   auto config =
       nlohmann::json::parse(std::ifstream(reference::golden_path("families/gemma3/config.json")));
   config.erase("layer_types");
@@ -71,7 +71,7 @@ TEST_F(HuggingFaceConfig, OfAGemmaWhoseLayersAllHaveAWindowIsWritten) {
             nlohmann::json(std::vector<std::string>(3, "sliding_attention")));
 }
 
-TEST_F(HuggingFaceConfig, OfALlamaIsUnderstood) {
+TEST_F(HuggingFaceConfig, ReadsLlama) {
   for (const char* name : {"llama.4", "llama.5"}) {
     const ModelDescription model = octavo::read_hugging_face_config(golden(name));
     EXPECT_EQ(model.family->name, "llama") << name;
@@ -92,7 +92,7 @@ TEST_F(HuggingFaceConfig, OfALlamaIsUnderstood) {
   }
 }
 
-TEST_F(HuggingFaceConfig, OfALlamaWithScaledPositionsIsUnderstood) {
+TEST_F(HuggingFaceConfig, ReadsLlamaWithScaledRope) {
   for (const char* name : {"llama_scaled.4", "llama_scaled.5"}) {
     const ModelDescription model = octavo::read_hugging_face_config(golden(name));
     EXPECT_EQ(model.head_dim, 32);
@@ -108,7 +108,7 @@ TEST_F(HuggingFaceConfig, OfALlamaWithScaledPositionsIsUnderstood) {
   }
 }
 
-TEST_F(HuggingFaceConfig, OfAQwen3IsUnderstood) {
+TEST_F(HuggingFaceConfig, ReadsQwen3) {
   for (const char* name : {"qwen3.4", "qwen3.5"}) {
     const ModelDescription model = octavo::read_hugging_face_config(golden(name));
     EXPECT_EQ(model.family->name, "qwen3") << name;
@@ -120,7 +120,7 @@ TEST_F(HuggingFaceConfig, OfAQwen3IsUnderstood) {
   }
 }
 
-TEST_F(HuggingFaceConfig, OfAGpt2IsUnderstood) {
+TEST_F(HuggingFaceConfig, ReadsGpt2) {
   for (const char* name : {"gpt2.4", "gpt2.5"}) {
     const ModelDescription model = octavo::read_hugging_face_config(golden(name));
     EXPECT_EQ(model.family->name, "gpt2") << name;
@@ -138,7 +138,7 @@ TEST_F(HuggingFaceConfig, OfAGpt2IsUnderstood) {
   }
 }
 
-TEST_F(HuggingFaceConfig, KnowsWhatMissingKeysMean) {
+TEST_F(HuggingFaceConfig, AppliesDefaultsForMissingKeys) {
   nlohmann::json config = json_of("llama.4");
   for (const char* key : {"num_key_value_heads", "head_dim", "rope_theta", "rms_norm_eps",
                           "tie_word_embeddings", "rope_scaling", "hidden_act", "attention_bias"}) {
@@ -159,7 +159,7 @@ TEST_F(HuggingFaceConfig, KnowsWhatMissingKeysMean) {
 }
 
 // The expected values are those of transformers 5.24.0: configuration_mistral.py and so on.
-TEST_F(HuggingFaceConfig, KnowsWhatMissingKeysOfEachFamilyMean) {
+TEST_F(HuggingFaceConfig, AppliesDefaultsOfEachFamily) {
   struct Expected {
     const char* type;
     octavo::Index kv_heads;
@@ -196,7 +196,7 @@ TEST_F(HuggingFaceConfig, KnowsWhatMissingKeysOfEachFamilyMean) {
   }
 }
 
-TEST_F(HuggingFaceConfig, RefusesWhatNoModelServes) {
+TEST_F(HuggingFaceConfig, RejectsUnsupportedModels) {
   const auto changed = [&](const char* name, const nlohmann::json& change) {
     nlohmann::json config = json_of(name);
     config.merge_patch(change);
@@ -253,21 +253,21 @@ TEST_F(HuggingFaceConfig, RefusesWhatNoModelServes) {
   expect_refused(changed("gpt2.5", {{"add_cross_attention", true}}), "add_cross_attention is true");
 }
 
-TEST_F(HuggingFaceConfig, BothNamesOfARopeTypeAreKnown) {
+TEST_F(HuggingFaceConfig, AcceptsBothNamesOfRopeType) {
   nlohmann::json config = json_of("llama_scaled.4");
   config["rope_scaling"]["type"] = config["rope_scaling"]["rope_type"];
   config["rope_scaling"].erase("rope_type");
   EXPECT_EQ(read(config).rope_scaling.kind, RopeKind::llama3);
 }
 
-TEST_F(HuggingFaceConfig, RefusesWhatIsNoFileOrNoJson) {
+TEST_F(HuggingFaceConfig, RejectsMissingFilesAndInvalidJson) {
   EXPECT_THROW((void)octavo::read_hugging_face_config(folder_ / "missing"), octavo::IoError);
   EXPECT_THROW((void)octavo::read_hugging_face_config(folder_), octavo::IoError);
   std::ofstream(folder_ / "config.json") << "{\"model_type\": \"llama\"";
   EXPECT_THROW((void)octavo::read_hugging_face_config(folder_ / "config.json"), octavo::IoError);
 }
 
-TEST_F(HuggingFaceConfig, SaysTheSameWhenItIsWritten) {
+TEST_F(HuggingFaceConfig, WrittenConfigMatchesOriginal) {
   for (const char* name : {"llama.4", "llama_scaled.5", "qwen3.5", "gpt2.5"}) {
     const ModelDescription model = octavo::read_hugging_face_config(golden(name));
     const nlohmann::json written =
@@ -298,7 +298,7 @@ TEST_F(HuggingFaceConfig, SaysTheSameWhenItIsWritten) {
   }
 }
 
-TEST(ModelDescriptions, OfPresetsAreThoseOfTheirConfigurations) {
+TEST(ModelDescriptions, ReportDifferencesFromPresets) {
   using namespace octavo;
   ModelDescription llama = description_of(llama3_1b);
   EXPECT_EQ(llama.family->name, "llama");
@@ -317,7 +317,7 @@ TEST(ModelDescriptions, OfPresetsAreThoseOfTheirConfigurations) {
 }
 
 // Each number of a shape makes a difference of its own.
-TEST(ModelDescriptions, DifferInEachNumber) {
+TEST(ModelDescriptions, DifferencesCoverEachField) {
   using octavo::differences;
   const ModelDescription model = octavo::description_of(octavo::llama3_1b);
   const auto changed = [&](auto change) {

@@ -26,7 +26,7 @@ namespace hugging_face_weights_test {
 
 namespace fs = std::filesystem;
 using namespace octavo;
-using support::HandTensor;
+using support::RawTensor;
 
 constexpr ModelDescription llama{.family = &llama_in_hugging_face,
                                  .layers = 2,
@@ -134,31 +134,31 @@ std::string element(const std::string& dtype, int value) {
   return {static_cast<char>(half & 0xff), static_cast<char>(half >> 8)};
 }
 
-HandTensor hand_tensor(const Theirs& tensor, const std::string& dtype) {
-  HandTensor result{tensor.name, dtype, tensor.shape, ""};
+RawTensor hand_tensor(const Theirs& tensor, const std::string& dtype) {
+  RawTensor result{tensor.name, dtype, tensor.shape, ""};
   Index count = 1;
   for (const Index extent : tensor.shape) count *= extent;
   for (int i = 0; i < count; ++i) result.bytes += element(dtype, (tensor.first + i) % 256);
   return result;
 }
 
-std::vector<HandTensor> hand_tensors(const ModelDescription& model, const std::string& dtype) {
-  std::vector<HandTensor> all;
+std::vector<RawTensor> hand_tensors(const ModelDescription& model, const std::string& dtype) {
+  std::vector<RawTensor> all;
   for (const Theirs& tensor : theirs(model)) all.push_back(hand_tensor(tensor, dtype));
   return all;
 }
 
 class HuggingFaceFolder : public support::TemporaryFolder {
  protected:
-  void write_single(const std::vector<HandTensor>& tensors) {
+  void write_single(const std::vector<RawTensor>& tensors) {
     support::write_bytes(folder_ / "model.safetensors", support::safetensors_bytes(tensors));
   }
   /// Two files and their index, which says of each tensor what `file_of` says.
   void write_sharded(
-      const std::vector<HandTensor>& tensors,
+      const std::vector<RawTensor>& tensors,
       const std::function<std::string(const std::string&, const std::string&)>& file_of =
           [](const std::string&, const std::string& file) { return file; }) {
-    std::vector<HandTensor> parts[2];
+    std::vector<RawTensor> parts[2];
     nlohmann::json map = nlohmann::json::object();
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       parts[i % 2].push_back(tensors[i]);
@@ -217,7 +217,7 @@ std::vector<float> rows_of(const ModelDescription& model, const std::vector<std:
   return values;
 }
 
-TEST_F(HuggingFaceFolder, GivesParametersInPiecesOfEverySize) {
+TEST_F(HuggingFaceFolder, ReadsParametersInPiecesOfAnySize) {
   for (const char* dtype : {"F32", "BF16", "F16"}) {
     write_single(hand_tensors(llama, dtype));
     const HuggingFaceWeights weights(folder_, llama);
@@ -244,7 +244,7 @@ TEST_F(HuggingFaceFolder, GivesParametersInPiecesOfEverySize) {
   }
 }
 
-TEST_F(HuggingFaceFolder, GivesGpt2sLinearLayersTransposed) {
+TEST_F(HuggingFaceFolder, TransposesGpt2LinearLayers) {
   write_single(hand_tensors(gpt2(), "BF16"));
   const HuggingFaceWeights weights(folder_, gpt2());
   const std::string layer = "transformer.h.0.";
@@ -269,9 +269,9 @@ TEST_F(HuggingFaceFolder, GivesGpt2sLinearLayersTransposed) {
   EXPECT_EQ(parameter(weights, "blocks.0.mlp_norm.bias", bias.size(), 4), bias);
 }
 
-TEST_F(HuggingFaceFolder, KnowsGpt2AsItWasPublished) {
-  std::vector<HandTensor> tensors = hand_tensors(gpt2(), "F32");
-  for (HandTensor& tensor : tensors) tensor.name = tensor.name.substr(12);  // "transformer."
+TEST_F(HuggingFaceFolder, ReadsGpt2AsPublished) {
+  std::vector<RawTensor> tensors = hand_tensors(gpt2(), "F32");
+  for (RawTensor& tensor : tensors) tensor.name = tensor.name.substr(12);  // "transformer."
   tensors.push_back({"h.0.attn.bias", "F32", {1, 1, 1, 1}, std::string(4, '\0')});
   write_single(tensors);
   const HuggingFaceWeights weights(folder_, gpt2());
@@ -279,7 +279,7 @@ TEST_F(HuggingFaceFolder, KnowsGpt2AsItWasPublished) {
   EXPECT_EQ(parameter(weights, "embedding.weight", expected.size(), 9), expected);
 }
 
-TEST_F(HuggingFaceFolder, ShardsAreOneModel) {
+TEST_F(HuggingFaceFolder, ReadsShardedModel) {
   write_sharded(hand_tensors(qwen3(), "BF16"));
   const HuggingFaceWeights weights(folder_, qwen3());
   const std::string attention = "model.layers.0.self_attn.";
@@ -291,7 +291,7 @@ TEST_F(HuggingFaceFolder, ShardsAreOneModel) {
   EXPECT_EQ(parameter(weights, "blocks.0.key_norm.weight", norm.size(), 11), norm);
 }
 
-TEST_F(HuggingFaceFolder, RefusesAnIndexThatLeavesTheFolder) {
+TEST_F(HuggingFaceFolder, RejectsIndexWithFilesOutsideFolder) {
   fs::create_directory(folder_ / "sub");
   for (const char* file : {"../a.safetensors", "/etc/passwd", "sub/a.safetensors", "..", ".", ""}) {
     write_sharded(hand_tensors(llama, "BF16"),
@@ -302,7 +302,7 @@ TEST_F(HuggingFaceFolder, RefusesAnIndexThatLeavesTheFolder) {
   }
 }
 
-TEST_F(HuggingFaceFolder, RefusesAnIndexThatIsNotTrue) {
+TEST_F(HuggingFaceFolder, RejectsInconsistentIndex) {
   const auto tensors = hand_tensors(llama, "BF16");
   write_sharded(tensors, [](const std::string& name, const std::string& usual) {
     return name == "lm_head.weight" ? std::string("c.safetensors") : usual;
@@ -324,8 +324,8 @@ TEST_F(HuggingFaceFolder, RefusesAnIndexThatIsNotTrue) {
   expect_refused<IoError>(llama, "expected a string");
 }
 
-TEST_F(HuggingFaceFolder, RefusesTensorsThatAreMissing) {
-  std::vector<HandTensor> tensors = hand_tensors(llama, "BF16");
+TEST_F(HuggingFaceFolder, RejectsMissingTensors) {
+  std::vector<RawTensor> tensors = hand_tensors(llama, "BF16");
   std::erase_if(tensors, [](const auto& tensor) { return tensor.name == "model.norm.weight"; });
   write_single(tensors);
   expect_refused<ConfigError>(llama, "has no tensor model.norm.weight");
@@ -337,8 +337,8 @@ TEST_F(HuggingFaceFolder, RefusesTensorsThatAreMissing) {
   expect_refused<IoError>(llama, "has neither model.safetensors nor");
 }
 
-TEST_F(HuggingFaceFolder, RefusesTensorsThatTheModelHasNot) {
-  std::vector<HandTensor> tensors = hand_tensors(llama, "BF16");
+TEST_F(HuggingFaceFolder, RejectsUnknownTensors) {
+  std::vector<RawTensor> tensors = hand_tensors(llama, "BF16");
   tensors.push_back({"model.layers.0.self_attn.rotary_emb.inv_freq", "F32", {2}, "12345678"});
   write_single(tensors);
   EXPECT_NO_THROW(const HuggingFaceWeights weights(folder_, llama));
@@ -347,8 +347,8 @@ TEST_F(HuggingFaceFolder, RefusesTensorsThatTheModelHasNot) {
   expect_refused<ConfigError>(llama, "has the tensor model.layers.0.self_attn.q_proj.bias");
 }
 
-TEST_F(HuggingFaceFolder, ATiedHeadMustBeItsEmbedding) {
-  std::vector<HandTensor> tensors = hand_tensors(qwen3(), "BF16");
+TEST_F(HuggingFaceFolder, RejectsTiedHeadThatDiffersFromEmbedding) {
+  std::vector<RawTensor> tensors = hand_tensors(qwen3(), "BF16");
   tensors.push_back(tensors.front());
   tensors.back().name = "lm_head.weight";
   write_single(tensors);
@@ -358,25 +358,25 @@ TEST_F(HuggingFaceFolder, ATiedHeadMustBeItsEmbedding) {
   expect_refused<ConfigError>(qwen3(), "has the tensor lm_head.weight");
 }
 
-TEST_F(HuggingFaceFolder, RefusesTensorsOfAnotherShapeOrFormat) {
-  for (HandTensor& changed : std::vector{HandTensor{"lm_head.weight", "BF16", {6, 7}, ""},
-                                         HandTensor{"lm_head.weight", "BF16", {42}, ""}}) {
-    std::vector<HandTensor> tensors = hand_tensors(llama, "BF16");
+TEST_F(HuggingFaceFolder, RejectsTensorsOfOtherShapeOrFormat) {
+  for (RawTensor& changed : std::vector{RawTensor{"lm_head.weight", "BF16", {6, 7}, ""},
+                                        RawTensor{"lm_head.weight", "BF16", {42}, ""}}) {
+    std::vector<RawTensor> tensors = hand_tensors(llama, "BF16");
     tensors.back().shape = changed.shape;
     write_single(tensors);
     expect_refused<ConfigError>(llama, "tensor lm_head.weight is [");
   }
-  std::vector<HandTensor> tensors = hand_tensors(llama, "BF16");
+  std::vector<RawTensor> tensors = hand_tensors(llama, "BF16");
   tensors.back().dtype = "I16";
   write_single(tensors);
   expect_refused<ConfigError>(llama, "tensor lm_head.weight is in I16");
 }
 
-TEST_F(HuggingFaceFolder, IsRefusedForEveryTensorThatIsRenamedOrMisshapen) {
+TEST_F(HuggingFaceFolder, RejectsEveryRenamedOrMisshapenTensor) {
   for (const ModelDescription& model : {llama, qwen3(), gpt2()}) {
-    const std::vector<HandTensor> right = hand_tensors(model, "BF16");
+    const std::vector<RawTensor> right = hand_tensors(model, "BF16");
     for (std::size_t i = 0; i < right.size(); ++i) {
-      std::vector<HandTensor> wrong = right;
+      std::vector<RawTensor> wrong = right;
       wrong[i].name += "x";
       write_single(wrong);
       EXPECT_THROW(const HuggingFaceWeights weights(folder_, model), ConfigError) << right[i].name;
@@ -409,20 +409,20 @@ void copy_weights(const fs::path& from, const fs::path& to, const ModelDescripti
   writer.commit();
 }
 
-TEST_F(HuggingFaceFolder, IsWrittenWithTheBytesThatWereRead) {
+TEST_F(HuggingFaceFolder, WritesSameBytesAsRead) {
   const fs::path copy = folder_ / "copy";
   for (const ModelDescription& model : {llama, qwen3(), gpt2()}) {
     for (const char* dtype : {"BF16", "F32"}) {
       for (const std::size_t piece : {10u}) {
-        const std::vector<HandTensor> tensors = hand_tensors(model, dtype);
+        const std::vector<RawTensor> tensors = hand_tensors(model, dtype);
         write_single(tensors);
         copy_weights(folder_, copy, model, dtype, piece, {});
-        std::map<std::string, HandTensor> written;
-        for (HandTensor& tensor : support::read_by_hand(content(copy / "model.safetensors"))) {
+        std::map<std::string, RawTensor> written;
+        for (RawTensor& tensor : support::parse_raw_tensors(content(copy / "model.safetensors"))) {
           written[tensor.name] = tensor;
         }
         EXPECT_EQ(written.size(), tensors.size());
-        for (const HandTensor& tensor : tensors) {
+        for (const RawTensor& tensor : tensors) {
           EXPECT_EQ(written[tensor.name].shape, tensor.shape) << tensor.name;
           EXPECT_EQ(written[tensor.name].dtype, dtype) << tensor.name;
           EXPECT_EQ(written[tensor.name].bytes, tensor.bytes) << tensor.name;
@@ -438,10 +438,10 @@ TEST_F(HuggingFaceFolder, IsWrittenWithTheBytesThatWereRead) {
   }
 }
 
-TEST_F(HuggingFaceFolder, IsDividedByTheSizeOfItsFiles) {
+TEST_F(HuggingFaceFolder, SplitsFilesBySize) {
   const fs::path copy = folder_ / "copy";
   for (const ModelDescription& model : {llama, qwen3(), gpt2()}) {
-    const std::vector<HandTensor> tensors = hand_tensors(model, "BF16");
+    const std::vector<RawTensor> tensors = hand_tensors(model, "BF16");
     SCOPED_TRACE(tensors.front().name);
     write_single(tensors);
     copy_weights(folder_, copy, model, "BF16", 1000, {.shard_bytes = 300});
@@ -453,7 +453,7 @@ TEST_F(HuggingFaceFolder, IsDividedByTheSizeOfItsFiles) {
       if (entry.path().extension() != ".safetensors") continue;
       names.insert(entry.path().filename());
       std::size_t size = 0;
-      for (HandTensor& tensor : support::read_by_hand(content(entry.path()))) {
+      for (RawTensor& tensor : support::parse_raw_tensors(content(entry.path()))) {
         files[tensor.name] = entry.path().filename();
         size += tensor.bytes.size();
         bytes[tensor.name] = std::move(tensor.bytes);
@@ -471,12 +471,13 @@ TEST_F(HuggingFaceFolder, IsDividedByTheSizeOfItsFiles) {
     EXPECT_EQ(names, numbered);
     EXPECT_EQ(files.at(tensors.front().name), *names.begin());
     EXPECT_EQ(bytes.size(), tensors.size());
-    for (const HandTensor& tensor : tensors)
+    for (const RawTensor& tensor : tensors)
       EXPECT_EQ(bytes[tensor.name], tensor.bytes) << tensor.name;
     // And what is read from it is what was read from the one file.
     const fs::path again = folder_ / "again";
     copy_weights(copy, again, model, "BF16", 10, {});
-    for (const HandTensor& tensor : support::read_by_hand(content(again / "model.safetensors"))) {
+    for (const RawTensor& tensor :
+         support::parse_raw_tensors(content(again / "model.safetensors"))) {
       EXPECT_EQ(tensor.bytes, bytes.at(tensor.name)) << tensor.name;
       bytes.erase(tensor.name);
     }
@@ -486,7 +487,7 @@ TEST_F(HuggingFaceFolder, IsDividedByTheSizeOfItsFiles) {
   }
 }
 
-TEST_F(HuggingFaceFolder, IsWrittenWholeOrNotAtAll) {
+TEST_F(HuggingFaceFolder, WritesAllOrNothing) {
   {
     HuggingFaceWriter writer(folder_ / "new", llama, "BF16");
     writer.write("final_norm.weight", 0, std::vector<float>(6));
@@ -502,7 +503,7 @@ TEST_F(HuggingFaceFolder, IsWrittenWholeOrNotAtAll) {
   EXPECT_EQ(entries(), 1);
 }
 
-TEST_F(HuggingFaceFolder, WhatCannotBeWrittenIsSaidBefore) {
+TEST_F(HuggingFaceFolder, ReportsUnwritablePathsEarly) {
   std::ofstream(folder_ / "file") << "x";
   EXPECT_THROW(HuggingFaceWriter::require_free(folder_ / "file" / "a" / "b"), IoError);
   EXPECT_THROW(HuggingFaceWriter::require_free("/proc/octavo/a"), IoError);
@@ -529,7 +530,7 @@ TEST_F(HuggingFaceFolder, WhatCannotBeWrittenIsSaidBefore) {
   EXPECT_NO_THROW(HuggingFaceWriter::require_free(folder_ / "a"));
 }
 
-TEST_F(HuggingFaceFolder, AFullDiskLeavesNothing) {
+TEST_F(HuggingFaceFolder, LeavesNoFilesOnFullDisk) {
   if (!mount_small_disk()) GTEST_SKIP() << "this user may not mount a small disk";
   ModelDescription large = llama;
   large.vocabulary = 100'000;
@@ -541,7 +542,7 @@ TEST_F(HuggingFaceFolder, AFullDiskLeavesNothing) {
   EXPECT_EQ(entries(), 0);
 }
 
-TEST(HalfPrecision, HasItsValues) {
+TEST(HalfPrecision, DecodingMatchesDefinition) {
   EXPECT_EQ(half_value(0x3c00), 1.0f);
   EXPECT_EQ(half_value(0xc000), -2.0f);
   EXPECT_EQ(half_value(0x7bff), 65504.0f);

@@ -51,7 +51,7 @@ bool contains(const std::string& text, std::string_view part) {
   return text.find(part) != std::string::npos;
 }
 
-TEST_F(MetricsFile, EachLineIsInTheFileAtOnce) {
+TEST_F(MetricsFile, FlushesEachLine) {
   const std::filesystem::path path = folder_ / "metrics.jsonl";
   octavo::MetricsFile file(path);
   EXPECT_EQ(content(path), "");
@@ -62,7 +62,7 @@ TEST_F(MetricsFile, EachLineIsInTheFileAtOnce) {
   EXPECT_EQ(file.path(), path);
 }
 
-TEST_F(MetricsFile, EmptiesWhatWasThere) {
+TEST_F(MetricsFile, TruncatesExistingFile) {
   const std::filesystem::path path = folder_ / "metrics.jsonl";
   std::ofstream(path) << "old";
   octavo::MetricsFile file(path);
@@ -70,7 +70,7 @@ TEST_F(MetricsFile, EmptiesWhatWasThere) {
   EXPECT_EQ(content(path), "{}\n");
 }
 
-TEST_F(MetricsFile, GoesOnBehindTheLastWholeLine) {
+TEST_F(MetricsFile, AppendsAfterLastCompleteLine) {
   const std::filesystem::path path = folder_ / "metrics.jsonl";
   for (const std::string before : {"", "{}\n", "{}\n{\"step\":1}\n"}) {
     for (const std::string cut : {"", "{\"st", "{"}) {
@@ -83,7 +83,7 @@ TEST_F(MetricsFile, GoesOnBehindTheLastWholeLine) {
   }
 }
 
-TEST_F(MetricsFile, NeedsItsFolder) {
+TEST_F(MetricsFile, ReportsMissingFolder) {
   const std::filesystem::path path = folder_ / "missing" / "metrics.jsonl";
   try {
     octavo::MetricsFile file(path);
@@ -94,7 +94,7 @@ TEST_F(MetricsFile, NeedsItsFolder) {
   }
 }
 
-TEST_F(MetricsFile, ALinkToNoFileIsRefused) {
+TEST_F(MetricsFile, RejectsDanglingSymlink) {
   std::filesystem::create_symlink(folder_ / "elsewhere", folder_ / "metrics.jsonl");
   try {
     octavo::MetricsFile file(folder_ / "metrics.jsonl");
@@ -106,7 +106,7 @@ TEST_F(MetricsFile, ALinkToNoFileIsRefused) {
 }
 
 // The write that fills a pipe would wait for a reader.
-TEST_F(MetricsFile, APipeIsRefused) {
+TEST_F(MetricsFile, RejectsPipe) {
   const std::filesystem::path pipe = folder_ / "metrics.jsonl";
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   try {
@@ -119,7 +119,7 @@ TEST_F(MetricsFile, APipeIsRefused) {
 }
 
 // Otherwise lines would go to a file that has no name any more.
-TEST_F(MetricsFile, IsAnErrorOnceItWasRemoved) {
+TEST_F(MetricsFile, ThrowsAfterFileIsRemoved) {
   octavo::MetricsFile file(folder_ / "m.jsonl");
   file.write(octavo::JsonLine{}.add("step", 1));
   std::filesystem::remove(folder_ / "m.jsonl");
@@ -131,14 +131,14 @@ TEST_F(MetricsFile, IsAnErrorOnceItWasRemoved) {
   }
 }
 
-TEST_F(MetricsFile, AFullDeviceIsAnError) {
+TEST_F(MetricsFile, ThrowsForFullDevice) {
   if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "this system has no /dev/full";
   octavo::MetricsFile file("/dev/full");
   const std::string error = fill(file, 1);
   EXPECT_TRUE(contains(error, "/dev/full: cannot be written: No space left on device")) << error;
 }
 
-TEST_F(MetricsFile, AFullDiskKeepsTheCompleteLines) {
+TEST_F(MetricsFile, KeepsCompleteLinesOnFullDisk) {
   if (!mount_small_disk()) GTEST_SKIP() << "this user may not mount a small disk";
   octavo::MetricsFile file(folder_ / "metrics.jsonl");
   const std::string error = fill(file, 1000);
@@ -150,7 +150,7 @@ TEST_F(MetricsFile, AFullDiskKeepsTheCompleteLines) {
   EXPECT_EQ(content(folder_ / "metrics.jsonl"), expected() + "{}\n");
 }
 
-TEST_F(MetricsFile, AFileSizeLimitKeepsTheCompleteLines) {
+TEST_F(MetricsFile, KeepsCompleteLinesAtFileSizeLimit) {
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
   rlimit limit = before;

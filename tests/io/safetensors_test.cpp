@@ -49,7 +49,7 @@ class Safetensors : public support::TemporaryFolder {
   }
 };
 
-TEST_F(Safetensors, ReadsTensorsByTheirPlaces) {
+TEST_F(Safetensors, ReadsTensorsByOffset) {
   support::write_bytes(
       folder_ / "file",
       safetensors_bytes(R"({"b":{"dtype":"U8","shape":[3],"data_offsets":[2,5]},)"
@@ -92,7 +92,7 @@ TEST_F(Safetensors, KnowsAllDtypesOfTheFormat) {
   expect_refused(safetensors_bytes({{"t", "F4", {3}, "xx"}}), "12 bits");
 }
 
-TEST_F(Safetensors, RefusesLengthsThatTheFileHasNot) {
+TEST_F(Safetensors, RejectsInvalidHeaderLengths) {
   for (std::size_t size = 0; size < 8; ++size) {
     expect_refused(std::string(size, '\0'), "fewer than the 8");
   }
@@ -104,7 +104,7 @@ TEST_F(Safetensors, RefusesLengthsThatTheFileHasNot) {
   EXPECT_EQ(error_of(eight_bytes(2) + "{}"), "none");
 }
 
-TEST_F(Safetensors, RefusesHeadersThatAreNoJson) {
+TEST_F(Safetensors, RejectsInvalidJsonHeaders) {
   expect_refused(safetensors_bytes("{\"\xff\":1}"), "at byte 10: the bytes are not valid UTF-8");
   expect_refused(safetensors_bytes(R"({"a":{"dtype":"U8","sha)"), "the string does not end");
   expect_refused(safetensors_bytes("[]"), "at byte 8: expected an object");
@@ -115,7 +115,7 @@ TEST_F(Safetensors, RefusesHeadersThatAreNoJson) {
   expect_refused(safetensors_bytes(R"({"__metadata__":{"a":{}}})"), "expected a string");
 }
 
-TEST_F(Safetensors, RefusesEntriesThatSayTooMuchOrTooLittle) {
+TEST_F(Safetensors, RejectsInvalidEntries) {
   const auto refused = [&](const std::string& entry, std::string_view why) {
     expect_refused(safetensors_bytes("{\"t\":{" + entry + "}}", "xx"), why);
   };
@@ -134,7 +134,7 @@ TEST_F(Safetensors, RefusesEntriesThatSayTooMuchOrTooLittle) {
           "2 bytes, but its shape and BF16 need 4");
 }
 
-TEST_F(Safetensors, RefusesHolesOverlapsAndWrongEnds) {
+TEST_F(Safetensors, RejectsHolesOverlapsAndWrongEnds) {
   const auto file = [](int begin, int middle, int second, int end, std::size_t size) {
     const auto entry = [](int from, int to) {
       return nlohmann::json{{"dtype", "U8"}, {"shape", {to - from}}, {"data_offsets", {from, to}}};
@@ -152,13 +152,13 @@ TEST_F(Safetensors, RefusesHolesOverlapsAndWrongEnds) {
   expect_refused(file(0, 2, 2, 5, 6), "5 bytes, but 6 follow");
 }
 
-TEST_F(Safetensors, RefusesTheSameTensorTwice) {
+TEST_F(Safetensors, RejectsDuplicateTensors) {
   const std::string entry = R"({"dtype":"U8","shape":[0],"data_offsets":[0,0]})";
   expect_refused(safetensors_bytes("{\"t\":" + entry + ",\"t\":" + entry + "}"),
                  "the key t appears twice");
 }
 
-TEST_F(Safetensors, NamesAFileThatIsNotThere) {
+TEST_F(Safetensors, ReportsMissingFile) {
   try {
     const SafetensorsFile file(folder_ / "missing");
     FAIL() << "no error";
@@ -169,7 +169,7 @@ TEST_F(Safetensors, NamesAFileThatIsNotThere) {
   EXPECT_THROW(const SafetensorsFile file(folder_), IoError);
 }
 
-TEST_F(Safetensors, AFileThatIsCutWhileOpenIsAnError) {
+TEST_F(Safetensors, ThrowsForFileTruncatedWhileOpen) {
   support::write_bytes(folder_ / "file", safetensors_bytes({{"t", "U8", {4}, "abcd"}}));
   const SafetensorsFile file(folder_ / "file");
   std::filesystem::resize_file(folder_ / "file", std::filesystem::file_size(folder_ / "file") - 1);
@@ -178,7 +178,7 @@ TEST_F(Safetensors, AFileThatIsCutWhileOpenIsAnError) {
 }
 
 // Parts of 8 MiB: from within one to within the fourth.
-TEST_F(Safetensors, ThreadsWriteAndReadPartsOfATensor) {
+TEST_F(Safetensors, WritesAndReadsTensorsInParallel) {
   constexpr std::size_t size = (std::size_t{3} << 23) + 1000;
   std::string bytes(size, '\0');
   for (std::size_t i = 0; i < size; ++i) bytes[i] = static_cast<char>(i >> 10 ^ i);
@@ -228,14 +228,14 @@ TEST_F(Safetensors, WritesByDescendingSizeThenName) {
   EXPECT_EQ(file.substr(8 + length), "c123a1b1b2n");
   EXPECT_EQ(error_of(file), "none");
   std::map<std::string, std::string> written;
-  for (const support::HandTensor& tensor : support::read_by_hand(file)) {
+  for (const support::RawTensor& tensor : support::parse_raw_tensors(file)) {
     written[tensor.name] = tensor.bytes;
   }
   EXPECT_EQ(written, (std::map<std::string, std::string>{
                          {"a", "a1"}, {"b", "b1b2"}, {"c", "c123"}, {"e", ""}, {"n", "n"}}));
 }
 
-TEST_F(Safetensors, LeavesNoPartOfAFile) {
+TEST_F(Safetensors, DiscardsUncommittedFile) {
   const std::filesystem::path path = folder_ / "file";
   support::write_bytes(path, "old");
   {
@@ -246,7 +246,7 @@ TEST_F(Safetensors, LeavesNoPartOfAFile) {
   EXPECT_EQ(entries(), 1);
 }
 
-TEST_F(Safetensors, AFullDiskLeavesNoFile) {
+TEST_F(Safetensors, LeavesNoFileOnFullDisk) {
   if (!mount_small_disk()) GTEST_SKIP() << "this user may not mount a small disk";
   const std::string much(1 << 20, 'x');
   const auto write = [&] {

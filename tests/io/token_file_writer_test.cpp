@@ -60,7 +60,7 @@ TEST_F(TokenFileWriterTest, WritesHeaderAndTokensOfLlmC) {
   }
 }
 
-TEST_F(TokenFileWriterTest, KeepsTheNameOfAVersion) {
+TEST_F(TokenFileWriterTest, PreservesDotsInNames) {
   write("web-1.0", TokenFileKind::megatron, 100, {{1, 2}});
   write("web-1.1", TokenFileKind::megatron, 100, {{3}});
   EXPECT_EQ(read("web-1.0.bin", 100), (std::vector<std::int32_t>{1, 2}));
@@ -104,7 +104,7 @@ TEST_F(TokenFileWriterTest, LeavesNothingWithoutACommit) {
   EXPECT_EQ(entries(), 0);
 }
 
-TEST_F(TokenFileWriterTest, LeavesNothingOfAPairWithoutTheOther) {
+TEST_F(TokenFileWriterTest, FailedCommitLeavesNeitherFile) {
   {
     TokenFileWriter writer(folder_ / "a", TokenFileKind::megatron, 10);
     writer.add(std::vector<std::int32_t>{1, 2});

@@ -13,7 +13,7 @@ namespace trace_file_test {
 
 using namespace octavo;
 
-TEST(TraceFile, HasAProcessARankAndAThreadATrack) {
+TEST(TraceFile, HasProcessPerRankAndThreadPerTrack) {
   const std::vector<TimelineSpan> spans{
       {.kind = SpanKind::step, .track = "stages", .name = "step", .begin = 1.5, .end = 4001.5},
       {.kind = SpanKind::communication,

@@ -141,13 +141,13 @@ void compare(bool has_master) {
   }
 }
 
-TEST_F(AdamWEightBitOnCuda, UpdatesAreTheCpus) {
+TEST_F(AdamWEightBitOnCuda, UpdatesMatchCpu) {
   compare<Bf16, Bf16>(false);
   compare<Bf16, float>(true);
   compare<Fp32, float>(false);
 }
 
-TEST_F(AdamWEightBitOnCuda, GradientsOfZeroLeaveZeros) {
+TEST_F(AdamWEightBitOnCuda, ZeroGradientsKeepStateZero) {
   State<Bf16> zero;
   zero.weight.assign(300, Bf16(0.5f));
   zero.master.assign(300, 0.5f);
@@ -161,7 +161,7 @@ TEST_F(AdamWEightBitOnCuda, GradientsOfZeroLeaveZeros) {
 }
 
 // Where nothing is rounded but codes, these are the Cpu's to the bit, whatever they are of.
-TEST_F(AdamWEightBitOnCuda, HugeGradientsSaturateAsOnTheCpu) {
+TEST_F(AdamWEightBitOnCuda, HugeGradientsSaturateLikeOnCpu) {
   for (const float huge : {1e20f, 3e38f}) {
     std::vector<float> gradients(256, huge);
     gradients[7] = 0.0f;

@@ -76,7 +76,7 @@ struct State {
     AdamWParameter<W, float, EightBit, Cpu> whole = parameter();
     whole.weight_decay = step.decay;
     whole.random_stream = step.stream;
-    const support::Workplace place(step.threads);
+    const support::ContextWithWorkspace place(step.threads);
     Index begin = 0;
     const auto update_until = [&](Index end) {
       adamw_update<W, float, EightBit, Cpu>(part_of(whole, begin, end - begin), settings,
@@ -185,12 +185,12 @@ void check_steps(bool with_master) {
   }
 }
 
-TEST(AdamWEightBit, StepsAreThePapersFromWhatTheCodesStandFor) {
+TEST(AdamWEightBit, StepsMatchPaperForDecodedState) {
   check_steps<float>(false);
   check_steps<Bf16>(true);
 }
 
-TEST(AdamWEightBit, ScalesFitTheirGroups) {
+TEST(AdamWEightBit, GroupScalesUseFullCodeRange) {
   State<float> state(300);
   state.gradient = gradients(300, 5);
   for (Index i = 128; i < 256; ++i) state.gradient.at(0, i) *= 0x1p-30f;
@@ -212,7 +212,7 @@ TEST(AdamWEightBit, ScalesFitTheirGroups) {
 }
 
 // Over many seeds, each element's mean is what is rounded.
-TEST(AdamWEightBit, MomentsAreRightOnAverage) {
+TEST(AdamWEightBit, MomentRoundingIsUnbiased) {
   constexpr Index size = 256;
   constexpr int seeds = 1000;
   State<float> begin(size);
@@ -252,7 +252,7 @@ TEST(AdamWEightBit, MomentsAreRightOnAverage) {
   EXPECT_GT(nearest_misses, size / 4) << "the test sees no rounding";
 }
 
-TEST(AdamWEightBit, RoundingsTakeTheBitsThatTheDefinitionNames) {
+TEST(AdamWEightBit, RoundingUsesDocumentedRandomBits) {
   constexpr Index size = 1003;
   State<float> state(size);
   state.gradient = gradients(size, 9);
@@ -303,7 +303,7 @@ State<W> after_steps(const Step& like, bool with_master) {
   return state;
 }
 
-TEST(AdamWEightBit, PartsGiveTheBitsOfTheWhole) {
+TEST(AdamWEightBit, PartialUpdatesAreBitwiseEqualToFullUpdate) {
   for (const bool with_master : {false, true}) {
     const auto whole = after_steps<Bf16>({}, with_master);
     for (const std::vector<Index>& cuts :
@@ -313,7 +313,7 @@ TEST(AdamWEightBit, PartsGiveTheBitsOfTheWhole) {
   }
 }
 
-TEST(AdamWEightBit, ThreadsChangeNothingAndSeedStepAndStreamAllDo) {
+TEST(AdamWEightBit, RoundingDependsOnSeedStepAndStreamNotThreads) {
   const auto run = [](const Step& step) {
     State<float> state(20011);
     state.gradient = gradients(20011, 3);
@@ -328,7 +328,7 @@ TEST(AdamWEightBit, ThreadsChangeNothingAndSeedStepAndStreamAllDo) {
   }
 }
 
-TEST(AdamWEightBit, ASkippedStepChangesNothing) {
+TEST(AdamWEightBit, SkippedStepChangesNothing) {
   auto state = after_steps<Bf16>({}, true);
   const auto before = state;
   state.update({.number = 4, .skip = true});
@@ -337,7 +337,7 @@ TEST(AdamWEightBit, ASkippedStepChangesNothing) {
   EXPECT_FALSE(state == before);
 }
 
-TEST(AdamWEightBit, GradientsOfZeroLeaveZeros) {
+TEST(AdamWEightBit, ZeroGradientsKeepStateZero) {
   const State<float> untouched(300, 1.0f);
   State<float> state = untouched;
   state.update({});
@@ -345,7 +345,7 @@ TEST(AdamWEightBit, GradientsOfZeroLeaveZeros) {
 }
 
 // A group of one huge gradient: the others' updates stay within a step, as they are without it.
-TEST(AdamWEightBit, OneHugeGradientSendsNoOtherWeightFarAway) {
+TEST(AdamWEightBit, HugeGradientKeepsOtherUpdatesBounded) {
   State<float> state(group);
   constexpr std::size_t huge = 77;
   for (std::uint32_t t = 1; t <= 30; ++t) {
@@ -361,7 +361,7 @@ TEST(AdamWEightBit, OneHugeGradientSendsNoOtherWeightFarAway) {
   }
 }
 
-TEST(AdamWEightBit, StatesStayFiniteWhateverTheGradients) {
+TEST(AdamWEightBit, StateStaysFiniteForExtremeGradients) {
   for (const float size : {1e-38f, 1e-25f, 1e18f, 1e25f, std::numeric_limits<float>::max()}) {
     State<float> state(group);
     for (std::uint32_t t = 1; t <= 3; ++t) {
@@ -379,7 +379,7 @@ TEST(AdamWEightBit, StatesStayFiniteWhateverTheGradients) {
   }
 }
 
-TEST(AdamWEightBitErrors, GroupsAreNotCutAndHaveTheirScales) {
+TEST(AdamWEightBitErrors, RejectsCutGroupsAndWrongScaleCounts) {
   State<float> state(384);
   for (const std::vector<Index>& cuts : {std::vector<Index>{8}, {64}, {120, 128}, {128, 248}}) {
     EXPECT_THROW(state.update({.cuts = cuts}), ShapeError) << cuts[0];

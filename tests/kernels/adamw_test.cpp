@@ -49,7 +49,7 @@ struct Parameter {
     parameter.second_moment = second.flat();
     parameter.weight_decay = decay;
     parameter.random_stream = stream;
-    support::Workplace place(threads);
+    support::ContextWithWorkspace place(threads);
     Index begin = 0;
     const auto update_until = [&](Index end) {
       adamw_update<W, G, M, Cpu>(part_of(parameter, begin, end - begin), settings, {&step, {1}},
@@ -121,15 +121,15 @@ Parameter<W, Bf16, float> check_ten_steps(bool with_master) {
   return p;
 }
 
-TEST(AdamW, TenStepsInFp32AreThePapers) { check_ten_steps<float>(false); }
+TEST(AdamW, TenFp32StepsMatchPaper) { check_ten_steps<float>(false); }
 
-TEST(AdamW, MasterWeightsAreThePapersAndRoundToTheWeights) {
+TEST(AdamW, MasterWeightsMatchPaperAndRoundToWeights) {
   const auto p = check_ten_steps<Bf16>(true);
   for (Index i = 0; i < p.weight.size(); ++i)
     EXPECT_NEAR(p.weight(0, i), p.master(0, i), 0x1p-8 * std::abs(p.master(0, i)) * 1.0001);
 }
 
-TEST(AdamW, MomentsInBf16AreRightOnAverage) {
+TEST(AdamW, Bf16MomentRoundingIsUnbiased) {
   constexpr Index size = 100000;
   Parameter<float, float, Bf16> p(size);
   // BF16's neighbours of these moments stand 2^-8 apart, relatively; nearest rounding would be off.
@@ -147,7 +147,7 @@ TEST(AdamW, MomentsInBf16AreRightOnAverage) {
       << "nearest rounding would pass this test: choose another gradient";
 }
 
-TEST(AdamW, WithoutMasterTheWeightsAreRightOnAverage) {
+TEST(AdamW, WeightRoundingWithoutMasterIsUnbiased) {
   constexpr Index size = 100000;
   Parameter<Bf16, float, float> p(size, Bf16(1.0f));
   p.gradient = Matrix<float>(1, size, 0.5f);
@@ -174,7 +174,7 @@ double agreement(const std::vector<bool>& a, const std::vector<bool>& b, std::si
   return static_cast<double>(equal) / static_cast<double>(count);
 }
 
-TEST(AdamW, RoundingsOfNeighboursAndOfMomentsAndWeightsAreIndependent) {
+TEST(AdamW, RoundingIsIndependentAcrossElementsAndTensors) {
   constexpr Index size = 100000;
   constexpr float half_way = 1.0f + 0x1p-8f;  // between two BF16 numbers
   Parameter<Bf16, float, Bf16> p(size, Bf16(1.0f));
@@ -211,7 +211,7 @@ TEST(AdamW, RoundingsOfNeighboursAndOfMomentsAndWeightsAreIndependent) {
   }
 }
 
-TEST(AdamW, EachPlaceOfARunRoundsRightOnAverage) {
+TEST(AdamW, RoundingIsUnbiasedAtEachPositionOfRun) {
   constexpr Index size = 160000;
   Parameter<Bf16, float, float> p(size, Bf16(1.0f));
   p.gradient = Matrix<float>(1, size, 0.5f);
@@ -224,7 +224,7 @@ TEST(AdamW, EachPlaceOfARunRoundsRightOnAverage) {
   }
 }
 
-TEST(AdamW, ElementsTakeTheBitsThatTheDefinitionNames) {
+TEST(AdamW, RoundingUsesDocumentedRandomBits) {
   constexpr Index size = 5003;
   Parameter<Bf16, float, float> p(size, Bf16(1.0f));
   p.gradient = Matrix<float>(1, size, 0.5f);
@@ -243,7 +243,7 @@ TEST(AdamW, ElementsTakeTheBitsThatTheDefinitionNames) {
   }
 }
 
-TEST(AdamW, RoundingIsThatOfBf16) {
+TEST(AdamW, RoundingMatchesBf16Stochastic) {
   constexpr float infinity = std::numeric_limits<float>::infinity();
   for (const float value :
        {0.0f, -0.0f, 1.0f, -1.003f, 1e-42f, 3e38f, -3e38f, 0x1.fep127f, 0x1.fefffep127f,
@@ -259,7 +259,7 @@ TEST(AdamW, RoundingIsThatOfBf16) {
   EXPECT_TRUE(std::isnan(static_cast<float>(detail::round_stochastic<Bf16>(-nan, 0xffff))));
 }
 
-TEST(AdamW, RoundingDoesNotDependOnThreadsOrOnWhatFollows) {
+TEST(AdamW, RoundingDoesNotDependOnThreadsOrSize) {
   const auto run = [](int threads, Index size) {
     Parameter<Bf16, float, Bf16> p(size, Bf16(1.0f));
     p.gradient = Matrix<float>(1, size, 0.5f);
@@ -277,7 +277,7 @@ TEST(AdamW, RoundingDoesNotDependOnThreadsOrOnWhatFollows) {
                          whole.second.elements.begin()));
 }
 
-TEST(AdamW, PartsGiveTheBitsOfTheWhole) {
+TEST(AdamW, PartialUpdatesAreBitwiseEqualToFullUpdate) {
   const auto run = [](bool with_master, const std::vector<Index>& cuts) {
     Parameter<Bf16, float, Bf16> p(1003, Bf16(1.0f));
     p.master = Matrix<float>(1, 1003, 1.0f);
@@ -300,7 +300,7 @@ TEST(AdamW, PartsGiveTheBitsOfTheWhole) {
   }
 }
 
-TEST(AdamWErrors, PartsLieInTheParameterAndBeginWithARunOfRandomBits) {
+TEST(AdamWErrors, RejectsUnalignedAndOutOfRangeParts) {
   Parameter<Bf16, float, float> p(16);
   EXPECT_THROW(p.update(1, 1e-3f, false, 0, 1, false, 3, 1, {4}), ShapeError);
   EXPECT_THROW(p.update(1, 1e-3f, false, 0, 1, false, 3, 1, {24}), ShapeError);
@@ -319,7 +319,7 @@ TEST(AdamW, RandomnessDependsOnStepAndStreamOnly) {
   EXPECT_NE(run(1, 3), run(1, 4));
 }
 
-TEST(AdamW, ASkippedStepChangesNothing) {
+TEST(AdamW, SkippedStepChangesNothing) {
   Parameter<Bf16, float, Bf16> p(300, Bf16(1.0f));
   p.gradient = random_matrix<float>(1, 300, 1);
   p.update(1, 0.1f, true);

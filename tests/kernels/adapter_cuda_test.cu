@@ -62,13 +62,13 @@ void expect_same(const std::vector<T>& found, const std::vector<T>& expected) {
   }
 }
 
-TYPED_TEST(AdaptersOnCuda, AreSpreadAsOnTheCpu) {
+TYPED_TEST(AdaptersOnCuda, SpreadWeightsMatchCpu) {
   expect_same(spread<Cuda, TypeParam>(), spread<Cpu, TypeParam>());
 }
 
 /// In FP32 the sum of a product and what was there is rounded once or twice; in BF16 that is too
 /// little to be seen with these values.
-TYPED_TEST(AdaptersOnCuda, HaveTheCpusGradients) {
+TYPED_TEST(AdaptersOnCuda, GradientsMatchCpu) {
   expect_same(gradient<Cuda, TypeParam>(false), gradient<Cpu, TypeParam>(false));
   const auto found = gradient<Cuda, TypeParam>(true);
   const auto expected = gradient<Cpu, TypeParam>(true);

@@ -48,7 +48,7 @@ void expect_nan(Index vocabulary, Index padded) {
   }
 }
 
-TEST_F(CrossEntropyOnCuda, ATargetOutsideOfTheVocabularyMakesNan) {
+TEST_F(CrossEntropyOnCuda, TargetOutsideVocabularyYieldsNan) {
   for (const auto& [vocabulary, padded] :
        {std::pair<Index, Index>{3, 8}, {257, 384}, {1003, 1003}, {33000, 33024}}) {
     expect_nan<Bf16>(vocabulary, padded);

@@ -56,13 +56,13 @@ class CrossEntropy : public testing::Test {
 using Storages = testing::Types<float, Bf16>;
 TYPED_TEST_SUITE(CrossEntropy, Storages);
 
-TYPED_TEST(CrossEntropy, LossAndGradientAreTheFormula) {
+TYPED_TEST(CrossEntropy, LossAndGradientMatchFormula) {
   using T = TypeParam;
   constexpr double scale = 0.125;
   const auto logits = logits_with_padding<T>();
   Matrix<T> gradient = logits;
   Matrix<float> losses(1, tokens, -7.0f);
-  support::Workplace place;
+  support::ContextWithWorkspace place;
   const Matrix<float> gradient_scale(1, 1, static_cast<float>(scale));
   cross_entropy(gradient.view(), target_view(), losses.flat(), vocabulary,
                 gradient_scale.flat_input(), place.context);
@@ -85,28 +85,28 @@ TYPED_TEST(CrossEntropy, LossAndGradientAreTheFormula) {
 }
 
 // The exponential of the difference between the two logits is infinite in FP32.
-TYPED_TEST(CrossEntropy, TheLargestLogitCanBeAnyOne) {
+TYPED_TEST(CrossEntropy, HandlesLargestLogitAtAnyPosition) {
   using T = TypeParam;
   for (Index vocabulary_size = 1; vocabulary_size <= vocabulary; ++vocabulary_size) {
     Matrix<T> logits(vocabulary_size, padded, T(-100.0f));
     std::vector<std::int32_t> first(static_cast<std::size_t>(vocabulary_size), 0);
     for (Index t = 0; t < vocabulary_size; ++t) logits.at(t, t) = T(100.0f);
     Matrix<float> losses(1, vocabulary_size);
-    support::Workplace place;
+    support::ContextWithWorkspace place;
     cross_entropy(logits.view(), {first.data(), {vocabulary_size}}, losses.flat(), vocabulary_size,
                   {}, place.context);
     for (Index t = 0; t < vocabulary_size; ++t) EXPECT_EQ(losses(0, t), t == 0 ? 0 : 200) << t;
   }
 }
 
-TYPED_TEST(CrossEntropy, WithoutAScaleTheLogitsStay) {
+TYPED_TEST(CrossEntropy, PreservesLogitsWithoutGradientScale) {
   using T = TypeParam;
   const auto logits = logits_with_padding<T>();
   Matrix<T> same = logits;
   Matrix<T> gradient = logits;
   Matrix<float> losses(1, tokens, -7.0f);
   Matrix<float> training_losses(1, tokens);
-  support::Workplace place;
+  support::ContextWithWorkspace place;
   cross_entropy(same.view(), target_view(), losses.flat(), vocabulary, {}, place.context);
   const Matrix<float> one(1, 1, 1.0f);
   cross_entropy(gradient.view(), target_view(), training_losses.flat(), vocabulary,
@@ -115,19 +115,19 @@ TYPED_TEST(CrossEntropy, WithoutAScaleTheLogitsStay) {
   EXPECT_EQ(losses.elements, training_losses.elements);
 }
 
-TEST(CrossEntropyOfNan, IsNotHidden) {
+TEST(CrossEntropyOfNan, YieldsNonFiniteLoss) {
   Matrix<float> logits(tokens, padded);
   logits.at(0, 3) = std::numeric_limits<float>::quiet_NaN();
   logits.at(2, 0) = std::numeric_limits<float>::infinity();
   Matrix<float> losses(1, tokens);
-  support::Workplace place;
+  support::ContextWithWorkspace place;
   cross_entropy(logits.view(), target_view(), losses.flat(), vocabulary, {}, place.context);
   EXPECT_FALSE(std::isfinite(losses(0, 0)));
   EXPECT_FALSE(std::isfinite(losses(0, 2)));
   EXPECT_TRUE(std::isfinite(losses(0, 3)));
 }
 
-TYPED_TEST(CrossEntropy, ATargetOutsideOfTheVocabularyMakesNan) {
+TYPED_TEST(CrossEntropy, TargetOutsideVocabularyYieldsNan) {
   using T = TypeParam;
   // In the padding, and beyond all rows; the rows between are as if nothing were wrong.
   const std::vector<std::int32_t> outside{5, vocabulary, 36, 2'000'000'000, padded, -1};
@@ -137,7 +137,7 @@ TYPED_TEST(CrossEntropy, ATargetOutsideOfTheVocabularyMakesNan) {
   Matrix<float> losses(1, tokens, -7.0f);
   Matrix<float> evaluated(1, tokens, -7.0f);
   const Matrix<float> scale(1, 1, 0.125f);
-  support::Workplace place;
+  support::ContextWithWorkspace place;
   Matrix<T> same = logits;
   cross_entropy(same.view(), view, evaluated.flat(), vocabulary, {}, place.context);
   cross_entropy(gradient.view(), view, losses.flat(), vocabulary, scale.flat_input(),
@@ -156,7 +156,7 @@ TEST(CrossEntropyErrors, ShapesMustAgree) {
   Matrix<float> logits(tokens, padded);
   Matrix<float> losses(1, tokens);
   Matrix<float> few(1, tokens - 1);
-  support::Workplace place;
+  support::ContextWithWorkspace place;
   for (const Index wrong : {Index{0}, padded + 1}) {
     EXPECT_THROW(
         cross_entropy(logits.view(), target_view(), losses.flat(), wrong, {}, place.context),

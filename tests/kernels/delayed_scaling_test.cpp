@@ -64,7 +64,7 @@ class DelayedScalingTraces : public testing::Test {
     }
   }
 
-  support::Workplace place_{1};
+  support::ContextWithWorkspace place_{1};
   Arena<Cpu> arena_;
   ScalingTable<Cpu> table_;
   std::vector<Operand> operands_;
@@ -95,7 +95,7 @@ class DelayedScalingTraces : public testing::Test {
   }
 };
 
-TEST_F(DelayedScalingTraces, ScalesAndDropsAreTheReferencesBitForBit) {
+TEST_F(DelayedScalingTraces, ScalesAndDropsAreBitwiseEqualToReference) {
   ASSERT_EQ(operands_.size(), reference::delayed_traces.size());
   for (int row = 0; row < reference::delayed_step_count; ++row) {
     observe(row);
@@ -105,7 +105,7 @@ TEST_F(DelayedScalingTraces, ScalesAndDropsAreTheReferencesBitForBit) {
   }
 }
 
-TEST_F(DelayedScalingTraces, UpdateClearsTheAmaxSoThatItCountsOnce) {
+TEST_F(DelayedScalingTraces, UpdateClearsAmax) {
   observe(2);
   table_.update(place_.context);
   for (const Operand& operand : operands_) {
@@ -113,7 +113,7 @@ TEST_F(DelayedScalingTraces, UpdateClearsTheAmaxSoThatItCountsOnce) {
   }
 }
 
-TEST_F(DelayedScalingTraces, SnapshotComesBackOnlyIfTheStepIsSkipped) {
+TEST_F(DelayedScalingTraces, RestoresSnapshotOnlyIfStepIsSkipped) {
   observe(2);
   table_.update(place_.context);
   table_.snapshot(place_.context);
@@ -133,7 +133,7 @@ TEST_F(DelayedScalingTraces, SnapshotComesBackOnlyIfTheStepIsSkipped) {
 
 /// Moves the history of one operand.
 void update(OperandScaling& operand, ScalingRule rule, std::span<float> history) {
-  const support::Workplace place;
+  const support::ContextWithWorkspace place;
   const ScalingSlot slot = &operand;
   const ScalingArrays<Cpu> operands{
       {slot.amax_bits, {1}}, {slot.scaling, {1}}, {slot.statistics, {1}}};
@@ -142,7 +142,7 @@ void update(OperandScaling& operand, ScalingRule rule, std::span<float> history)
                              place.context);
 }
 
-TEST(DelayedScalingHistory, HoldsTheNewestEntriesAndForgetsTheOldest) {
+TEST(DelayedScalingHistory, KeepsOnlyNewestEntries) {
   OperandScaling operand{};
   operand.scale = operand.scale_inverse = 1.0f;
   std::array<float, 5> history{};  // longer than this operand's
@@ -164,11 +164,11 @@ TEST(DelayedScalingPowerOfTwo, RoundsTheScaleDown) {
   EXPECT_EQ(operand.scale_inverse, 0x1p-7f);
 }
 
-TEST(DelayedScalingPowerOfTwo, IsWhatTheRecipeAsksTheTableFor) {
+TEST(DelayedScalingPowerOfTwo, TableAppliesRoundingOfRecipe) {
   using Rounded =
       Fp8Recipe<DelayedScaling<4, AmaxReduction::max, Margin{0}, ScaleRounding::power_of_two>,
                 Hybrid>;
-  support::Workplace place;
+  support::ContextWithWorkspace place;
   ScalingTable<Cpu> table;
   const std::size_t rounded = table.add<Rounded, OperandKind::input>("x");
   const std::size_t exact = table.add<Recipe<AmaxReduction::max, 0>, OperandKind::input>("y");
@@ -186,7 +186,7 @@ TEST(DelayedScalingPowerOfTwo, IsWhatTheRecipeAsksTheTableFor) {
 }
 
 TEST(DelayedScalingErrors, ShapesMustAgree) {
-  const support::Workplace place;
+  const support::ContextWithWorkspace place;
   std::array<std::uint32_t, 2> amaxes{};
   std::array<OperandScale, 2> scales{};
   std::array<OperandStatistics, 2> statistics{};
@@ -207,8 +207,8 @@ TEST(DelayedScalingErrors, ShapesMustAgree) {
   EXPECT_THROW(update(2, 2, 2, 1), ShapeError);
 }
 
-TEST(ClearStatistics, ZeroesTheCountsAndNothingElse) {
-  const support::Workplace place;
+TEST(ClearStatistics, ZeroesOnlyCounts) {
+  const support::ContextWithWorkspace place;
   std::array<OperandStatistics, 2> statistics{{{5u, 4u, 3u, 8u, 6u}, {5u, 4u, 3u, 7u, 9u}}};
   clear_statistics<Cpu>({statistics.data(), {2}}, place.context);
   for (const OperandStatistics& operand : statistics) {

@@ -41,7 +41,7 @@ void check() {
   }
 }
 
-TEST_F(DequantizeOnCuda, IsThatOfTheCpu) {
+TEST_F(DequantizeOnCuda, MatchesCpu) {
   check<E4M3, PerTensor, Bf16>();
   check<E4M3, PerRow, float>();
   check<E4M3, PerBlock<128, 128>, Bf16>();
@@ -67,7 +67,7 @@ std::vector<Bf16> weights_of_experts() {
   return place.read(values);
 }
 
-TEST_F(DequantizeOnCuda, ExpertsWithoutRowsAreThoseOfTheCpu) {
+TEST_F(DequantizeOnCuda, ExpertsWithoutRowsMatchCpu) {
   EXPECT_EQ(weights_of_experts<Cuda>(), weights_of_experts<Cpu>());
 }
 

@@ -28,7 +28,7 @@ void check() {
   Matrix<typename Granularity::Scale> scales(1, count);
   for (Index i = 0; i < count; ++i) scales.at(0, i) = scale_at<typename Granularity::Scale>(i);
   Matrix<T> values(rows, columns);
-  support::Workplace place;
+  support::ContextWithWorkspace place;
   dequantize(
       QuantizedView<W, Granularity, Layout::row_major, Cpu>{codes.elements.data(),
                                                             scales.elements.data(), rows, columns},
@@ -44,7 +44,7 @@ void check() {
   }
 }
 
-TEST(Dequantize, AnElementIsMultipliedWithItsScale) {
+TEST(Dequantize, MultipliesElementsByTheirScale) {
   check<E4M3, PerTensor, Bf16>();
   check<E4M3, PerRow, float>();
   check<E5M2, PerBlock<128, 128>, Bf16>();
@@ -52,7 +52,7 @@ TEST(Dequantize, AnElementIsMultipliedWithItsScale) {
 }
 
 // Of three experts, the second has no rows.
-TEST(Dequantize, ExpertsWithoutRowsAreNotWritten) {
+TEST(Dequantize, DoesNotWriteExpertsWithoutRows) {
   auto codes = support::random_matrix<E4M3>(6, 5, 1, 20.0f);
   Matrix<float> scales(1, 6);
   for (Index i = 0; i < 6; ++i) scales.at(0, i) = scale_at<float>(i);
@@ -62,7 +62,7 @@ TEST(Dequantize, ExpertsWithoutRowsAreNotWritten) {
   offsets.at(0, 3) = 256;
   ExpertRows<Cpu> rows;
   rows.offsets = offsets.flat();
-  support::Workplace place;
+  support::ContextWithWorkspace place;
   const QuantizedView<E4M3, PerRow, Layout::row_major, Cpu> source{codes.elements.data(),
                                                                    scales.elements.data(), 6, 5};
   dequantize_experts(source, rows, values.view(), place.context);
@@ -79,11 +79,11 @@ TEST(Dequantize, ExpertsWithoutRowsAreNotWritten) {
   EXPECT_THROW(dequantize_experts(source, rows, values.view(), place.context), ShapeError);
 }
 
-TEST(Dequantize, OtherShapesAreRefused) {
+TEST(Dequantize, RejectsMismatchedShapes) {
   Matrix<E4M3> codes(4, 6);
   float scale = 1;
   Matrix<float> values(6, 4);
-  support::Workplace place;
+  support::ContextWithWorkspace place;
   const QuantizedView<E4M3, PerTensor, Layout::row_major, Cpu> source{codes.elements.data(), &scale,
                                                                       4, 6};
   EXPECT_THROW(dequantize(source, values.view(), place.context), ShapeError);

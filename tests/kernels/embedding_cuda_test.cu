@@ -107,7 +107,7 @@ TEST_F(EmbeddingOnCuda, ForwardCopiesTheRows) {
 }
 
 // Memcheck sees reads and writes outside the table.
-TEST_F(EmbeddingOnCuda, TokensBeyondTheTableReadAndWriteNothing) {
+TEST_F(EmbeddingOnCuda, OutOfRangeTokensReadAndWriteNothing) {
   for (const Index count : {40, 20'000}) {  // searched, and sorted
     for (const Index columns : {8, 37}) {
       std::vector<std::int32_t> tokens;
@@ -136,7 +136,7 @@ TEST_F(EmbeddingOnCuda, TokensBeyondTheTableReadAndWriteNothing) {
 }
 
 // No token occurs 128 times, so that each sum has the order of the Cpu.
-TEST_F(EmbeddingOnCuda, RareTokensEqualTheCpuToTheBit) {
+TEST_F(EmbeddingOnCuda, RareTokenSumsAreBitwiseEqualToCpu) {
   for (const Index count : {1, 17, 130, 257, 8192, 16384, 16385}) {  // searched, and sorted
     for (const Index columns : {8, 37, 520, 4104}) {
       if (count > 257 && columns > 520) continue;
@@ -151,7 +151,7 @@ TEST_F(EmbeddingOnCuda, RareTokensEqualTheCpuToTheBit) {
   }
 }
 
-TEST_F(EmbeddingOnCuda, SumsOfWholeNumbersEqualTheCpuToTheBit) {
+TEST_F(EmbeddingOnCuda, IntegerSumsAreBitwiseEqualToCpu) {
   for (const Index count : {127, 128, 129, 255, 256, 257, 300, 8192, 16384, 16385, 20'000}) {
     for (const Index columns : {8, 37, 136, 520, 4104}) {
       if (count > 300 && columns > 136) continue;
@@ -164,7 +164,7 @@ TEST_F(EmbeddingOnCuda, SumsOfWholeNumbersEqualTheCpuToTheBit) {
 }
 
 // Frequencies on both sides of where a token becomes frequent, beside each other when sorted.
-TEST_F(EmbeddingOnCuda, TokensOfEveryFrequencyAreSummed) {
+TEST_F(EmbeddingOnCuda, SumsTokensOfEveryFrequency) {
   std::vector<std::int32_t> tokens;
   for (std::int32_t token = 0; token < 190; ++token) {
     tokens.insert(tokens.end(), static_cast<std::size_t>(token), token);
@@ -182,7 +182,7 @@ TEST_F(EmbeddingOnCuda, TokensOfEveryFrequencyAreSummed) {
 
 // Both sums are in FP32: each rounds at most once an addition, by 2^-24 of a partial sum, which is
 // at most the sum of the magnitudes. The Cpu adds one occurrence after the other.
-TEST_F(EmbeddingOnCuda, SumsOfFrequentTokensAreTheCpusWithinRounding) {
+TEST_F(EmbeddingOnCuda, FrequentTokenSumsMatchCpuWithinRounding) {
   for (const auto& tokens : {some_tokens(8192, 3), equal_tokens(5000, 7), some_tokens(20'000, 2)}) {
     const auto inputs = normal_inputs<float>(tokens, 72);
     const std::vector<float> cpu = backward_on<Cpu>(inputs);
@@ -210,7 +210,7 @@ TEST_F(EmbeddingOnCuda, SumsOfFrequentTokensAreTheCpusWithinRounding) {
   }
 }
 
-TEST_F(EmbeddingOnCuda, OneInputAlwaysHasTheSameBits) {
+TEST_F(EmbeddingOnCuda, BackwardIsDeterministic) {
   for (const auto& tokens : {some_tokens(8192, 3), equal_tokens(20'000, 7)}) {
     const auto inputs = normal_inputs<float>(tokens, 136);
     const std::vector<float> first = backward_on<Cuda>(inputs);
@@ -250,7 +250,7 @@ double milliseconds(const std::vector<std::int32_t>& tokens) {
 
 // A batch that is nearly all padding. Two blocks of threads would take about forty times as long as
 // all do for a batch of many tokens.
-TEST_F(EmbeddingOnCuda, ManyEqualTokensAreSharedOut) {
+TEST_F(EmbeddingOnCuda, ManyEqualTokensAreSpreadOverBlocks) {
   constexpr Index count = 131'072;
   const double equal = milliseconds(equal_tokens(count, 0));
   const double mixed = milliseconds(some_tokens(count, vocabulary));

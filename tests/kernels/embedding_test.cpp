@@ -25,7 +25,7 @@ TensorView<const std::int32_t, 1, Cpu> token_view() { return {tokens.data(), {co
 TEST(Embedding, ForwardCopiesTheRows) {
   const auto table = random_matrix<Bf16>(vocabulary, hidden, 1);
   Matrix<Bf16> y(count, hidden);
-  support::Workplace place;
+  support::ContextWithWorkspace place;
   embedding_forward(token_view(), table.input(), y.view(), place.context);
   for (Index t = 0; t < count; ++t) {
     for (Index c = 0; c < hidden; ++c)
@@ -38,7 +38,7 @@ void check_backward(double unit) {
   const auto dy = random_matrix<Bf16>(count, hidden, 2);
   Matrix<G> gradient = random_matrix<G>(vocabulary, hidden, 3);
   const Matrix<G> before = gradient;
-  support::Workplace place(2, embedding_workspace(count));
+  support::ContextWithWorkspace place(2, embedding_workspace(count));
   embedding_backward(token_view(), dy.input(), gradient.view(), place.context);
   for (Index row = 0; row < vocabulary; ++row) {
     for (Index c = 0; c < hidden; ++c) {
@@ -59,21 +59,21 @@ TEST(Embedding, BackwardDoesNotDependOnTheNumberOfThreads) {
   const auto dy = random_matrix<float>(count, hidden, 4, 100.0f);
   Matrix<float> first(vocabulary, hidden);
   Matrix<float> second(vocabulary, hidden);
-  support::Workplace one(1, embedding_workspace(count));
-  support::Workplace four(4, embedding_workspace(count));
+  support::ContextWithWorkspace one(1, embedding_workspace(count));
+  support::ContextWithWorkspace four(4, embedding_workspace(count));
   embedding_backward(token_view(), dy.input(), first.view(), one.context);
   embedding_backward(token_view(), dy.input(), second.view(), four.context);
   EXPECT_EQ(support::bytes_of(first.elements), support::bytes_of(second.elements));
 }
 
 // The rows next to the table's are another tensor's.
-TEST(Embedding, TokensBeyondTheTableReadAndWriteNothing) {
+TEST(Embedding, OutOfRangeTokensReadAndWriteNothing) {
   const std::vector<std::int32_t> some{1, vocabulary, -1, vocabulary + 1000, 2};
   const TensorView<const std::int32_t, 1, Cpu> view{some.data(), {5}};
   const auto table = random_matrix<Bf16>(vocabulary + 1, hidden, 1);
   const TensorView<const Bf16, 2, Cpu> most{table.elements.data(), {vocabulary, hidden}};
   Matrix<Bf16> y(5, hidden);
-  support::Workplace place(2, embedding_workspace(5));
+  support::ContextWithWorkspace place(2, embedding_workspace(5));
   embedding_forward(view, most, y.view(), place.context);
   const auto dy = random_matrix<Bf16>(5, hidden, 2);
   Matrix<float> gradient(vocabulary + 1, hidden);
@@ -93,7 +93,7 @@ TEST(Embedding, TokensBeyondTheTableReadAndWriteNothing) {
 TEST(EmbeddingErrors, ShapesMustAgree) {
   Matrix<float> table(vocabulary, hidden);
   Matrix<float> y(count - 1, hidden);
-  support::Workplace place(1, embedding_workspace(count));
+  support::ContextWithWorkspace place(1, embedding_workspace(count));
   EXPECT_THROW(embedding_forward(token_view(), table.input(), y.view(), place.context), ShapeError);
   EXPECT_THROW(embedding_backward(token_view(), y.input(), table.view(), place.context),
                ShapeError);

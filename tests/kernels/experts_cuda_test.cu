@@ -104,7 +104,7 @@ TYPED_TEST(RouterOnCuda, AgreesWithTheCpu) {
 
 class RouterTiesOnCuda : public OnGpu {};
 
-TEST_F(RouterTiesOnCuda, ChooseTheLowerExpertAndNaNLast) {
+TEST_F(RouterTiesOnCuda, PreferLowerExpertAndRankNanLast) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   Place<Cuda> place;
   const auto logits = place.matrix(std::vector<float>{1, 3, 3, 1, 3,       //
@@ -236,7 +236,7 @@ using Recipes = testing::Types<Fp8Recipe<Delayed>, Fp8Recipe<Tensorwise>, Fp8Rec
                                Fp8Recipe<Blockwise>>;
 TYPED_TEST_SUITE(ExpertCastsOnCuda, Recipes);
 
-TYPED_TEST(ExpertCastsOnCuda, AreTheCpusBytes) {
+TYPED_TEST(ExpertCastsOnCuda, AreBitwiseEqualToCpu) {
   for (const Sizes& sizes : {Sizes{300, 128, 8, 2, true}, Sizes{77, 384, 16, 3, true}}) {
     expect_same(cast_copies<TypeParam, Cpu>(sizes), cast_copies<TypeParam, Cuda>(sizes));
   }

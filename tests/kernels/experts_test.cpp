@@ -86,7 +86,7 @@ TYPED_TEST(Experts, RowsAreCopiedAndSummed) {
   Matrix<T> rows(order.rows, columns, T(7.0f));
   Matrix<T> sum(50, columns);
   auto with_addend = addend;
-  support::Workplace place;
+  support::ContextWithWorkspace place;
   copy_to_experts(x.input(), order.view(), support::dense_input(rows), place.context);
   for (Index row = 0; row < order.rows; ++row) {
     const auto pair = order.pairs.elements[static_cast<std::size_t>(row)];
@@ -122,7 +122,7 @@ TYPED_TEST(Experts, ActivationIsWeighted) {
   Matrix<T> y(order.rows, ffn);
   Matrix<T> gradient(order.rows, 2 * ffn);
   Matrix<float> weight_gradient(20, 2);
-  support::Workplace place;
+  support::ContextWithWorkspace place;
   experts_swiglu_forward(gate_up.input(), weights.input(), order.view(), support::dense_input(y),
                          place.context);
   experts_swiglu_backward(dy.input(), gate_up.input(), weights.input(), order.view(),
@@ -148,14 +148,14 @@ TYPED_TEST(Experts, ActivationIsWeighted) {
   }
 }
 
-TEST(ExpertsQuantized, CopiesAreThoseOfQuantize) {
+TEST(ExpertsQuantized, CopiesMatchQuantize) {
   using P = Fp8Recipe<Blockwise>;
   constexpr Index columns = 128;
   ExpertOrder order(random_choices(40, 2, 4, 1), 4);
   order.compute();
   const auto x = random_matrix<Bf16>(40, columns, 2);
   support::QuantizedOperand<P, OperandKind::input> actual(Matrix<Bf16>(order.rows, columns));
-  support::Workplace place(2, row_amaxes_workspace(order.rows, columns));
+  support::ContextWithWorkspace place(2, row_amaxes_workspace(order.rows, columns));
   copy_to_experts(x.input(), order.view(), actual.operand, place.context);
   support::QuantizedOperand<P, OperandKind::input> expected(actual.values);
   quantize(expected.operand, place.context);

@@ -17,7 +17,7 @@ std::uint32_t raised(const std::vector<Bf16>& values, Index first) {
   return place.read(amax, 1)[0];
 }
 
-TEST_F(Fp8WeightsOnCuda, AmaxesAreTheCpus) {
+TEST_F(Fp8WeightsOnCuda, AmaxesMatchCpu) {
   for (const Index size : {2, 9, 4096, 300001}) {
     auto values = support::normal_values<Bf16>(size, 1.0f, 3);
     for (const Index first : {0, 1}) {
@@ -51,7 +51,7 @@ std::vector<std::uint32_t> scales(const std::vector<float>& amaxes, bool power_o
   return bits;
 }
 
-TEST_F(Fp8WeightsOnCuda, ScalesAreTheCpus) {
+TEST_F(Fp8WeightsOnCuda, ScalesMatchCpu) {
   const std::vector<float> amaxes{
       0.0f, 1e-38f, 0.0123f, 3.0f, 448.0f, 5e4f, std::numeric_limits<float>::infinity()};
   for (const bool power_of_two : {false, true}) {
@@ -74,7 +74,7 @@ std::vector<std::uint8_t> turned(const std::vector<E4M3>& fp8_values, Index rows
   return bytes;
 }
 
-TEST_F(Fp8WeightsOnCuda, TransposedCopiesAreTheCpus) {
+TEST_F(Fp8WeightsOnCuda, TransposedCopiesMatchCpu) {
   // Whole tiles, whole vectors, and neither.
   for (const auto& [rows, columns, begin] : {std::array<Index, 3>{256, 384, 0},
                                              {16, 48, 0},

@@ -52,7 +52,7 @@ OperandScale scale_of(float amax) {
   return state;
 }
 
-TEST(SetCurrentScales, HasTheBitsOfACast) {
+TEST(SetCurrentScales, MatchesScalesOfQuantize) {
   using PowersOfTwo = TensorwiseScaling<ScaleRounding::power_of_two>;
   const std::vector<float> amaxes{0.0f, 0.0078125f, 3.0f, 448.0f,
                                   std::numeric_limits<float>::infinity()};
@@ -82,7 +82,7 @@ TEST(SetCurrentScales, HasTheBitsOfACast) {
   }
 }
 
-TEST(TransposeFp8Values, TurnsEveryElement) {
+TEST(TransposeFp8Values, TransposesEveryElement) {
   for (const auto& [rows, columns] : {std::pair<Index, Index>{1, 5}, {33, 64}, {48, 31}, {0, 4}}) {
     std::vector<E4M3> fp8_values(static_cast<std::size_t>(rows * columns)),
         turned(fp8_values.size());

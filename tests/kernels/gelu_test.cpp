@@ -41,12 +41,12 @@ Matrix<T> inputs(Index tokens, Index ffn) {
   return values;
 }
 
-TYPED_TEST(Gelu, ForwardIsTheFormula) {
+TYPED_TEST(Gelu, ForwardMatchesFormula) {
   using T = TypeParam;
   for (const Index ffn : {6, 33, 130}) {
     const auto x = inputs<T>(3, ffn);
     Matrix<T> y(3, ffn);
-    support::Workplace place;
+    support::ContextWithWorkspace place;
     gelu_forward(x.input(), support::dense_input(y), place.context);
     for (Index t = 0; t < 3; ++t) {
       for (Index i = 0; i < ffn; ++i) {
@@ -59,7 +59,7 @@ TYPED_TEST(Gelu, ForwardIsTheFormula) {
   }
 }
 
-TYPED_TEST(Gelu, BackwardIsTheCentralDifferenceAndSumsColumns) {
+TYPED_TEST(Gelu, BackwardMatchesCentralDifferenceAndSumsColumns) {
   using T = TypeParam;
   constexpr Index tokens = 4;
   constexpr Index ffn = 70;
@@ -67,7 +67,7 @@ TYPED_TEST(Gelu, BackwardIsTheCentralDifferenceAndSumsColumns) {
   const auto dy = random_matrix<T>(tokens, ffn, 2);
   Matrix<T> gradient(tokens, ffn);
   Matrix<float> sums(1, ffn, 0.5f);
-  support::Workplace place(2, column_sums_workspace(tokens, ffn));
+  support::ContextWithWorkspace place(2, column_sums_workspace(tokens, ffn));
   gelu_backward(dy.input(), x.input(), support::dense_gradient(gradient), sums.flat(),
                 place.context);
   for (Index i = 0; i < ffn; ++i) {
@@ -84,14 +84,14 @@ TYPED_TEST(Gelu, BackwardIsTheCentralDifferenceAndSumsColumns) {
   }
 }
 
-TYPED_TEST(Gelu, WithoutABiasNothingIsSummed) {
+TYPED_TEST(Gelu, BackwardWithoutBiasHasSameGradient) {
   using T = TypeParam;
   const auto x = inputs<T>(2, 40);
   const auto dy = random_matrix<T>(2, 40, 2);
   Matrix<T> with(2, 40);
   Matrix<T> without(2, 40);
   Matrix<float> sums(1, 40);
-  support::Workplace place(2, column_sums_workspace(2, 40));
+  support::ContextWithWorkspace place(2, column_sums_workspace(2, 40));
   gelu_backward(dy.input(), x.input(), support::dense_gradient(with), sums.flat(), place.context);
   gelu_backward(dy.input(), x.input(), support::dense_gradient(without),
                 TensorView<float, 1, Cpu>(), place.context);
@@ -102,7 +102,7 @@ TEST(GeluQuantized, ForwardAndBackwardWriteTheCopies) {
   using P = Fp8Recipe<Blockwise>;
   const auto x = random_matrix<Bf16>(33, 64, 3);
   const auto dy = random_matrix<Bf16>(33, 64, 4);
-  support::Workplace place(2, column_sums_workspace(33, 64));
+  support::ContextWithWorkspace place(2, column_sums_workspace(33, 64));
   support::QuantizedOperand<P, OperandKind::input> y{Matrix<Bf16>(33, 64)};
   gelu_forward(x.input(), y.operand, place.context);
   support::QuantizedOperand<P, OperandKind::input> y_again(y.values);
@@ -124,7 +124,7 @@ TEST(GeluErrors, ShapesMustAgree) {
   Matrix<float> x(4, 16);
   Matrix<float> y(4, 7);
   Matrix<float> sums(1, 15);
-  support::Workplace place;
+  support::ContextWithWorkspace place;
   EXPECT_THROW(gelu_forward(x.input(), support::dense_input(y), place.context), ShapeError);
   EXPECT_THROW(
       gelu_backward(y.input(), x.input(), support::dense_gradient(x), sums.flat(), place.context),
@@ -135,7 +135,7 @@ TEST(GeluErrors, ShapesMustAgree) {
 }
 
 // Sums are made from the values, not from what the cast leaves of them.
-TEST(BiasBackward, AddsTheColumnsAndCasts) {
+TEST(BiasBackward, SumsColumnsAndQuantizes) {
   using P = Fp8Recipe<Delayed>;
   constexpr Index rows = 37;
   constexpr Index columns = 80;
@@ -143,7 +143,7 @@ TEST(BiasBackward, AddsTheColumnsAndCasts) {
       random_matrix<Bf16>(rows, columns, 5, 1e-3f));
   support::QuantizedOperand<P, OperandKind::output_gradient> again(dy.values);
   Matrix<float> sums(1, columns, 0.25f);
-  support::Workplace place(2, column_sums_workspace(rows, columns));
+  support::ContextWithWorkspace place(2, column_sums_workspace(rows, columns));
   bias_backward(dy.operand, sums.flat(), place.context);
   quantize(again.operand, place.context);
   EXPECT_NE(dy.slot.amax_bits, 0u);

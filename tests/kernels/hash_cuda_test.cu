@@ -18,7 +18,7 @@ std::uint64_t hash_of(const std::vector<std::uint64_t>& words) {
 
 class HashOnCuda : public support::OnGpu {};
 
-TEST_F(HashOnCuda, IsThatOfTheCpu) {
+TEST_F(HashOnCuda, MatchesCpu) {
   std::mt19937_64 random(5);
   for (const std::size_t count : {2, 30, 514, 70'000, 3'000'002}) {
     std::vector<std::uint64_t> words(count);

@@ -32,14 +32,14 @@ std::uint64_t hash_of(const std::vector<std::uint64_t>& words, int threads = 1) 
 
 // The first numbers of splitmix64 from seed 0, as its reference implementation gives them: that of
 // zeros is their sum.
-TEST(Hash, OfZerosIsTheSumOfSplitmixsNumbers) {
+TEST(Hash, ZerosHashToSumOfSplitmix64Outputs) {
   constexpr std::uint64_t first = 0xe220a8397b1dcdafu;
   constexpr std::uint64_t second = 0x6e789e6aa1b965f4u;
   EXPECT_EQ(hash_of({0, 0}), first + second);
   EXPECT_EQ(hash_of({}), 0u);
 }
 
-TEST(Hash, EveryBitCounts) {
+TEST(Hash, DependsOnEveryBit) {
   std::vector<std::uint64_t> words = random_words(6);
   std::set<std::uint64_t> hashes{hash_of(words)};
   for (std::uint64_t& word : words) {
@@ -52,7 +52,7 @@ TEST(Hash, EveryBitCounts) {
   EXPECT_EQ(hashes.size(), 1u + 6 * 64);
 }
 
-TEST(Hash, PlacesCount) {
+TEST(Hash, DependsOnWordOrder) {
   std::vector<std::uint64_t> words = random_words(6);
   const std::uint64_t before = hash_of(words);
   std::swap(words[1], words[4]);
@@ -67,6 +67,6 @@ TEST(Hash, DoesNotDependOnTheNumberOfThreads) {
   EXPECT_NE(hash_of(words, 5), one);
 }
 
-TEST(Hash, ShapesAreChecked) { EXPECT_THROW(hash_of({1, 2, 3}), ShapeError); }
+TEST(Hash, RejectsOddWordCount) { EXPECT_THROW(hash_of({1, 2, 3}), ShapeError); }
 
 }  // namespace hash_test

@@ -128,7 +128,7 @@ void expect_one_scale(const Place<Cuda>& place, const Quantised<P>& operand) {
   }
 }
 
-TEST_F(HugeOperandOnCuda, IsCastByADelayedScale) {
+TEST_F(HugeOperandOnCuda, IsQuantizedWithDelayedScale) {
   Place<Cuda> place;
   if (!fits(place.context(), quantised_bytes)) GTEST_SKIP() << no_memory;
   const Quantised<Fp8Recipe<Delayed>> operand(place, filled(place), 3.7f);
@@ -136,7 +136,7 @@ TEST_F(HugeOperandOnCuda, IsCastByADelayedScale) {
   EXPECT_EQ(one(place, operand.slot).scale, 3.7f);
 }
 
-TEST_F(HugeOperandOnCuda, IsCastByItsOwnScale) {
+TEST_F(HugeOperandOnCuda, IsQuantizedWithCurrentScale) {
   Place<Cuda> place;
   if (!fits(place.context(), quantised_bytes)) GTEST_SKIP() << no_memory;
   const Quantised<Fp8Recipe<Tensorwise>> operand(place, filled(place), 1.0f);
@@ -145,7 +145,7 @@ TEST_F(HugeOperandOnCuda, IsCastByItsOwnScale) {
   EXPECT_EQ(one(place, operand.slot).saturated, 0u);
 }
 
-TEST_F(HugeOperandOnCuda, IsCastByScalesOfBlocks) {
+TEST_F(HugeOperandOnCuda, IsQuantizedWithBlockScales) {
   using P = Fp8Recipe<Blockwise>;
   using Format = Quantised<P>::Format;
   Place<Cuda> place;

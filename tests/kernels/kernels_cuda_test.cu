@@ -60,12 +60,12 @@ void compare_rms_norm() {
   }
 }
 
-TEST_F(KernelsOnCuda, RmsNormIsTheCpus) {
+TEST_F(KernelsOnCuda, RmsNormMatchesCpu) {
   compare_rms_norm<Bf16>();
   compare_rms_norm<Fp32>();
 }
 
-TEST_F(KernelsOnCuda, RmsNormOfManyRowsAndColumns) {
+TEST_F(KernelsOnCuda, RmsNormOfManyRowsAndColumnsMatchesCpu) {
   // Registers hold rows of up to 8192 columns: one run for a thread, or two.
   for (const auto& [rows, columns] :
        {std::pair<Index, Index>{600, 4096}, {33, 4104}, {300, 8192}, {33, 8200}, {33, 16392}}) {
@@ -119,7 +119,7 @@ void compare_layer_norm(Index rows, Index columns) {
   EXPECT_EQ(cuda.weight_gradient, (layer_norm_on<P, Cuda>(rows, columns).weight_gradient));
 }
 
-TEST_F(KernelsOnCuda, LayerNormIsTheCpus) {
+TEST_F(KernelsOnCuda, LayerNormMatchesCpu) {
   for (const Index rows : row_counts) {
     for (const Index columns : column_counts) {
       compare_layer_norm<Bf16>(rows, columns);
@@ -128,7 +128,7 @@ TEST_F(KernelsOnCuda, LayerNormIsTheCpus) {
   }
 }
 
-TEST_F(KernelsOnCuda, LayerNormOfManyRowsAndColumns) {
+TEST_F(KernelsOnCuda, LayerNormOfManyRowsAndColumnsMatchesCpu) {
   // Registers of a warp hold 3, 4 or 7 runs of 256 columns; other rows are a block's.
   for (const auto& [rows, columns] : {std::pair<Index, Index>{5000, 768},
                                       {700, 1024},
@@ -176,7 +176,7 @@ void compare_gelu() {
   }
 }
 
-TEST_F(KernelsOnCuda, GeluIsTheCpus) {
+TEST_F(KernelsOnCuda, GeluMatchesCpu) {
   compare_gelu<Bf16>();
   compare_gelu<Fp32>();
 }
@@ -202,7 +202,7 @@ auto positions_on(Index sequences, Index sequence, Index columns) {
   return std::pair(place.read(y), place.read(gradient));
 }
 
-TEST_F(KernelsOnCuda, LearnedPositionsAreTheCpusToTheBit) {
+TEST_F(KernelsOnCuda, LearnedPositionsAreBitwiseEqualToCpu) {
   for (const Index columns : column_counts) {
     for (const Index sequence : {1, 5, 130}) {
       EXPECT_TRUE((positions_on<Bf16, Cpu>(3, sequence, columns) ==
@@ -240,7 +240,7 @@ void compare_swiglu() {
   }
 }
 
-TEST_F(KernelsOnCuda, SwigluIsTheCpus) {
+TEST_F(KernelsOnCuda, SwigluMatchesCpu) {
   compare_swiglu<Bf16>();
   compare_swiglu<Fp32>();
 }
@@ -320,9 +320,9 @@ void compare_rope() {
   }
 }
 
-TEST_F(KernelsOnCuda, RopeIsTheCpus) { compare_rope<Bf16>(); }
+TEST_F(KernelsOnCuda, RopeMatchesCpu) { compare_rope<Bf16>(); }
 
-TEST_F(KernelsOnCuda, RopeInFp32IsTheCpus) { compare_rope<Fp32>(); }
+TEST_F(KernelsOnCuda, RopeMatchesCpuInFp32) { compare_rope<Fp32>(); }
 
 // ---- loss ---------------------------------------------------------------------------------------
 
@@ -404,19 +404,19 @@ void compare_cross_entropies() {
   }
 }
 
-TEST_F(KernelsOnCuda, CrossEntropyIsTheCpus) {
+TEST_F(KernelsOnCuda, CrossEntropyMatchesCpu) {
   compare_cross_entropies<Bf16>();
   compare_cross_entropies<Fp32>();
 }
 
-TEST_F(KernelsOnCuda, CrossEntropyOfMaskedColumnsIsTheCpus) {
+TEST_F(KernelsOnCuda, CrossEntropyWithMaskedColumnsMatchesCpu) {
   for (const Index masked : {1, 7, 30000}) {  // some threads, and some blocks, hold nothing else
     compare_cross_entropy<Bf16>({6, 33000, 33024, 1.0f / 130.0f, masked});
     compare_cross_entropy<Fp32>({6, 33001, 33001, 1.0f / 130.0f, masked});
   }
 }
 
-TEST_F(KernelsOnCuda, CrossEntropyOfIgnoredTargetsIsTheCpus) {
+TEST_F(KernelsOnCuda, CrossEntropyWithIgnoredTargetsMatchesCpu) {
   constexpr Index none = 1000;  // more than rows: all targets but the second are ignored
   for (const auto& [vocabulary, padded] :
        {std::pair<Index, Index>{257, 384}, {1003, 1003}, {33000, 33024}, {400000, 400000}}) {
@@ -428,7 +428,7 @@ TEST_F(KernelsOnCuda, CrossEntropyOfIgnoredTargetsIsTheCpus) {
   }
 }
 
-TEST_F(KernelsOnCuda, CrossEntropyOfOneInputAlwaysHasTheSameBits) {
+TEST_F(KernelsOnCuda, CrossEntropyIsDeterministic) {
   const CrossEntropyCase test{130, 33000, 33024, 1.0f / 130.0f};
   const auto first = cross_entropy_on<Bf16, Cuda>(test);
   for (int repetition = 0; repetition < 3; ++repetition) {
@@ -554,7 +554,7 @@ void compare_update(bool has_master) {
   }
 }
 
-TEST_F(KernelsOnCuda, AdamWIsTheCpus) {
+TEST_F(KernelsOnCuda, AdamWMatchesCpu) {
   compare_update<Bf16, Bf16, Bf16>(false);
   compare_update<Bf16, float, float>(true);
   compare_update<Bf16, float, Bf16>(true);
@@ -612,7 +612,7 @@ void compare_status(Index count, float max_gradient_norm, std::uint32_t nonfinit
   EXPECT_TRUE(cpu.second == cuda.second);
 }
 
-TEST_F(KernelsOnCuda, SquaredNormAlwaysHasTheSameBits) {
+TEST_F(KernelsOnCuda, SquaredNormIsDeterministic) {
   const auto first = status_on<Bf16, Cuda>(2'000'000, 1.0f, 0, 2.0f).first;
   EXPECT_EQ(first.arrivals, 0u);
   for (int repetition = 0; repetition < 3; ++repetition) {
@@ -621,7 +621,7 @@ TEST_F(KernelsOnCuda, SquaredNormAlwaysHasTheSameBits) {
   }
 }
 
-TEST_F(KernelsOnCuda, StatusIsTheCpus) {
+TEST_F(KernelsOnCuda, StepStatusMatchesCpu) {
   for (const Index count : {1, 8, 37, 3001, 16384, 40'003, 2'000'000}) {
     compare_status<Bf16>(count, 1.0f, 0, 2.0f);
     compare_status<float>(count, 1e9f, 0, 2.0f);
@@ -632,7 +632,7 @@ TEST_F(KernelsOnCuda, StatusIsTheCpus) {
 
 // ---- graphs -------------------------------------------------------------------------------------
 
-TEST_F(KernelsOnCuda, AGraphRepeatsWhatItCaptured) {
+TEST_F(KernelsOnCuda, GraphReplayMatchesDirectRun) {
   constexpr Index rows = 144;
   constexpr Index columns = 256;
   using P = Fp8Recipe<Tensorwise>;

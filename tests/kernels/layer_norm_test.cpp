@@ -72,7 +72,7 @@ class LayerNorm : public testing::Test {
 using Storages = testing::Types<float, Bf16>;
 TYPED_TEST_SUITE(LayerNorm, Storages);
 
-TYPED_TEST(LayerNorm, ForwardIsTheFormula) {
+TYPED_TEST(LayerNorm, ForwardMatchesFormula) {
   using T = TypeParam;
   for (const Index hidden : {1, 16, 33, 130}) {
     const auto x = shifted_rows<T>(5, hidden, 1);
@@ -80,7 +80,7 @@ TYPED_TEST(LayerNorm, ForwardIsTheFormula) {
     const auto bias = random_matrix<T>(1, hidden, 3);
     Matrix<T> y(5, hidden);
     Matrix<float> statistics(5, 2);
-    support::Workplace place;
+    support::ContextWithWorkspace place;
     layer_norm_forward(x.input(), weight.flat_input(), bias.flat_input(),
                        static_cast<float>(epsilon), support::dense_input(y), statistics.flat(),
                        place.context);
@@ -100,7 +100,7 @@ TYPED_TEST(LayerNorm, ForwardIsTheFormula) {
   }
 }
 
-TYPED_TEST(LayerNorm, BackwardAddsTheCentralDifferences) {
+TYPED_TEST(LayerNorm, AccumulatedGradientsMatchCentralDifferences) {
   using T = TypeParam;
   constexpr Index tokens = 3;
   constexpr Index hidden = 70;
@@ -113,7 +113,7 @@ TYPED_TEST(LayerNorm, BackwardAddsTheCentralDifferences) {
   Matrix<T> dx(tokens, hidden, T(0.5f));
   Matrix<float> dw(1, hidden, 0.25f);
   Matrix<float> db(1, hidden, 0.75f);
-  support::Workplace place;
+  support::ContextWithWorkspace place;
   layer_norm_forward(x.input(), weight.flat_input(), bias.flat_input(), static_cast<float>(epsilon),
                      support::dense_input(y), statistics.flat(), place.context);
   layer_norm_backward(dy.input(), x.input(), weight.flat_input(), statistics.flat_input(),
@@ -137,14 +137,14 @@ TYPED_TEST(LayerNorm, BackwardAddsTheCentralDifferences) {
   }
 }
 
-TEST(LayerNormQuantized, WritesTheCopiesOfWhatItStores) {
+TEST(LayerNormQuantized, CopiesMatchQuantizedOutput) {
   using P = Fp8Recipe<Tensorwise>;
   const auto x = random_matrix<Bf16>(33, 48, 6);
   const auto weight = random_matrix<Bf16>(1, 48, 7);
   const auto bias = random_matrix<Bf16>(1, 48, 8);
   support::QuantizedOperand<P, OperandKind::input> fused{Matrix<Bf16>(33, 48)};
   Matrix<float> statistics(33, 2);
-  support::Workplace place;
+  support::ContextWithWorkspace place;
   layer_norm_forward(x.input(), weight.flat_input(), bias.flat_input(), 1e-5f, fused.operand,
                      statistics.flat(), place.context);
   support::QuantizedOperand<P, OperandKind::input> separate(fused.values);
@@ -162,7 +162,7 @@ TEST(LayerNormErrors, ShapesMustAgree) {
   Matrix<float> weight(1, 8);
   Matrix<float> statistics(4, 2);
   Matrix<float> short_statistics(1, 4);
-  support::Workplace place;
+  support::ContextWithWorkspace place;
   const auto forward = [&](auto& w, auto& b, auto& s) {
     layer_norm_forward(x.input(), w.flat_input(), b.flat_input(), 0.0f, support::dense_input(y),
                        s.flat(), place.context);

@@ -36,7 +36,7 @@ void expect_refusal(const char* name, const char* size, const Operation& operati
   EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
 }
 
-TEST_F(LimitsOnCuda, CastsAreOfSoManyRowsAndColumns) {
+TEST_F(LimitsOnCuda, QuantizeRejectsTooManyRowsOrColumns) {
   const Context<Cuda> context;
   const auto cast = [&](Index rows, Index columns) {
     const Operand<Fp8, OperandKind::input, Cuda> operand{nowhere<Bf16>(rows, columns), {}, {}};
@@ -47,7 +47,7 @@ TEST_F(LimitsOnCuda, CastsAreOfSoManyRowsAndColumns) {
 }
 
 // Such as cuDNN's, NCCL's or the caller's.
-TEST_F(LimitsOnCuda, ALaunchIsNotBlamedForAnEarlierError) {
+TEST_F(LimitsOnCuda, LaunchDoesNotReportEarlierError) {
   support::Place<Cuda> place;
   const auto tokens = constant(place.vector(std::vector<std::int32_t>{1, 0}));
   const auto table = constant(place.matrix(support::normal_values<Bf16>(16, 1.0f, 1), 8));
@@ -59,7 +59,7 @@ TEST_F(LimitsOnCuda, ALaunchIsNotBlamedForAnEarlierError) {
   place.context().synchronize();
 }
 
-TEST_F(LimitsOnCuda, RowsOfTheActivationAreSoLong) {
+TEST_F(LimitsOnCuda, SwigluRejectsTooLongRows) {
   const Context<Cuda> context;
   constexpr Index ffn = 8388609;
   const auto gate_up = nowhere<const Bf16>(1, 2 * ffn);
@@ -70,7 +70,7 @@ TEST_F(LimitsOnCuda, RowsOfTheActivationAreSoLong) {
                  [&] { swiglu_backward(nowhere<const Bf16>(1, ffn), gate_up, gradient, context); });
 }
 
-TEST_F(LimitsOnCuda, RowsOfHeadsAreSoLong) {
+TEST_F(LimitsOnCuda, RopeRejectsTooLongRows) {
   const Context<Cuda> context;
   constexpr HeadLayout layout{262144, 1, 64};
   const auto rows = nowhere<Bf16>(1, layout.columns());
@@ -85,7 +85,7 @@ TEST_F(LimitsOnCuda, RowsOfHeadsAreSoLong) {
   });
 }
 
-TEST_F(LimitsOnCuda, RowsThatAreNormalisedAreSoLong) {
+TEST_F(LimitsOnCuda, RmsNormRejectsTooLongRows) {
   const Context<Cuda> context;
   const auto backward = [&](Index columns) {
     const auto rows = nowhere<const Bf16>(1, columns);
@@ -101,7 +101,7 @@ TEST_F(LimitsOnCuda, RowsThatAreNormalisedAreSoLong) {
 }
 
 // The longest rows that are served fit a block's shared memory.
-TEST_F(LimitsOnCuda, TheLongestRowsAreNormalised) {
+TEST_F(LimitsOnCuda, RmsNormAcceptsLongestRows) {
   support::Place<Cuda> place(std::size_t{32} << 20);
   constexpr Index backward = 57856;
   constexpr Index forward = 925696;

@@ -21,7 +21,7 @@ std::string refusal(Index rows, Index columns) {
   return "";
 }
 
-TEST(CudaLimits, NameTheSizeAndTheLargestThatIsServed) {
+TEST(CudaLimits, ErrorsNameSizeAndLimit) {
   using Fp8 = Fp8Recipe<Delayed>;
   EXPECT_EQ(refusal<Fp8>(8388480, 16777216), "");
   EXPECT_EQ(refusal<Fp8>(1, 16777217),
@@ -36,8 +36,8 @@ TEST(CudaLimits, NameTheSizeAndTheLargestThatIsServed) {
 }
 
 // What the kernels compute with 32 bits: the last row of a tile, in its second part.
-TEST(CudaLimits, OffsetsInATileHave31Bits) {
-  constexpr Index stride = detail::most_columns;
+TEST(CudaLimits, TileOffsetsFitIn31Bits) {
+  constexpr Index stride = detail::max_columns;
   EXPECT_LE((detail::tile_side - 1) * stride + stride / 2, std::numeric_limits<int>::max());
 }
 

@@ -72,13 +72,13 @@ void compare_shapes() {
   }
 }
 
-TEST_F(Nvfp4OnCuda, InputsEqualTheCpuToTheBit) { compare_shapes<OperandKind::input>(); }
-TEST_F(Nvfp4OnCuda, WeightsEqualTheCpuToTheBit) { compare_shapes<OperandKind::weight>(); }
-TEST_F(Nvfp4OnCuda, GradientsDrawTheNumbersOfTheCpu) {
+TEST_F(Nvfp4OnCuda, InputsAreBitwiseEqualToCpu) { compare_shapes<OperandKind::input>(); }
+TEST_F(Nvfp4OnCuda, WeightsAreBitwiseEqualToCpu) { compare_shapes<OperandKind::weight>(); }
+TEST_F(Nvfp4OnCuda, GradientsAreBitwiseEqualToCpu) {
   compare_shapes<OperandKind::output_gradient>();
 }
 
-TEST_F(Nvfp4OnCuda, RowsThatAreNotRotatedMayBeOfAnyNumber) {
+TEST_F(Nvfp4OnCuda, UnrotatedCopyAcceptsAnyRowCount) {
   for (const Index rows : {1, 7, 130}) {
     const auto values = mixed_values(rows, 48, 3, false);
     compare<OperandKind::input>(values, 48, {{true, false}});
@@ -86,7 +86,7 @@ TEST_F(Nvfp4OnCuda, RowsThatAreNotRotatedMayBeOfAnyNumber) {
   }
 }
 
-TEST_F(Nvfp4OnCuda, InfNanZerosAndExtremesEqualTheCpu) {
+TEST_F(Nvfp4OnCuda, InfNanZerosAndExtremesMatchCpu) {
   constexpr Index rows = 48;
   constexpr Index columns = 64;
   for (const std::uint16_t bits : {0x7f80u, 0xff80u, 0x7fc1u, 0x7f7fu, 0x0001u, 0x8000u}) {
@@ -101,7 +101,7 @@ TEST_F(Nvfp4OnCuda, InfNanZerosAndExtremesEqualTheCpu) {
 }
 
 // Every magnitude of BF16 is the largest of a tensor once.
-TEST_F(Nvfp4OnCuda, EveryAmaxHasTheScalesOfTheCpu) {
+TEST_F(Nvfp4OnCuda, ScalesMatchCpuForEveryAmax) {
   constexpr Index columns = 16;
   for (std::uint32_t bits = 0; bits < 0x7f80u; bits += 127) {
     std::vector<Bf16> values = normal_values<Bf16>(16 * columns, 0.0f, 1);
@@ -112,7 +112,7 @@ TEST_F(Nvfp4OnCuda, EveryAmaxHasTheScalesOfTheCpu) {
   }
 }
 
-TEST_F(Nvfp4OnCuda, RefusesRowsThatAreNotWholeBlocks) {
+TEST_F(Nvfp4OnCuda, RejectsPartialBlocks) {
   Place<Cuda> place;
   const OperandPlace<Nvfp4, OperandKind::weight, Cuda> weight(
       place, normal_values<Bf16>(24 * 32, 1.0f, 1), 32, 1.0f);
@@ -136,7 +136,7 @@ std::vector<std::uint32_t> values_of_copy(const std::vector<Bf16>& values, Index
   return bits;
 }
 
-TEST_F(Nvfp4OnCuda, ValuesEqualTheCpuToTheBit) {
+TEST_F(Nvfp4OnCuda, DequantizedWeightsAreBitwiseEqualToCpu) {
   const auto values = mixed_values(144, 272, 9, false);
   EXPECT_TRUE(values_of_copy<Cpu>(values, 272) == values_of_copy<Cuda>(values, 272));
 }

@@ -73,10 +73,10 @@ void expect_golden(const View& copy, const std::string& name, Index block_rows) 
   }
 }
 
-TEST(Nvfp4, InputsAreQuantisedAsPublished) {
+TEST(Nvfp4, InputsMatchTransformerEngine) {
   for (const std::string name : matrices) {
     QuantizedOperand<Nvfp4, OperandKind::input> operand(values_of(name));
-    support::Workplace place;
+    support::ContextWithWorkspace place;
     quantize(operand.operand, place.context);
     expect_golden(operand.operand.row_major, name + ":rows", 1);
     expect_golden(operand.operand.transposed, name + ":rotated", 1);
@@ -84,10 +84,10 @@ TEST(Nvfp4, InputsAreQuantisedAsPublished) {
 }
 
 // Both copies of a weight are the same numbers, so that forward and backward use one weight.
-TEST(Nvfp4, WeightsAreQuantisedInSquares) {
+TEST(Nvfp4, WeightsHaveSquareScaleBlocks) {
   for (const std::string name : matrices) {
     QuantizedOperand<Nvfp4, OperandKind::weight> operand(values_of(name));
-    support::Workplace place;
+    support::ContextWithWorkspace place;
     quantize(operand.operand, place.context);
     expect_golden(operand.operand.row_major, name + ":square", 16);
     const Index side = operand.values.rows;
@@ -107,10 +107,10 @@ TEST(Nvfp4, WeightsAreQuantisedInSquares) {
   }
 }
 
-TEST(Nvfp4, CountsFlushedValuesAndTheAmax) {
+TEST(Nvfp4, CountsFlushedValuesAndRecordsAmax) {
   const Matrix<Bf16> values = values_of("mixed");
   QuantizedOperand<Nvfp4, OperandKind::input> operand(values);
-  support::Workplace place;
+  support::ContextWithWorkspace place;
   quantize(operand.operand, place.context);
   std::uint64_t flushed = 0;
   double amax = 0;
@@ -160,10 +160,10 @@ std::vector<double> rotated(const Matrix<Bf16>& values) {
   return result;
 }
 
-TEST(Nvfp4, GradientsAreRoundedToANeighbourAndKeepTheirMean) {
+TEST(Nvfp4, GradientsRoundToNeighbourWithoutBias) {
   const Matrix<Bf16> values = support::random_matrix<Bf16>(32, 32, 5);
   QuantizedOperand<Nvfp4, OperandKind::output_gradient> operand(values);
-  support::Workplace place;
+  support::ContextWithWorkspace place;
   constexpr int casts = 2000;
   std::vector<double> row_means(values.elements.size());
   std::vector<double> turned_means(values.elements.size());
@@ -197,14 +197,14 @@ TEST(Nvfp4, GradientsAreRoundedToANeighbourAndKeepTheirMean) {
 }
 
 // Random numbers are a function of operand, cast, copy and element, and of nothing else.
-TEST(Nvfp4, EqualCastsOfAGradientRoundEqually) {
+TEST(Nvfp4, GradientRoundingIsReproducible) {
   const Matrix<Bf16> values = support::random_matrix<Bf16>(144, 160, 5);
   using Gradient = QuantizedOperand<Nvfp4, OperandKind::output_gradient>;
   const auto cast = [&](std::uint64_t number, std::uint32_t casts, int threads) {
     Gradient operand(values);
     operand.operand.number = number;
     operand.slot.position = casts;
-    support::Workplace place(threads);
+    support::ContextWithWorkspace place(threads);
     quantize(operand.operand, place.context);
     EXPECT_EQ(operand.slot.position, casts + 1);
     return std::pair(operand.row_major, operand.transposed);
@@ -221,14 +221,14 @@ TEST(Nvfp4, EqualCastsOfAGradientRoundEqually) {
   for (Gradient* one : {&rows, &columns}) {
     one->operand.number = 3;
     one->slot.position = 7;
-    support::Workplace place;
+    support::ContextWithWorkspace place;
     quantize(one->operand, place.context);
   }
   EXPECT_EQ(rows.row_major, first.first);
   EXPECT_EQ(columns.transposed, first.second);
 }
 
-TEST(Nvfp4, StochasticRoundingTakesTheNeighboursByTheirDistance) {
+TEST(Nvfp4, StochasticRoundingProbabilityFollowsDistance) {
   for (const float sign : {1.0f, -1.0f}) {
     for (int i = 0; i <= 6 * 64; ++i) {
       const float value = sign * static_cast<float>(i) / 64;
@@ -280,12 +280,13 @@ std::vector<double> product(const A& a, const B& b) {
 }
 
 // Rotations cancel: the weight gradient is that of the unrotated values.
-TEST(Nvfp4, ProductsUndoBothScalesAndTheRotation) {
+TEST(Nvfp4, ProductsUndoScalesAndRotation) {
   const Matrix<Bf16> x = support::random_matrix<Bf16>(64, 32, 1);
   const Matrix<Bf16> dy = support::random_matrix<Bf16>(64, 48, 2);
   QuantizedOperand<Nvfp4, OperandKind::input> input(x);
   QuantizedOperand<Nvfp4, OperandKind::output_gradient> gradient(dy);
-  support::Workplace place(2, matmul_workspace(48, 32, 64, DeviceLimits<Cpu>{.threads = 2}));
+  support::ContextWithWorkspace place(
+      2, matmul_workspace(48, 32, 64, DeviceLimits<Cpu>{.threads = 2}));
   quantize(input.operand, place.context);
   quantize(gradient.operand, place.context);
   Matrix<float> result(48, 32);
@@ -308,10 +309,10 @@ TEST(Nvfp4, ProductsUndoBothScalesAndTheRotation) {
 }
 
 // Generation multiplies activations by the values of a weight.
-TEST(Nvfp4, AWeightThatIsKeptIsReadWithBothScales) {
+TEST(Nvfp4, FewRowsForwardAppliesBothScales) {
   QuantizedOperand<Nvfp4, OperandKind::weight> w(support::random_matrix<Bf16>(48, 64, 1));
   const Matrix<float> x = support::random_matrix<float>(3, 64, 2);
-  support::Workplace place(2, few_rows_workspace(64, DeviceLimits<Cpu>{.threads = 2}));
+  support::ContextWithWorkspace place(2, few_rows_workspace(64, DeviceLimits<Cpu>{.threads = 2}));
   quantize(w.operand, place.context);
   Matrix<float> values(48, 64);
   dequantize(w.operand.row_major, values.view(), place.context);
@@ -338,9 +339,9 @@ TEST(Nvfp4, AWeightThatIsKeptIsReadWithBothScales) {
   }
 }
 
-TEST(Nvfp4, RefusesRowsThatCannotBeRotated) {
+TEST(Nvfp4, RejectsUnrotatableRowCount) {
   QuantizedOperand<Nvfp4, OperandKind::input> operand(support::random_matrix<Bf16>(24, 32, 1));
-  support::Workplace place;
+  support::ContextWithWorkspace place;
   EXPECT_THROW(quantize(operand.operand, place.context), ShapeError);
   operand.operand.transposed = {};
   EXPECT_NO_THROW(quantize(operand.operand, place.context));

@@ -30,7 +30,7 @@ Rows cross_entropy_on(int capability, Index vocabulary) {
   return {place.read(losses), place.read(logits)};
 }
 
-TEST_F(KernelsOfOtherGpus, CrossEntropyIsTheSameWithoutClusters) {
+TEST_F(KernelsOfOtherGpus, CrossEntropyMatchesWithoutClusters) {
   for (const Index vocabulary : {256, 32000, 128256}) {
     const Rows expected = cross_entropy_on(90, vocabulary);
     for (const int capability : {80, 89, 120}) {
@@ -49,7 +49,7 @@ TEST_F(KernelsOfOtherGpus, CrossEntropyIsTheSameWithoutClusters) {
 }
 
 // RMSNorm's backward keeps an FP32 sum for each column in shared memory.
-TEST_F(KernelsOfOtherGpus, RowsFitTheSharedMemoryOfTheGpu) {
+TEST_F(KernelsOfOtherGpus, RmsNormRowsFitSharedMemory) {
   for (const auto& [capability, most] : {std::pair<int, Index>{86, 25088}, {80, 41472}}) {
     support::Place<Cuda> place(std::size_t{32} << 20);
     place.context().set_gpu(features_of(capability));

@@ -75,10 +75,10 @@ void compare() {
   }
 }
 
-TEST_F(OwnSourceOnCuda, IsCastByDelayedScalesToTheBit) { compare<Fp8Recipe<Delayed>>(); }
-TEST_F(OwnSourceOnCuda, IsCastByCurrentScalesToTheBit) { compare<Fp8Recipe<Tensorwise>>(); }
-TEST_F(OwnSourceOnCuda, IsCastByScalesOfRowsToTheBit) { compare<Fp8Recipe<Rowwise>>(); }
-TEST_F(OwnSourceOnCuda, IsCastByScalesOfBlocksToTheBit) {
+TEST_F(OwnSourceOnCuda, DelayedScalingIsBitwiseEqualToCpu) { compare<Fp8Recipe<Delayed>>(); }
+TEST_F(OwnSourceOnCuda, CurrentScalingIsBitwiseEqualToCpu) { compare<Fp8Recipe<Tensorwise>>(); }
+TEST_F(OwnSourceOnCuda, RowwiseScalingIsBitwiseEqualToCpu) { compare<Fp8Recipe<Rowwise>>(); }
+TEST_F(OwnSourceOnCuda, BlockwiseScalingIsBitwiseEqualToCpu) {
   compare<Fp8Recipe<Blockwise>>();
   compare<Mxfp8>();
 }
@@ -95,7 +95,7 @@ TEST_F(OwnSourceOnCuda, WritesDenseValues) {
   }
 }
 
-TEST_F(OwnSourceOnCuda, ScalesOfRowsWithoutAWorkspaceAreRefused) {
+TEST_F(OwnSourceOnCuda, RejectsRowScalesWithoutWorkspace) {
   Place<Cuda> gpu;
   const auto x = support::normal_values<Bf16>(64, 3.0f, 1);
   const OperandPlace<Fp8Recipe<Rowwise>, OperandKind::input, Cuda> y(gpu, x, 8, 1.0f);
@@ -104,7 +104,7 @@ TEST_F(OwnSourceOnCuda, ScalesOfRowsWithoutAWorkspaceAreRefused) {
       UsageError);
 }
 
-TEST_F(OwnSourceOnCuda, ValuesWithoutMemoryAreRefused) {
+TEST_F(OwnSourceOnCuda, RejectsValuesWithoutMemory) {
   Place<Cuda> gpu;
   const auto x = support::normal_values<Bf16>(64, 3.0f, 1);
   OperandMemory<Fp8Recipe<Tensorwise>, OperandKind::input, Cuda> memory;
@@ -114,7 +114,7 @@ TEST_F(OwnSourceOnCuda, ValuesWithoutMemoryAreRefused) {
     kernels::produce("shifted", Shifted<Bf16>{gpu.make(x), 8}, y, gpu.context());
     FAIL() << "no error";
   } catch (const ShapeError& error) {
-    EXPECT_NE(std::string(error.what()).find("OperandMemory::take_values"), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find("OperandMemory::allocate_values"), std::string::npos);
   }
 }
 

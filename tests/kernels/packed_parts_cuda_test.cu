@@ -72,7 +72,7 @@ class RankSumsOnCuda : public support::OnGpu {};
 using Formats = testing::Types<float, Bf16>;
 TYPED_TEST_SUITE(RankSumsOnCuda, Formats);
 
-TYPED_TEST(RankSumsOnCuda, PartsAreSummedToTheCpusBits) {
+TYPED_TEST(RankSumsOnCuda, PartSumsAreBitwiseEqualToCpu) {
   for (const Index elements : {1, 7, 256, 4097, 1100000, 1100001}) {
     for (const Index ranks : {1, 3}) {
       for (const bool accumulate : {false, true}) {
@@ -87,7 +87,7 @@ TYPED_TEST(RankSumsOnCuda, PartsAreSummedToTheCpusBits) {
   }
 }
 
-TYPED_TEST(RankSumsOnCuda, PackedPartsAreTheCpusBytes) {
+TYPED_TEST(RankSumsOnCuda, PackedPartsAreBitwiseEqualToCpu) {
   for (const Index elements : {128, 384, 25600, 1 << 20}) {
     const auto parts = values<TypeParam>(3 * elements, 3);
     const auto wanted = packed<Cpu>(parts, elements);
@@ -102,7 +102,7 @@ TYPED_TEST(RankSumsOnCuda, PackedPartsAreTheCpusBytes) {
   }
 }
 
-TYPED_TEST(RankSumsOnCuda, WhatIsNotFiniteShowsInItsBlockOnly) {
+TYPED_TEST(RankSumsOnCuda, NonFiniteValuesAffectOnlyTheirBlock) {
   auto parts = values<TypeParam>(3 * 384, 3);
   parts[384 + 130] = TypeParam(std::numeric_limits<float>::infinity());
   const auto found = packed<Cuda>(parts, 384);

@@ -76,7 +76,7 @@ TEST(PackedParts, EachValueIsRoundedOnce) {
 }
 
 // Ranks send whole rows, so every byte must be written.
-TEST(PackedParts, AreCodesThenFactorsThenZeros) {
+TEST(PackedParts, LayoutIsCodesThenFactorsThenZeros) {
   const std::vector<float> sent(2 * 128, -448.0f);
   std::vector<std::byte> packed(2 * 256, std::byte{0xff});
   ASSERT_EQ(PackedPart::bytes(128), 256);
@@ -92,7 +92,7 @@ TEST(PackedParts, AreCodesThenFactorsThenZeros) {
   EXPECT_EQ(packed, expected);
 }
 
-TEST(PackedParts, ASumGoesOn) {
+TEST(PackedParts, AccumulatesIntoSum) {
   const std::vector<float> sent = values();
   const auto once = exchanged(sent, std::vector<float>(elements, 0.0f), false);
   const auto twice = exchanged(sent, once, true);
@@ -101,7 +101,7 @@ TEST(PackedParts, ASumGoesOn) {
   }
 }
 
-TEST(PackedParts, ZerosStayAndWhatIsNotFiniteShows) {
+TEST(PackedParts, PreservesZerosAndPropagatesNonFinite) {
   std::vector<float> sent(static_cast<std::size_t>(ranks * elements), 0.0f);
   sent[elements + 200] = std::numeric_limits<float>::infinity();
   sent[5] = 1e-42f;
@@ -116,7 +116,7 @@ TEST(PackedParts, ZerosStayAndWhatIsNotFiniteShows) {
   }
 }
 
-TEST(PackedParts, SumsOfPartsAreInTheOrderOfRanks) {
+TEST(PackedParts, SumsPartsInRankOrder) {
   const Context<Cpu> context(1);
   // 2^24 + 1 + 1 is 2^24 in FP32; 1 + 1 + 2^24 is 2^24 + 2.
   const std::vector<float> sent{16777216.0f, 1.0f, 1.0f, 1.0f, 1.0f, 16777216.0f};
@@ -139,7 +139,7 @@ TEST(PackedParts, SumsOfPartsAreInTheOrderOfRanks) {
   }
 }
 
-TEST(PackedParts, ShapesAreChecked) {
+TEST(PackedParts, RejectsPartialBlocks) {
   const Context<Cpu> context(1);
   std::vector<float> sent(200);
   std::vector<std::byte> packed(512);
@@ -148,7 +148,7 @@ TEST(PackedParts, ShapesAreChecked) {
                ShapeError);
 }
 
-TEST(SumsOfStatuses, AreThoseOfAllRanks) {
+TEST(SumsOfStatuses, SumOverAllRanks) {
   const Context<Cpu> context(1);
   const std::vector<double> of_ranks{1, 20, 0, 4, 50, 3, 16, 80, 2};
   StepStatus status{};

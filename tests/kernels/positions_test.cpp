@@ -26,7 +26,7 @@ TEST(Positions, ForwardAddsThePositionOfEachToken) {
   const auto table = random_matrix<Bf16>(vocabulary, hidden, 1);
   const auto positions = random_matrix<Bf16>(sequence + 3, hidden, 2);
   Matrix<Bf16> y(count, hidden);
-  support::Workplace place;
+  support::ContextWithWorkspace place;
   position_embedding_forward(token_view(), table.input(), positions.input(), {nullptr, sequence},
                              y.view(), place.context);
   for (Index t = 0; t < count; ++t) {
@@ -39,11 +39,11 @@ TEST(Positions, ForwardAddsThePositionOfEachToken) {
 }
 
 // A sequence may take every position that there is.
-TEST(Positions, MayAllBeTaken) {
+TEST(Positions, SequenceMayUseAllPositions) {
   const auto table = random_matrix<float>(vocabulary, hidden, 1);
   const auto positions = random_matrix<float>(sequence, hidden, 2);
   Matrix<float> y(count, hidden);
-  support::Workplace place;
+  support::ContextWithWorkspace place;
   position_embedding_forward(token_view(), table.input(), positions.input(), {nullptr, sequence},
                              y.view(), place.context);
   Matrix<float> gradient(sequence, hidden);
@@ -66,7 +66,7 @@ TEST(Positions, BackwardAddsOverTheSequences) {
   const auto dy = random_matrix<Bf16>(count, hidden, 3);
   auto gradient = random_matrix<float>(sequence + 3, hidden, 4);
   const auto before = gradient;
-  support::Workplace place;
+  support::ContextWithWorkspace place;
   positions_backward(dy.input(), sequence, gradient.view(), place.context);
   for (Index p = 0; p < sequence + 3; ++p) {
     for (Index c = 0; c < hidden; ++c) {
@@ -77,11 +77,11 @@ TEST(Positions, BackwardAddsOverTheSequences) {
   }
 }
 
-TEST(PositionsErrors, SequencesMustBeWholeAndHavePositions) {
+TEST(PositionsErrors, RejectsPartialAndTooLongSequences) {
   const auto table = random_matrix<float>(vocabulary, hidden, 1);
   auto positions = random_matrix<float>(sequence, hidden, 2);
   Matrix<float> y(count, hidden);
-  support::Workplace place;
+  support::ContextWithWorkspace place;
   for (const Index wrong : {Index{0}, Index{4}, sequence + 10}) {
     EXPECT_THROW(position_embedding_forward(token_view(), table.input(), positions.input(),
                                             {nullptr, wrong}, y.view(), place.context),

@@ -70,25 +70,25 @@ void compare_quantized(bool scale_is_found = false) {
   }
 }
 
-TEST_F(TensorScalesOnCuda, AScaleThatIsFoundCastsAsOnTheCpuToTheBit) {
+TEST_F(TensorScalesOnCuda, CastWithPrecomputedScaleIsBitwiseEqualToCpu) {
   compare_quantized<Fp8Recipe<Tensorwise>, OperandKind::input>(true);
   compare_quantized<Fp8Recipe<Tensorwise>, OperandKind::output_gradient>(true);
 }
 
 using PowerRows = Fp8Recipe<RowwiseScaling<ScaleRounding::power_of_two>>;
 
-TEST_F(RowScalesOnCuda, EqualTheCpuToTheBit) {
+TEST_F(RowScalesOnCuda, AreBitwiseEqualToCpu) {
   compare_quantized<Fp8Recipe<Rowwise>, OperandKind::input>();
   compare_quantized<Fp8Recipe<Rowwise>, OperandKind::output_gradient>();
   compare_quantized<PowerRows, OperandKind::weight>();
 }
 
-TEST_F(RowScalesOnCuda, AreFoundAgainWhereThoseOfTensorsAreNot) {
+TEST_F(RowScalesOnCuda, AreRecomputedDespitePrecomputedScale) {
   compare_quantized<Fp8Recipe<Rowwise>, OperandKind::input>(true);
 }
 
 // What was in the workspace, and the amaxes of another operand, leave no trace.
-TEST_F(RowScalesOnCuda, DoNotDependOnWhatWasCastBefore) {
+TEST_F(RowScalesOnCuda, DoNotDependOnEarlierCasts) {
   using P = Fp8Recipe<Rowwise>;
   constexpr Index rows = 144;
   constexpr Index columns = 264;
@@ -106,12 +106,12 @@ TEST_F(RowScalesOnCuda, DoNotDependOnWhatWasCastBefore) {
   }
 }
 
-TEST_F(BlockScalesOnCuda, RowBlocksEqualTheCpuToTheBit) {
+TEST_F(BlockScalesOnCuda, RowBlocksAreBitwiseEqualToCpu) {
   compare_quantized<Fp8Recipe<Blockwise>, OperandKind::input>();
   compare_quantized<Fp8Recipe<Blockwise, Hybrid>, OperandKind::output_gradient>();
 }
 
-TEST_F(BlockScalesOnCuda, RowBlocksWithExactScalesEqualTheCpuToTheBit) {
+TEST_F(BlockScalesOnCuda, RowBlocksWithExactScalesAreBitwiseEqualToCpu) {
   compare_quantized<Fp8Recipe<BlockwiseScaling<ScaleRounding::exact>>, OperandKind::input>();
 }
 
@@ -133,24 +133,24 @@ void compare_every_amax() {
               quantized_on<P, Kind, Cuda>(values, columns, 1.0f, {}, true));
 }
 
-TEST_F(RowScalesOnCuda, EveryAmaxHasTheScaleOfTheCpu) {
+TEST_F(RowScalesOnCuda, MatchCpuForEveryAmax) {
   compare_every_amax<Fp8Recipe<Rowwise>, OperandKind::input>();
   compare_every_amax<Fp8Recipe<Rowwise>, OperandKind::output_gradient>();
   compare_every_amax<PowerRows, OperandKind::input>();
 }
 
-TEST_F(BlockScalesOnCuda, EveryAmaxHasTheScaleOfTheCpu) {
+TEST_F(BlockScalesOnCuda, MatchCpuForEveryAmax) {
   compare_every_amax<Fp8Recipe<Blockwise>, OperandKind::input>();
   compare_every_amax<Fp8Recipe<Blockwise, Hybrid>, OperandKind::output_gradient>();
   compare_every_amax<Fp8Recipe<BlockwiseScaling<ScaleRounding::exact>>, OperandKind::input>();
   compare_every_amax<Mxfp8, OperandKind::input>();
 }
 
-TEST_F(BlockScalesOnCuda, SquareBlocksEqualTheCpuToTheBit) {
+TEST_F(BlockScalesOnCuda, SquareBlocksAreBitwiseEqualToCpu) {
   compare_quantized<Fp8Recipe<Blockwise>, OperandKind::weight>();
 }
 
-TEST_F(BlockScalesOnCuda, MxBlocksEqualTheCpuToTheBit) {
+TEST_F(BlockScalesOnCuda, MxBlocksAreBitwiseEqualToCpu) {
   compare_quantized<Mxfp8, OperandKind::input>();
   compare_quantized<Mxfp8, OperandKind::output_gradient>();
 }
@@ -204,7 +204,7 @@ auto updated_scales() {
   return std::pair(all, histories);
 }
 
-TEST_F(ScalesOnCuda, LongHistoriesMoveAsOnTheCpu) {
+TEST_F(ScalesOnCuda, UpdatesWithLongHistoriesMatchCpu) {
   EXPECT_TRUE(updated_scales<Cpu>() == updated_scales<Cuda>());
 }
 
@@ -284,7 +284,7 @@ class RmsNormProducer {
   mutable std::vector<std::vector<float>> found_;
 };
 
-TEST_F(ProducersOnCuda, RmsNormCastsWhatItWouldWrite) {
+TEST_F(ProducersOnCuda, FusedRmsNormMatchesSeparateCast) {
   for (const auto& [rows, columns] : shapes) {
     const RmsNormProducer producer(rows, columns);
     compare_all_recipes<OperandKind::input>(rows, columns, producer);
@@ -292,7 +292,7 @@ TEST_F(ProducersOnCuda, RmsNormCastsWhatItWouldWrite) {
   }
 }
 
-TEST_F(ProducersOnCuda, RmsNormOfInfAndNanCountsWithinTheMatrixOnly) {
+TEST_F(ProducersOnCuda, FusedRmsNormOfInfAndNanMatchesSeparateCast) {
   for (const auto& [rows, columns] : shapes) {
     RmsNormProducer producer(rows, columns);
     producer.spoil();
@@ -302,7 +302,7 @@ TEST_F(ProducersOnCuda, RmsNormOfInfAndNanCountsWithinTheMatrixOnly) {
 
 // Blocks find the roots of some bands of 128 rows before others cast the first band; with more
 // bands they take turns.
-TEST_F(ProducersOnCuda, RmsNormOfManyBandsCastsWhatItWouldWrite) {
+TEST_F(ProducersOnCuda, FusedRmsNormOfManyBandsMatchesSeparateCast) {
   constexpr std::pair<Index, Index> band_shapes[] = {
       {16, 512},   {64, 4096}, {80, 1536},  {208, 3584}, {272, 4096}, {256, 4096},
       {8208, 512}, {72, 4096}, {8200, 512}, {8192, 512}, {64, 4608},  {64, 4088}};
@@ -315,7 +315,7 @@ TEST_F(ProducersOnCuda, RmsNormOfManyBandsCastsWhatItWouldWrite) {
   }
 }
 
-TEST_F(ProducersOnCuda, RmsNormMakesWhatIsAskedFor) {
+TEST_F(ProducersOnCuda, FusedRmsNormWritesOnlyRequestedCopies) {
   constexpr OperandCopies copies[] = {{true, true}, {true, false}, {false, true}, {false, false}};
   for (const OperandCopies wanted : copies) {
     for (const bool record : {true, false}) {
@@ -332,7 +332,7 @@ TEST_F(ProducersOnCuda, RmsNormMakesWhatIsAskedFor) {
   }
 }
 
-TEST_F(ProducersOnCuda, SwigluCastsWhatItWouldWrite) {
+TEST_F(ProducersOnCuda, FusedSwigluMatchesSeparateCast) {
   for (const auto& [rows, ffn] : shapes) {
     const auto gate_up = normal_values<Bf16>(rows * 2 * ffn, 2.0f, 3);
     const auto producer = [&, ffn = ffn](const auto& y, Place<Cuda>& place) {
@@ -342,7 +342,7 @@ TEST_F(ProducersOnCuda, SwigluCastsWhatItWouldWrite) {
   }
 }
 
-TEST_F(ProducersOnCuda, SwigluGradientCastsWhatItWouldWrite) {
+TEST_F(ProducersOnCuda, FusedSwigluGradientMatchesSeparateCast) {
   for (const auto& [rows, ffn] : shapes) {
     const auto gate_up = normal_values<Bf16>(rows * 2 * ffn, 2.0f, 4);
     const auto gradient = normal_values<Bf16>(rows * ffn, 0.1f, 5);
@@ -354,7 +354,7 @@ TEST_F(ProducersOnCuda, SwigluGradientCastsWhatItWouldWrite) {
   }
 }
 
-TEST_F(ProducersOnCuda, LayerNormCastsWhatItWouldWrite) {
+TEST_F(ProducersOnCuda, FusedLayerNormMatchesSeparateCast) {
   for (const bool spoilt : {false, true}) {
     for (const auto& [rows, columns] : shapes) {
       auto x = normal_values<Bf16>(rows * columns, 2.0f, 1);
@@ -377,7 +377,7 @@ TEST_F(ProducersOnCuda, LayerNormCastsWhatItWouldWrite) {
   }
 }
 
-TEST_F(ProducersOnCuda, GeluCastsWhatItWouldWrite) {
+TEST_F(ProducersOnCuda, FusedGeluMatchesSeparateCast) {
   for (const auto& [rows, columns] : shapes) {
     const auto x = normal_values<Bf16>(rows * columns, 2.0f, 3);
     const auto producer = [&, columns = columns](const auto& y, Place<Cuda>& place) {
@@ -397,7 +397,7 @@ void expect_sums(const std::vector<std::vector<float>>& all) {
   }
 }
 
-TEST_F(ProducersOnCuda, GeluGradientCastsWhatItWouldWriteAndSumsIt) {
+TEST_F(ProducersOnCuda, FusedGeluGradientMatchesSeparateCastAndSum) {
   for (const bool biased : {false, true}) {
     for (const auto& [rows, columns] : shapes) {
       const auto x = normal_values<Bf16>(rows * columns, 2.0f, 4);
@@ -416,7 +416,7 @@ TEST_F(ProducersOnCuda, GeluGradientCastsWhatItWouldWriteAndSumsIt) {
   }
 }
 
-TEST_F(ProducersOnCuda, BiasGradientCastsWhatIsThereAndSumsIt) {
+TEST_F(ProducersOnCuda, FusedBiasGradientMatchesSeparateCastAndSum) {
   for (const auto& [rows, columns] : shapes) {
     const auto values = normal_values<Bf16>(rows * columns, 1.0f, 6);
     std::vector<std::vector<float>> found;
@@ -439,7 +439,7 @@ TEST_F(ProducersOnCuda, BiasGradientCastsWhatIsThereAndSumsIt) {
   }
 }
 
-TEST_F(ProducersOnCuda, RopeGradientCastsWhatItWouldWrite) {
+TEST_F(ProducersOnCuda, FusedRopeGradientMatchesSeparateCast) {
   for (const HeadLayout layout :
        {HeadLayout{4, 2, 32}, HeadLayout{3, 1, 10}, HeadLayout{6, 2, 128}}) {
     for (const Index rows : {1, 34, 256, 272}) {

@@ -109,7 +109,7 @@ class Quantize : public testing::Test {
     Operand operand(values);
     operand.slot.scale = given;
     operand.slot.scale_inverse = 1.0f / given;
-    support::Workplace place;
+    support::ContextWithWorkspace place;
     quantize(operand.operand, place.context);
     const auto row_major = expected(values, false, static_cast<double>(given));
     compare(operand.operand.row_major, row_major);
@@ -145,32 +145,32 @@ TYPED_TEST_SUITE(Quantize, Cases);
 
 constexpr std::array<std::array<Index, 2>, 4> shapes{{{1, 16}, {17, 33}, {129, 257}, {130, 300}}};
 
-TYPED_TEST(Quantize, EveryByteAndScaleIsTheOracles) {
+TYPED_TEST(Quantize, BytesAndScalesMatchOracle) {
   for (const auto& [rows, columns] : shapes) {
     for (const float scale : {1.0f, 37.3f}) TestFixture::check(finite_values(rows, columns), scale);
   }
 }
 
-TYPED_TEST(Quantize, InfinityAndNanCastAsTheOracleSays) {
+TYPED_TEST(Quantize, InfinityAndNanMatchOracle) {
   for (const auto& [rows, columns] : shapes)
     TestFixture::check(values_with_specials(rows, columns), 0.125f);
 }
 
-TYPED_TEST(Quantize, ZerosStayZerosAndNoScaleIsNan) {
+TYPED_TEST(Quantize, ZerosStayZerosWithFiniteScales) {
   const Matrix<Bf16> zeros(33, 160);
   TestFixture::check(zeros, 4.0f);
   typename TestFixture::Operand operand(zeros);
-  support::Workplace place;
+  support::ContextWithWorkspace place;
   quantize(operand.operand, place.context);
   for (const auto scale : operand.row_major_scales)
     EXPECT_TRUE(is_finite(static_cast<float>(scale)));
 }
 
-TYPED_TEST(Quantize, WithoutRecordTheStatisticsStayWhatTheyWere) {
+TYPED_TEST(Quantize, PreservesStatisticsWithoutRecord) {
   const Matrix<Bf16> values = values_with_specials(17, 33);
   typename TestFixture::Operand silent(values, false);
   typename TestFixture::Operand recording(values, true);
-  support::Workplace place;
+  support::ContextWithWorkspace place;
   for (auto* slot : {&silent.slot, &recording.slot}) {
     slot->amax_bits = 1;
     slot->last_amax_bits = 2;
@@ -196,8 +196,8 @@ TYPED_TEST(Quantize, WithoutRecordTheStatisticsStayWhatTheyWere) {
 }
 
 // A micro-batch casts some operands piece by piece; their scales move once, at its end.
-TYPED_TEST(Quantize, TheAmaxIsThatOfAllCastsSinceTheLastUpdate) {
-  support::Workplace place;
+TYPED_TEST(Quantize, AmaxCoversAllCastsSinceLastUpdate) {
+  support::ContextWithWorkspace place;
   typename TestFixture::Operand operand(Matrix<Bf16>(17, 33, Bf16(0.5f)));
   for (const float value : {0.5f, -3.0f, 0.25f}) {
     for (Bf16& element : operand.values.elements) element = Bf16(value);
@@ -206,12 +206,12 @@ TYPED_TEST(Quantize, TheAmaxIsThatOfAllCastsSinceTheLastUpdate) {
   EXPECT_EQ(float_from_bits(operand.slot.amax_bits), 3.0f);
 }
 
-TYPED_TEST(Quantize, OneCopyAloneIsTheSameAsOneOfTwo) {
+TYPED_TEST(Quantize, EachCopyAloneMatchesBothTogether) {
   const Matrix<Bf16> values = finite_values(129, 257);
   typename TestFixture::Operand both(values);
   typename TestFixture::Operand rows(values, true, {true, false});
   typename TestFixture::Operand columns(values, true, {false, true});
-  support::Workplace place;
+  support::ContextWithWorkspace place;
   for (auto* operand : {&both, &rows, &columns}) quantize(operand->operand, place.context);
   EXPECT_EQ(rows.row_major, both.row_major);
   EXPECT_EQ(columns.transposed, both.transposed);
@@ -221,11 +221,11 @@ TYPED_TEST(Quantize, OneCopyAloneIsTheSameAsOneOfTwo) {
   for (const auto code : rows.transposed) ASSERT_EQ(code.bits, 0) << "a copy nobody asked for";
 }
 
-TYPED_TEST(Quantize, WithoutCopiesTheAmaxIsRecordedAlone) {
+TYPED_TEST(Quantize, RecordsOnlyAmaxWithoutCopies) {
   const Matrix<Bf16> values = finite_values(129, 257);
   typename TestFixture::Operand both(values);
   typename TestFixture::Operand neither(values, true, {false, false});
-  support::Workplace place;
+  support::ContextWithWorkspace place;
   for (auto* operand : {&both, &neither}) quantize(operand->operand, place.context);
   EXPECT_NE(neither.slot.amax_bits, 0u);
   EXPECT_EQ(neither.slot.amax_bits, both.slot.amax_bits);
@@ -238,8 +238,8 @@ TYPED_TEST(Quantize, DoesNotDependOnTheNumberOfThreads) {
   const Matrix<Bf16> values = values_with_specials(130, 300);
   typename TestFixture::Operand one(values);
   typename TestFixture::Operand four(values);
-  support::Workplace single(1);
-  support::Workplace several(4);
+  support::ContextWithWorkspace single(1);
+  support::ContextWithWorkspace several(4);
   quantize(one.operand, single.context);
   quantize(four.operand, several.context);
   EXPECT_EQ(one.row_major, four.row_major);
@@ -253,7 +253,7 @@ TEST(QuantizeBlockwise, TransposedCopyHasScalesOfItsOwnBlocks) {
   Matrix<Bf16> values(128, 128, Bf16(1.0f));
   for (Index r = 0; r < 128; ++r) values.at(r, 0) = Bf16(448.0f);
   QuantizedOperand<Fp8Recipe<Blockwise>, OperandKind::input> operand(values);
-  support::Workplace place;
+  support::ContextWithWorkspace place;
   quantize(operand.operand, place.context);
   for (std::size_t r = 0; r < 128; ++r) {
     EXPECT_EQ(operand.row_major_scales[r], 1.0f);
@@ -268,7 +268,7 @@ TEST(QuantizeRowwise, EachCopyHasScalesOfItsOwnRows) {
   for (Index r = 0; r < values.rows; ++r) values.at(r, 2) = Bf16(448.0f);
   values.at(159, 271) = Bf16(4.0f);  // in the last tile alone
   QuantizedOperand<PowerRows, OperandKind::input> operand(values);
-  support::Workplace place;
+  support::ContextWithWorkspace place;
   quantize(operand.operand, place.context);
   for (const float inverse : operand.row_major_scales) EXPECT_EQ(inverse, 1.0f);
   for (std::size_t c = 0; c < 272; ++c) {
@@ -279,10 +279,10 @@ TEST(QuantizeRowwise, EachCopyHasScalesOfItsOwnRows) {
 }
 
 // The values that decide most of a product are not rounded.
-TEST(QuantizeRowwise, TheLargestOfEachRowIsExact) {
+TEST(QuantizeRowwise, LargestValueOfEachRowIsExact) {
   const Matrix<Bf16> values = support::random_matrix<Bf16>(33, 50, 4);
   QuantizedOperand<Fp8Recipe<Rowwise>, OperandKind::input> operand(values);
-  support::Workplace place;
+  support::ContextWithWorkspace place;
   quantize(operand.operand, place.context);
   for (Index r = 0; r < 33; ++r) {
     Index largest = 0;
@@ -297,10 +297,10 @@ TEST(QuantizeRowwise, TheLargestOfEachRowIsExact) {
 }
 
 // So forward and backward work on one weight, though its copies have other scales.
-TEST(QuantizeRowwise, BothCopiesRoundAlikeWhereScalesArePowersOfTwo) {
+TEST(QuantizeRowwise, CopiesRoundEquallyWithPowerOfTwoScales) {
   const Matrix<Bf16> values = support::random_matrix<Bf16>(65, 130, 3);
   QuantizedOperand<PowerRows, OperandKind::weight> operand(values);
-  support::Workplace place;
+  support::ContextWithWorkspace place;
   quantize(operand.operand, place.context);
   const auto value = [](E4M3 code, float inverse) { return static_cast<float>(code) * inverse; };
   int compared = 0;
@@ -329,7 +329,7 @@ void check_every_amax(const reference::Format& format) {
   for (Index r = 0; r < magnitudes; ++r)
     values.at(r, 0) = Bf16::from_bits(static_cast<std::uint16_t>(r));
   QuantizedOperand<Fp8Recipe<Blockwise, Hybrid>, Kind> operand(values);
-  support::Workplace place;
+  support::ContextWithWorkspace place;
   quantize(operand.operand, place.context);
   for (Index r = 1; r < magnitudes; ++r) {
     const auto amax = static_cast<double>(static_cast<float>(values(r, 0)));
@@ -339,7 +339,7 @@ void check_every_amax(const reference::Format& format) {
   }
 }
 
-TEST(QuantizeBlockwise, EveryAmaxHasThePowerOfTwoBelowItsRatio) {
+TEST(QuantizeBlockwise, ScaleIsPowerOfTwoBelowRatioForEveryAmax) {
   check_every_amax<OperandKind::input>(reference::e4m3);
   check_every_amax<OperandKind::output_gradient>(reference::e5m2);
 }
@@ -351,7 +351,7 @@ std::uint64_t count_saturated(const std::vector<float>& values, float scale) {
   for (std::size_t i = 0; i < values.size(); ++i) matrix.elements[i] = Bf16(values[i]);
   QuantizedOperand<P, Kind> operand(matrix);
   operand.slot.scale = scale;
-  support::Workplace place;
+  support::ContextWithWorkspace place;
   quantize(operand.operand, place.context);
   return operand.slot.saturated;
 }
@@ -367,7 +367,7 @@ void expect_no_amax_saturates() {
   }
 }
 
-TEST(QuantizeSaturation, CurrentScalesCutNoFiniteValue) {
+TEST(QuantizeSaturation, CurrentScalesSaturateNoFiniteValue) {
   expect_no_amax_saturates<Fp8Recipe<Tensorwise>, OperandKind::input>();
   expect_no_amax_saturates<Fp8Recipe<Tensorwise>, OperandKind::output_gradient>();
   expect_no_amax_saturates<Fp8Recipe<BlockwiseScaling<ScaleRounding::exact>>, OperandKind::input>();
@@ -376,7 +376,7 @@ TEST(QuantizeSaturation, CurrentScalesCutNoFiniteValue) {
   expect_no_amax_saturates<PowerRows, OperandKind::input>();
 }
 
-TEST(QuantizeSaturation, DelayedScalesCutWhatTheyDidNotForesee) {
+TEST(QuantizeSaturation, DelayedScalesSaturateLargerValues) {
   using P = Fp8Recipe<Delayed>;
   // The scale of an amax of 7 in E4M3; one unit of 1/64 is worth one unit of the format's 448.
   EXPECT_EQ((count_saturated<P, OperandKind::input>({7.0f, -7.0f, 3.0f}, 64.0f)), 0u);
@@ -389,13 +389,13 @@ TEST(QuantizeSaturation, DelayedScalesCutWhatTheyDidNotForesee) {
   EXPECT_EQ((count_saturated<P, OperandKind::output_gradient>({61440.0f, -61440.0f}, 1.0f)), 2u);
 }
 
-TEST(QuantizeTensorwise, AScaleThatIsFoundIsNotFoundAgain) {
+TEST(QuantizeTensorwise, UsesPrecomputedScale) {
   const Matrix<Bf16> values = finite_values(17, 33);
   QuantizedOperand<Fp8Recipe<Tensorwise>, OperandKind::weight> operand(values, false);
   operand.slot.scale = 37.3f;
   operand.slot.scale_inverse = 0.5f;
   operand.operand.scale_is_found = true;
-  support::Workplace place;
+  support::ContextWithWorkspace place;
   quantize(operand.operand, place.context);
   EXPECT_EQ(operand.slot.scale, 37.3f);
   EXPECT_EQ(operand.slot.scale_inverse, 0.5f);
@@ -409,10 +409,10 @@ TEST(QuantizeTensorwise, AScaleThatIsFoundIsNotFoundAgain) {
   }
 }
 
-TEST(QuantizeErrors, CopiesOfAnotherShapeAreRefused) {
+TEST(QuantizeErrors, RejectsCopiesOfOtherShape) {
   QuantizedOperand<Fp8Recipe<Delayed>, OperandKind::input> operand(Matrix<Bf16>(16, 32));
   operand.operand.values = {operand.values.elements.data(), {16, 16}};
-  support::Workplace place;
+  support::ContextWithWorkspace place;
   EXPECT_THROW(quantize(operand.operand, place.context), ShapeError);
 }
 

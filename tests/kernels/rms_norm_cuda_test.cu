@@ -169,15 +169,15 @@ void compare_beside_others() {
   }
 }
 
-TEST_F(RmsNormBesideOthersOnCuda, DelayedCastsTheSame) {
+TEST_F(RmsNormBesideOthersOnCuda, DelayedCastIsBitwiseEqualToCpu) {
   compare_beside_others<Fp8Recipe<Delayed>>();
 }
 
-TEST_F(RmsNormBesideOthersOnCuda, RowwiseCastsTheSame) {
+TEST_F(RmsNormBesideOthersOnCuda, RowwiseCastIsBitwiseEqualToCpu) {
   compare_beside_others<Fp8Recipe<Rowwise>>();
 }
 
-TEST_F(RmsNormBesideOthersOnCuda, BlockwiseCastsTheSame) {
+TEST_F(RmsNormBesideOthersOnCuda, BlockwiseCastIsBitwiseEqualToCpu) {
   compare_beside_others<Fp8Recipe<Blockwise>>();
 }
 

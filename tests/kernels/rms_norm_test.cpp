@@ -52,14 +52,14 @@ class RmsNorm : public testing::Test {
 using Storages = testing::Types<float, Bf16>;
 TYPED_TEST_SUITE(RmsNorm, Storages);
 
-TYPED_TEST(RmsNorm, ForwardIsTheFormula) {
+TYPED_TEST(RmsNorm, ForwardMatchesFormula) {
   using T = TypeParam;
   for (const Index hidden : {1, 16, 33, 130}) {
     const auto x = random_matrix<T>(5, hidden, 1, 3.0f);
     const auto weight = random_matrix<T>(1, hidden, 2);
     Matrix<T> y(5, hidden);
     Matrix<float> inverse(1, 5);
-    support::Workplace place;
+    support::ContextWithWorkspace place;
     rms_norm_forward(x.input(), weight.flat_input(), static_cast<float>(epsilon),
                      support::dense_input(y), inverse.flat(), place.context);
     for (Index t = 0; t < 5; ++t) {
@@ -74,7 +74,7 @@ TYPED_TEST(RmsNorm, ForwardIsTheFormula) {
   }
 }
 
-TYPED_TEST(RmsNorm, BackwardAddsTheCentralDifferences) {
+TYPED_TEST(RmsNorm, AccumulatedGradientsMatchCentralDifferences) {
   using T = TypeParam;
   constexpr Index tokens = 3;
   constexpr Index hidden = 70;
@@ -85,7 +85,7 @@ TYPED_TEST(RmsNorm, BackwardAddsTheCentralDifferences) {
   Matrix<float> inverse(1, tokens);
   Matrix<T> dx(tokens, hidden, T(0.5f));
   Matrix<float> dw(1, hidden, 0.25f);
-  support::Workplace place;
+  support::ContextWithWorkspace place;
   rms_norm_forward(x.input(), weight.flat_input(), static_cast<float>(epsilon),
                    support::dense_input(y), inverse.flat(), place.context);
   rms_norm_backward(dy.input(), x.input(), weight.flat_input(), inverse.flat_input(), dx.view(),
@@ -115,7 +115,7 @@ TEST(RmsNormOffset, IsAddedToTheWeight) {
     difference.at(0, c) = std::round(256.0f * static_cast<float>(difference(0, c))) / 256.0f;
     whole.at(0, c) = static_cast<float>(difference(0, c)) + 1.0f;
   }
-  support::Workplace place;
+  support::ContextWithWorkspace place;
   const auto run = [&](const Matrix<float>& weight, float offset) {
     Matrix<float> y(3, 70);
     Matrix<float> dx(3, 70);
@@ -131,13 +131,13 @@ TEST(RmsNormOffset, IsAddedToTheWeight) {
   EXPECT_NE(run(difference, 0.0f), run(whole, 0.0f));
 }
 
-TEST(RmsNormQuantized, WritesTheCopiesOfWhatItStores) {
+TEST(RmsNormQuantized, CopiesMatchQuantizedOutput) {
   using P = Fp8Recipe<Tensorwise>;
   const auto x = random_matrix<Bf16>(33, 48, 6);
   const auto weight = random_matrix<Bf16>(1, 48, 7);
   support::QuantizedOperand<P, OperandKind::input> fused{Matrix<Bf16>(33, 48)};
   Matrix<float> inverse(1, 33);
-  support::Workplace place;
+  support::ContextWithWorkspace place;
   rms_norm_forward(x.input(), weight.flat_input(), 1e-5f, fused.operand, inverse.flat(),
                    place.context);
   support::QuantizedOperand<P, OperandKind::input> separate(fused.values);
@@ -155,7 +155,7 @@ TEST(RmsNormErrors, ShapesMustAgree) {
   Matrix<float> weight(1, 8);
   Matrix<float> inverse(1, 4);
   Matrix<float> short_inverse(1, 3);
-  support::Workplace place;
+  support::ContextWithWorkspace place;
   EXPECT_THROW(rms_norm_forward(x.input(), short_weight.flat_input(), 0.0f, support::dense_input(y),
                                 inverse.flat(), place.context),
                ShapeError);

@@ -100,7 +100,7 @@ struct Inputs {
   QkNorm<const T, Cpu> norm;
   Reference reference;
   Matrix<float> rotation = rotation_table();
-  support::Workplace place;
+  support::ContextWithWorkspace place;
 };
 
 template <class T>
@@ -119,7 +119,7 @@ void check_forward(bool with_norm, double unit) {
   }
 }
 
-TEST(Rope, ForwardIsTheRotation) {
+TEST(Rope, ForwardMatchesRotation) {
   check_forward<float>(false, 2e-6);
   check_forward<Bf16>(false, 0x1p-8);
 }
@@ -129,7 +129,7 @@ TEST(Rope, ForwardNormalisesQueriesAndKeysFirst) {
   check_forward<Bf16>(true, 0x1p-8);
 }
 
-TEST(Rope, InPlaceIsTheSame) {
+TEST(Rope, InPlaceMatchesOutOfPlace) {
   Inputs<Bf16> s(false);
   Matrix<Bf16> rotated(tokens, layout.columns());
   rope_forward(s.qkv.input(), layout, s.norm, s.rotation.input(), sequence, rotated.view(),
@@ -169,9 +169,9 @@ void check_backward(bool with_norm) {
   }
 }
 
-TEST(Rope, BackwardIsTheCentralDifference) { check_backward(false); }
+TEST(Rope, BackwardMatchesCentralDifference) { check_backward(false); }
 
-TEST(Rope, BackwardThroughTheNormIsTheCentralDifference) { check_backward(true); }
+TEST(Rope, BackwardThroughNormMatchesCentralDifference) { check_backward(true); }
 
 TEST(Rope, BackwardWritesTheQuantisedCopies) {
   using P = Fp8Recipe<Tensorwise>;
@@ -188,7 +188,7 @@ TEST(Rope, BackwardWritesTheQuantisedCopies) {
   EXPECT_EQ(fused.transposed, separate.transposed);
 }
 
-TEST(RopeErrors, TooFewRotationsAndAliasedNormAreRefused) {
+TEST(RopeErrors, RejectsTooFewRotationsAndAliasedNorm) {
   Inputs<float> s(true);
   Matrix<float> rotated(tokens, layout.columns());
   EXPECT_THROW(rope_forward(s.qkv.input(), layout, s.norm, s.rotation.input(), Index{9},

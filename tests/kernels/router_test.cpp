@@ -65,12 +65,12 @@ class Router : public testing::Test {};
 using Storages = testing::Types<float, Bf16>;
 TYPED_TEST_SUITE(Router, Storages);
 
-TYPED_TEST(Router, LogitsAreTheProduct) {
+TYPED_TEST(Router, LogitsMatchProduct) {
   for (const Index hidden : {7, 32, 130}) {
     const auto x = random_matrix<TypeParam>(5, hidden, 1);
     const auto w = random_matrix<TypeParam>(6, hidden, 2);
     Matrix<float> logits(5, 6);
-    support::Workplace place;
+    support::ContextWithWorkspace place;
     router_logits(x.input(), w.input(), logits.view(), place.context);
     for (Index t = 0; t < 5; ++t) {
       for (Index e = 0; e < 6; ++e) {
@@ -82,7 +82,7 @@ TYPED_TEST(Router, LogitsAreTheProduct) {
   }
 }
 
-TYPED_TEST(Router, GradientsAreTheProducts) {
+TYPED_TEST(Router, GradientsMatchProducts) {
   constexpr Index tokens = 37;
   constexpr Index experts = 5;
   constexpr Index hidden = 300;
@@ -95,7 +95,7 @@ TYPED_TEST(Router, GradientsAreTheProducts) {
   auto dw = random_matrix<TypeParam>(experts, hidden, 5);
   const auto dw_before = dw;
   Matrix<TypeParam> dw_alone(experts, hidden);
-  support::Workplace place(2, router_workspace(experts, hidden));
+  support::ContextWithWorkspace place(2, router_workspace(experts, hidden));
   add_router_input_gradient(dy.input(), w.input(), dx.view(), place.context);
   router_weight_gradient(dy.input(), x.input(), dw.view(), true, place.context);
   router_weight_gradient(dy.input(), x.input(), dw_alone.view(), false, place.context);
@@ -119,7 +119,7 @@ TEST(RouterChoice, TakesTheLargestProbabilities) {
   for (const bool renormalised : {false, true}) {
     const auto logits = random_matrix<float>(40, 9, 1, 2.0f);
     Choices choices(40, 9, 3, renormalised);
-    support::Workplace place;
+    support::ContextWithWorkspace place;
     choose_experts(logits.input(), choices.view(), place.context);
     for (Index t = 0; t < 40; ++t) {
       const auto row = row_of(logits, t);
@@ -140,7 +140,7 @@ TEST(RouterChoice, TakesTheLargestProbabilities) {
   }
 }
 
-TEST(RouterChoice, TakesTheLowerOfEqualExpertsAndNaNLast) {
+TEST(RouterChoice, BreaksTiesByLowerExpertAndRanksNanLast) {
   constexpr float nan = std::numeric_limits<float>::quiet_NaN();
   constexpr float inf = std::numeric_limits<float>::infinity();
   Matrix<float> logits(5, 5);
@@ -150,7 +150,7 @@ TEST(RouterChoice, TakesTheLowerOfEqualExpertsAndNaNLast) {
                      nan, nan,  nan, nan,  nan,  //
                      -5,  -inf, -2,  -3,   -4};
   Choices choices(5, 5, 4, true);
-  support::Workplace place;
+  support::ContextWithWorkspace place;
   choose_experts(logits.input(), choices.view(), place.context);
   EXPECT_EQ(choices.experts.elements, (std::vector<std::int32_t>{1, 2, 4, 0,  //
                                                                  0, 1, 3, 4,  //
@@ -162,7 +162,7 @@ TEST(RouterChoice, TakesTheLowerOfEqualExpertsAndNaNLast) {
 TEST(RouterChoice, RefusesMoreChoicesThanExperts) {
   const Matrix<float> logits(2, 3);
   Choices choices(2, 3, 4, true);
-  support::Workplace place;
+  support::ContextWithWorkspace place;
   EXPECT_THROW(choose_experts(logits.input(), choices.view(), place.context), ShapeError);
 }
 
@@ -180,7 +180,7 @@ double weighted(const std::vector<double>& logits, Choices& choices, const Matri
   return choices.renormalised ? sum / chosen : sum;
 }
 
-TEST(RouterChoice, BackwardIsTheCentralDifference) {
+TEST(RouterChoice, BackwardMatchesCentralDifference) {
   constexpr Index tokens = 11;
   constexpr Index experts = 6;
   constexpr double coefficient = 0.7;
@@ -192,7 +192,7 @@ TEST(RouterChoice, BackwardIsTheCentralDifference) {
     Matrix<float> sums(1, experts);
     const ExpertBalance<Cpu> balance{counts.flat(), sums.flat()};
     Matrix<float> gradient(tokens, experts);
-    support::Workplace place;
+    support::ContextWithWorkspace place;
     choose_experts(logits.input(), choices.view(), place.context);
     add_expert_balance(choices.view(), balance, place.context);
     choose_experts_backward(choices.view(), dw.input(),
@@ -223,7 +223,7 @@ TEST(RouterBalance, LossSumsOverLayers) {
   const ExpertBalance<Cpu> balance{counts.flat(), sums.flat()};
   std::vector<double> expected_counts(experts);
   std::vector<double> expected_sums(experts);
-  support::Workplace place;
+  support::ContextWithWorkspace place;
   for (const unsigned layer : {1u, 2u}) {
     const auto logits = random_matrix<float>(tokens, experts, layer);
     Choices choices(tokens, experts, 2, true);

@@ -29,7 +29,7 @@ StepStatus finished(StepStatus status, float max_gradient_norm, std::uint32_t be
   old[0].nonfinite = now[0].nonfinite = 9;
   old[2].nonfinite = before;
   now[2].nonfinite = after;
-  support::Workplace place;
+  support::ContextWithWorkspace place;
   add_nonfinite<Cpu>({now.data(), {3}}, {old.data(), {3}}, view(status), place.context);
   decide_step<Cpu>(max_gradient_norm, {&limits, {1}}, view(status), place.context);
   return status;
@@ -44,7 +44,7 @@ StepStatus with(double squared_norm, double loss_sum) {
 
 template <class G>
 void check_norm() {
-  support::Workplace place;
+  support::ContextWithWorkspace place;
   StepStatus status{};
   double expected = 0.0;
   for (const Index size : {1, 63, 4097, 300000}) {
@@ -64,8 +64,8 @@ TEST(StepStatus, SquaredNormDoesNotDependOnTheNumberOfThreads) {
   const auto gradient = random_matrix<float>(1, 100001, 1);
   StepStatus one{};
   StepStatus four{};
-  support::Workplace single(1);
-  support::Workplace several(4);
+  support::ContextWithWorkspace single(1);
+  support::ContextWithWorkspace several(4);
   add_squared_norm(gradient.flat_input(), view(one), single.context);
   add_squared_norm(gradient.flat_input(), view(four), several.context);
   EXPECT_EQ(one.squared_norm, four.squared_norm);
@@ -76,7 +76,7 @@ TEST(StepStatus, LossesAddUpInDouble) {
   losses.at(0, 0) = 1e7f;
   StepStatus status{};
   status.loss_sum = 2.0;
-  support::Workplace place;
+  support::ContextWithWorkspace place;
   add_losses(losses.flat_input(), view(status), place.context);
   EXPECT_NEAR(status.loss_sum, 2.0 + 1e7 + 999.0 * static_cast<double>(0.1f), 1e-5);
 }
@@ -89,7 +89,7 @@ TEST(StepStatus, ClipsAboveTheLargestNormOnly) {
   EXPECT_EQ(finished(with(0.0, 1.0), 1.0f).clip_coefficient, 1.0f);
 }
 
-TEST(StepStatus, SkipsWhatIsNotFinite) {
+TEST(StepStatus, SkipsNonFiniteSteps) {
   EXPECT_EQ(finished(with(25.0, 1.0), 1.0f).skip, 0u);
   for (const float bad : {infinity, -infinity, nan}) {
     const auto value = static_cast<double>(bad);
@@ -98,7 +98,7 @@ TEST(StepStatus, SkipsWhatIsNotFinite) {
   }
 }
 
-TEST(StepStatus, SkipsWhatIsAboveItsLimits) {
+TEST(StepStatus, SkipsStepsAboveLimits) {
   const auto skip = [](const StepStatus& status, const StepLimits& limits) {
     return finished(status, 1.0f, 0, 0, limits).skip;
   };
@@ -112,7 +112,7 @@ TEST(StepStatus, SkipsWhatIsAboveItsLimits) {
   }
 }
 
-TEST(StepStatus, SkipsWhenAnOperandHeldANonFiniteValueInThisStep) {
+TEST(StepStatus, SkipsOnNonFiniteOperandOfThisStep) {
   const StepStatus old_news = finished(with(1.0, 1.0), 0.0f, 4, 4);
   EXPECT_EQ(old_news.nonfinite, 0.0);
   EXPECT_EQ(old_news.skip, 0u);
@@ -126,7 +126,7 @@ TEST(StepStatus, NonFiniteGradientsReachTheNorm) {
     Matrix<Bf16> gradient(1, 5000, Bf16(1.0f));
     gradient.at(0, 4999) = Bf16(bad);
     StepStatus status{};
-    support::Workplace place;
+    support::ContextWithWorkspace place;
     add_squared_norm(gradient.flat_input(), view(status), place.context);
     EXPECT_EQ(finished(status, 1.0f).skip, 1u) << bad;
   }
@@ -136,7 +136,7 @@ TEST(StepStatus, RestoresBytesOnlyIfSkipped) {
   std::array<std::byte, 5> target{};
   const std::array<std::byte, 5> source{std::byte{1}, std::byte{2}, std::byte{3}, std::byte{4},
                                         std::byte{5}};
-  support::Workplace place;
+  support::ContextWithWorkspace place;
   StepStatus status{};
   restore_if_skipped<Cpu>({target.data(), {5}}, {source.data(), {5}}, view(status), place.context);
   EXPECT_EQ(target, (std::array<std::byte, 5>{}));

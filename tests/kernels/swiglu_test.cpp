@@ -38,12 +38,12 @@ Matrix<T> gate_up_values(Index tokens, Index ffn) {
   return values;
 }
 
-TYPED_TEST(SwiGlu, ForwardIsTheFormula) {
+TYPED_TEST(SwiGlu, ForwardMatchesFormula) {
   using T = TypeParam;
   for (const Index ffn : {6, 33, 130}) {
     const auto gate_up = gate_up_values<T>(3, ffn);
     Matrix<T> y(3, ffn);
-    support::Workplace place;
+    support::ContextWithWorkspace place;
     swiglu_forward(gate_up.input(), support::dense_input(y), place.context);
     for (Index t = 0; t < 3; ++t) {
       for (Index i = 0; i < ffn; ++i) {
@@ -54,13 +54,13 @@ TYPED_TEST(SwiGlu, ForwardIsTheFormula) {
   }
 }
 
-TYPED_TEST(SwiGlu, BackwardIsTheCentralDifference) {
+TYPED_TEST(SwiGlu, BackwardMatchesCentralDifference) {
   using T = TypeParam;
   constexpr Index ffn = 33;
   const auto gate_up = gate_up_values<T>(4, ffn);
   const auto dy = random_matrix<T>(4, ffn, 2);
   Matrix<T> gradient(4, 2 * ffn);
-  support::Workplace place;
+  support::ContextWithWorkspace place;
   swiglu_backward(dy.input(), gate_up.input(), support::dense_gradient(gradient), place.context);
   for (Index t = 0; t < 4; ++t) {
     for (Index i = 0; i < ffn; ++i) {
@@ -81,14 +81,14 @@ double geglu(double gate, double up) {
   return gate / 2 * (1 + std::tanh(z)) * up;
 }
 
-TYPED_TEST(SwiGlu, OfAGeluIsTheFormulaAndItsCentralDifference) {
+TYPED_TEST(SwiGlu, GegluMatchesFormulaAndCentralDifference) {
   using T = TypeParam;
   constexpr Index ffn = 33;
   const auto gate_up = random_matrix<T>(4, 2 * ffn, 1, 3.0f);
   const auto dy = random_matrix<T>(4, ffn, 2);
   Matrix<T> y(4, ffn);
   Matrix<T> gradient(4, 2 * ffn);
-  support::Workplace place;
+  support::ContextWithWorkspace place;
   geglu_forward(gate_up.input(), support::dense_input(y), place.context);
   geglu_backward(dy.input(), gate_up.input(), support::dense_gradient(gradient), place.context);
   for (Index t = 0; t < 4; ++t) {
@@ -110,7 +110,7 @@ TEST(SwiGluQuantized, ForwardAndBackwardWriteTheCopies) {
   using P = Fp8Recipe<Blockwise>;
   const auto gate_up = random_matrix<Bf16>(33, 64, 3);
   const auto dy = random_matrix<Bf16>(33, 32, 4);
-  support::Workplace place;
+  support::ContextWithWorkspace place;
   support::QuantizedOperand<P, OperandKind::input> y{Matrix<Bf16>(33, 32)};
   swiglu_forward(gate_up.input(), y.operand, place.context);
   support::QuantizedOperand<P, OperandKind::input> y_again(y.values);
@@ -130,7 +130,7 @@ TEST(SwiGluQuantized, ForwardAndBackwardWriteTheCopies) {
 TEST(SwiGluErrors, ShapesMustAgree) {
   Matrix<float> gate_up(4, 16);
   Matrix<float> y(4, 7);
-  support::Workplace place;
+  support::ContextWithWorkspace place;
   EXPECT_THROW(swiglu_forward(gate_up.input(), support::dense_input(y), place.context), ShapeError);
   EXPECT_THROW(
       swiglu_backward(y.input(), gate_up.input(), support::dense_gradient(gate_up), place.context),

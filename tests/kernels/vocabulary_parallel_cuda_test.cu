@@ -72,7 +72,7 @@ void compare(Index vocabulary, Index columns, double unit) {
   }
 }
 
-TEST_F(VocabularyParallelOnCuda, CrossEntropyIsTheCpus) {
+TEST_F(VocabularyParallelOnCuda, CrossEntropyMatchesCpu) {
   for (const auto& [vocabulary, columns] :
        {std::pair<Index, Index>{13, 8}, {8, 8}, {700, 384}, {1003, 502}, {40000, 20096}}) {
     compare<Bf16>(vocabulary, columns, 0x1p-7);
@@ -104,7 +104,7 @@ std::vector<float> look_up(const std::vector<std::int32_t>& tokens, Index column
 }
 
 // Few tokens, which blocks search, and many, which are sorted; frequent ones among both.
-TEST_F(VocabularyParallelOnCuda, OthersTokensArePassedOver) {
+TEST_F(VocabularyParallelOnCuda, SkipsTokensOfOtherRanks) {
   for (const Index count : {Index{5}, Index{1000}, Index{20000}}) {
     std::vector<std::int32_t> tokens;
     for (Index i = 0; i < count; ++i) {

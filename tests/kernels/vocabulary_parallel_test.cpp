@@ -58,7 +58,7 @@ struct OfRank {
 
 template <class T>
 std::vector<OfRank<T>> cross_entropy_of_ranks(const Matrix<T>& logits, bool has_scale) {
-  support::Workplace place;
+  support::ContextWithWorkspace place;
   const Matrix<float> scale(1, 1, 0.125f);
   std::vector<LogitSum> sums(static_cast<std::size_t>(ranks * tokens));
   std::vector<OfRank<T>> found(ranks);
@@ -114,12 +114,12 @@ void expect_formula(double unit) {
   }
 }
 
-TEST(VocabularyParallel, LossAndGradientAreTheFormula) {
+TEST(VocabularyParallel, LossAndGradientMatchFormula) {
   expect_formula<float>(4e-6);
   expect_formula<Bf16>(0x1p-8);
 }
 
-TEST(VocabularyParallel, WithoutAScaleTheLogitsStay) {
+TEST(VocabularyParallel, PreservesLogitsWithoutGradientScale) {
   const auto logits = logits_of_all<float>();
   const auto found = cross_entropy_of_ranks(logits, false);
   const auto trained = cross_entropy_of_ranks(logits, true);
@@ -131,14 +131,14 @@ TEST(VocabularyParallel, WithoutAScaleTheLogitsStay) {
   }
 }
 
-TEST(VocabularyParallel, EachTokenIsOfOneRank) {
+TEST(VocabularyParallel, EachTokenBelongsToOneRank) {
   constexpr Index hidden = 5;
   const std::vector<std::int32_t> ids{0, 15, 16, 36, 3, 16};
   const auto count = static_cast<Index>(ids.size());
   const TensorView<const std::int32_t, 1, Cpu> id_view{ids.data(), {count}};
   const auto table = random_matrix<float>(ranks * columns, hidden, 1);
   const auto dy = random_matrix<float>(count, hidden, 2);
-  support::Workplace place(2, embedding_workspace(count));
+  support::ContextWithWorkspace place(2, embedding_workspace(count));
   Matrix<double> sum(count, hidden);
   Matrix<float> gradient(ranks * columns, hidden, 1.0f);
   for (Index rank = 0; rank < ranks; ++rank) {

@@ -40,13 +40,13 @@ class Layer {
     LayerRegistry<D> registry{&scaling_, &manifest_, nullptr};
     registry.expert_loss = &loss_;
     part_.declare("block", registry, {}, {});
-    run_.take_weights(arena_, [this](const auto& visitor) { part_.visit(visitor); });
-    part_.take_weight_copies(arena_);
-    run_.take_gradients(arena_, [this](const auto& visitor) { part_.visit(visitor); });
+    run_.allocate_weights(arena_, [this](const auto& visitor) { part_.visit(visitor); });
+    part_.allocate_weight_copies(arena_);
+    run_.allocate_gradients(arena_, [this](const auto& visitor) { part_.visit(visitor); });
     scaling_.take(arena_);
-    Part::take_shared(arena_, saved_, tokens);
-    Part::take_saved(arena_, saved_, tokens, [](Recompute) { return true; });
-    Part::take_scratch(arena_, scratch_, tokens);
+    Part::allocate_shared_buffers(arena_, saved_, tokens);
+    Part::allocate_saved(arena_, saved_, tokens, [](Recompute) { return true; });
+    Part::allocate_scratch(arena_, scratch_, tokens);
     std::size_t bytes = 0;
     for (const GemmEntry& gemm : manifest_.entries()) {
       bytes = std::max(bytes, experts_workspace<D>(gemm, tokens, context()));
@@ -151,7 +151,7 @@ TYPED_TEST(ExpertsMlpOnCuda, AgreesWithTheCpu) {
   expect_near(actual.results(), expected.results(), bound);
 }
 
-TYPED_TEST(ExpertsMlpOnCuda, ARecordingFitsOtherChoices) {
+TYPED_TEST(ExpertsMlpOnCuda, RecordingServesOtherExpertChoices) {
   Layer<TypeParam, Cuda> direct;
   Layer<TypeParam, Cuda> recorded;
   Replay<Cuda> replay;

@@ -71,13 +71,13 @@ class Layer {
         x_gradient_(tokens, Shape.hidden) {
     auto& arena = bench_.arena;
     part_.declare("block", bench_.registry(), {}, {});
-    run_.take_weights(arena, [this](const auto& visitor) { part_.visit(visitor); });
-    part_.take_weight_copies(arena);
-    run_.take_gradients(arena, [this](const auto& visitor) { part_.visit(visitor); });
+    run_.allocate_weights(arena, [this](const auto& visitor) { part_.visit(visitor); });
+    part_.allocate_weight_copies(arena);
+    run_.allocate_gradients(arena, [this](const auto& visitor) { part_.visit(visitor); });
     bench_.scaling.take(arena);
-    Part::take_shared(arena, saved_, tokens);
-    Part::take_saved(arena, saved_, tokens, [](Recompute) { return true; });
-    Part::take_scratch(arena, scratch_, tokens);
+    Part::allocate_shared_buffers(arena, saved_, tokens);
+    Part::allocate_saved(arena, saved_, tokens, [](Recompute) { return true; });
+    Part::allocate_scratch(arena, scratch_, tokens);
     bench_.bind_workspace(tokens);
     bench_.scaling.reset_sync(bench_.context);
     saved_.input.values = x_.elements.data();
@@ -284,10 +284,10 @@ std::vector<unsigned char> train_block(Recompute recompute) {
   typename Block::Shared shared;
   block.take(bench.arena, "block", bench.registry(), {Initial::normal(0.1f), Initial::normal(0.1f)},
              recompute);
-  block.take_gradients(bench.arena);
+  block.allocate_gradients(bench.arena);
   bench.scaling.take(bench.arena);
-  Block::take_shared(bench.arena, shared, tokens, recompute);
-  block.take_saved(bench.arena, shared, tokens);
+  Block::allocate_shared_buffers(bench.arena, shared, tokens, recompute);
+  block.allocate_saved(bench.arena, shared, tokens);
   bench.bind_workspace(tokens);
   bench.scaling.reset_sync(bench.context);
   std::uint64_t stream = 0;

@@ -21,8 +21,8 @@ struct MadeRun {
       parameters[i].declare("parameter" + std::to_string(i), shapes[i][0], shapes[i][1],
                             Initial::ones());
     }
-    run.take_weights(arena, each());
-    run.take_gradients(arena, each());
+    run.allocate_weights(arena, each());
+    run.allocate_gradients(arena, each());
     std::fill_n(run.gradients().data(), run.size(), 1.0f);
   }
   /// Elements of a parameter's gradient that are not zero.
@@ -48,7 +48,7 @@ struct MadeRun {
   FlatParameters<float, float, Cpu> run;
 };
 
-TEST(FlatParameters, ClearsTheGradientsThatLayersAddTo) {
+TEST(FlatParameters, ClearsAccumulatedGradients) {
   // A norm's weight, a linear layer's, a bias and a table of one's own, to which layers add.
   MadeRun made({{1, 8}, {4, 8}, {1, 4}, {3, 8}});
   made.parameters[1].is_overwritten = true;
@@ -59,7 +59,7 @@ TEST(FlatParameters, ClearsTheGradientsThatLayersAddTo) {
   EXPECT_EQ(made.left(3), 0);
 }
 
-TEST(FlatParameters, ClearsNeighboursUpToTheLast) {
+TEST(FlatParameters, ClearsAdjacentGradientsUpToLast) {
   MadeRun made({{4, 8}, {1, 8}, {1, 300}, {2, 2}});
   made.parameters[0].is_overwritten = true;
   made.run.clear_gradients(made.each(), made.context);
@@ -67,7 +67,7 @@ TEST(FlatParameters, ClearsNeighboursUpToTheLast) {
   for (const std::size_t i : {1U, 2U, 3U}) EXPECT_EQ(made.left(i), 0) << i;
 }
 
-TEST(FlatParameters, LeavesWhatIsOverwrittenAlone) {
+TEST(FlatParameters, DoesNotClearOverwrittenGradients) {
   MadeRun made({{4, 8}, {2, 8}});
   for (auto& parameter : made.parameters) parameter.is_overwritten = true;
   made.run.clear_gradients(made.each(), made.context);
@@ -75,7 +75,7 @@ TEST(FlatParameters, LeavesWhatIsOverwrittenAlone) {
   EXPECT_EQ(made.left(1), 16);
 }
 
-TEST(FlatParameters, HasZerosBetweenGradients) {
+TEST(FlatParameters, ZeroesGapsBetweenGradients) {
   // Overwritten ones of 300, 256 and 8 elements, and one of 10 to which layers add.
   MadeRun made({{3, 100}, {2, 128}, {1, 10}, {2, 4}});
   for (const std::size_t i : {0U, 1U, 3U}) made.parameters[i].is_overwritten = true;
@@ -88,7 +88,7 @@ TEST(FlatParameters, HasZerosBetweenGradients) {
   EXPECT_EQ(made.left(3), 8);
 }
 
-TEST(FlatParameters, HasZerosBetweenWeights) {
+TEST(FlatParameters, ZeroesGapsBetweenWeights) {
   MadeRun made({{3, 100}, {1, 10}});
   std::fill_n(made.run.weights().data(), made.run.size(), 1.0f);
   clear_weights(RunPart<float, Cpu>{made.run.weights()}, made.context);
@@ -105,7 +105,7 @@ struct CastRun {
       std::for_each(parameters.begin(), parameters.end(), body);
     };
     const RunLayout layout{.multiple = 2 * 256, .fp8_values = true, .gathered = gathered};
-    run.take_weights(arena, each, layout, lender == nullptr ? nullptr : &lender->run);
+    run.allocate_weights(arena, each, layout, lender == nullptr ? nullptr : &lender->run);
   }
 
   Context<Cpu> context{1};
@@ -114,7 +114,7 @@ struct CastRun {
   FlatParameters<Bf16, Bf16, Cpu> run;
 };
 
-TEST(FlatParameters, HasCodesAtTheOffsetsOfWeights) {
+TEST(FlatParameters, Fp8ValuesLieAtWeightOffsets) {
   const CastRun made(100, false);
   EXPECT_EQ(made.run.fp8_values().size(), made.run.size());
   EXPECT_EQ(made.parameters[1].fp8_values.data(),
@@ -126,14 +126,14 @@ TEST(FlatParameters, HasCodesAtTheOffsetsOfWeights) {
   EXPECT_FALSE(made.parameters[0].has_fp8_values());
 }
 
-TEST(FlatParameters, HasNoCodesWhereTheyAreNoFewerBytes) {
+TEST(FlatParameters, HasNoFp8ValuesIfTheySaveNoBytes) {
   // One rank of the two sends all of the vector, for which the other has to send as much.
   const CastRun made(800, false);
   EXPECT_FALSE(made.run.has_fp8_values());
   EXPECT_FALSE(made.parameters[1].has_fp8_values());
 }
 
-TEST(FlatParameters, LendsCodesWhereNobodyHoldsTheirWeights) {
+TEST(FlatParameters, LendsFp8ValuesWithoutTheirWeights) {
   const CastRun lender(100, true);
   EXPECT_TRUE(lender.run.weights().empty());
   EXPECT_TRUE(lender.parameters[1].weight.empty());

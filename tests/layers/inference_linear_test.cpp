@@ -40,12 +40,12 @@ class InferenceLinear : public testing::Test {
 
   InferenceLinear() {
     place_.bind(std::max(few_rows_workspace(in, place_.context),
-                         matmul_workspace(most_few_rows + 1, out, in, place_.context)));
+                         matmul_workspace(max_few_rows + 1, out, in, place_.context)));
     Parameter<float, float, Cpu> parameter;
     parameter.declare("weight", out, in, Initial::zeros());
     parameter.weight = weight_.view();
     Arena<Cpu> arena;
-    layer_.take_weight_copies(arena, parameter);
+    layer_.allocate_weight_copies(arena, parameter);
   }
 
   /// What the layer makes of rows of ones, and whether `wide` was written.
@@ -74,13 +74,13 @@ class InferenceLinear : public testing::Test {
   Matrix<float> weight_ = random_matrix<float>(out, in, 1);
   Matrix<float> wide_{1, out};
   Norm norm_;
-  support::Workplace place_{2};
+  support::ContextWithWorkspace place_{2};
   Layer layer_;
 };
 
 // Ones have the root mean square 1: times the weights that is 2, where the product does it.
-TEST_F(InferenceLinear, OneRowIsNormalisedByItsProduct) {
-  for (const Index rows : {Index{1}, Index{2}, most_few_rows + 1}) {
+TEST_F(InferenceLinear, ProductNormalizesSingleRow) {
+  for (const Index rows : {Index{1}, Index{2}, max_few_rows + 1}) {
     const Matrix<float> y = result(rows, false);
     for (Index i = 0; i < out; ++i) {
       EXPECT_NEAR(y(rows - 1, i), expected(i, rows == 1 ? 2 : 1), 1e-4) << rows << ", " << i;
@@ -88,8 +88,8 @@ TEST_F(InferenceLinear, OneRowIsNormalisedByItsProduct) {
   }
 }
 
-TEST_F(InferenceLinear, FewRowsAreGatedByTheirProduct) {
-  for (const Index rows : {Index{1}, Index{2}, most_few_rows, most_few_rows + 1}) {
+TEST_F(InferenceLinear, ProductGatesFewRows) {
+  for (const Index rows : {Index{1}, Index{2}, max_few_rows, max_few_rows + 1}) {
     const Matrix<float> y = result(rows, true);
     const double element = rows == 1 ? 2 : 1;
     for (Index i = 0; i < out / 2; ++i) {
@@ -98,18 +98,18 @@ TEST_F(InferenceLinear, FewRowsAreGatedByTheirProduct) {
       EXPECT_NEAR(y(rows - 1, i), gated, 1e-4) << rows << ", " << i;
     }
     const bool is_untouched = wide_(rows - 1, 0) == 77.0;
-    EXPECT_EQ(is_untouched, rows <= most_few_rows) << rows;
+    EXPECT_EQ(is_untouched, rows <= max_few_rows) << rows;
   }
 }
 
 // Of few the product caches them, of many an operation of its own.
-TEST_F(InferenceLinear, RowsJoinACacheHoweverManyThereAre) {
+TEST_F(InferenceLinear, CachesAnyNumberOfRows) {
   const HeadLayout layout{1, 1, 2};
-  const Matrix<float> rotation(most_few_rows + 1, 2, 0.5f);  // cosine and sine
-  for (const Index rows : {Index{1}, most_few_rows, most_few_rows + 1}) {
+  const Matrix<float> rotation(max_few_rows + 1, 2, 0.5f);  // cosine and sine
+  for (const Index rows : {Index{1}, max_few_rows, max_few_rows + 1}) {
     const Matrix<float> x(rows, in, 1.0f), bias(1, out, 0.25f);
     Matrix<float> normalised(rows, in), statistics(1, rows), qkv(rows, out, 77.0f);
-    Matrix<float> keys(most_few_rows + 1, 2), values(most_few_rows + 1, 2);
+    Matrix<float> keys(max_few_rows + 1, 2), values(max_few_rows + 1, 2);
     std::vector<std::int32_t> positions(static_cast<std::size_t>(rows));
     std::iota(positions.begin(), positions.end(), 0);
     const Layer::Input input{normalised.view()};
@@ -142,7 +142,7 @@ struct GatingThrees : Threes {
 /// Whether a projection of so many rows asked the activation.
 template <class Activation, bool bias>
 bool asks_activation(Index rows) {
-  support::Workplace place{2};
+  support::ContextWithWorkspace place{2};
   place.bind(std::max(few_rows_workspace(in, place.context),
                       matmul_workspace(rows, out, in, place.context)));
   Matrix<float> weight = random_matrix<float>(out, in, 1), biases(1, out, 0.5f);
@@ -151,7 +151,7 @@ bool asks_activation(Index rows) {
   projection.visit_weight([&](auto& parameter) { parameter.weight = weight.view(); });
   projection.visit_bias([&](auto& parameter) { parameter.weight = biases.view(); });
   Arena<Cpu> arena;
-  projection.take_weight_copies(arena);
+  projection.allocate_weight_copies(arena);
   Matrix<float> x(rows, in, 1.0f), wide(rows, out), y(rows, out / 2);
   using Input = Operand<Inference<Fp32>, OperandKind::input, Cpu>;
   projection.template forward_activated<Activation>(Input{x.view()}, wide.view(), Input{y.view()},
@@ -160,9 +160,9 @@ bool asks_activation(Index rows) {
 }
 
 // A product knows SiLU only, and adds no bias to what it gates.
-TEST(ActivationInTheProduct, IsWhatSaysThatItGatesBySilu) {
+TEST(ActivationInTheProduct, IsUsedOnlyForSiluWithoutBias) {
   EXPECT_FALSE((asks_activation<GatingThrees, false>(1)));
-  EXPECT_TRUE((asks_activation<GatingThrees, false>(most_few_rows + 1)));
+  EXPECT_TRUE((asks_activation<GatingThrees, false>(max_few_rows + 1)));
   EXPECT_TRUE((asks_activation<GatingThrees, true>(1)));
   EXPECT_TRUE((asks_activation<Threes, false>(1)));
 }

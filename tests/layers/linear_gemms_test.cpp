@@ -28,7 +28,7 @@ octavo::detail::LinearGemms layer(const char* of_gradient) {
           GemmAccumulation::full};
 }
 
-TEST(LinearGemms, AreThoseOfItsPasses) {
+TEST(LinearGemms, DescribeEachPass) {
   Manifest manifest;
   LinearUse use;
   use.adds = use.bias = use.recomputed = true;
@@ -53,7 +53,7 @@ TEST(LinearGemms, AreThoseOfItsPasses) {
   }
 }
 
-TEST(LinearGemms, OfAFrozenLayerAreTwo) {
+TEST(LinearGemms, FrozenLayerHasTwoGemms) {
   Manifest manifest;
   (void)octavo::detail::add_gemms(manifest, "up", layer(nullptr), {});
   EXPECT_EQ(manifest.entries().size(), 2u);

@@ -43,18 +43,18 @@ struct OwnBlock {
     norm.declare(name + ".norm", 1e-5f);
     weight.declare(name + ".weight", features, features, Initial::normal(0.2f));
     weight.is_overwritten = true;
-    run.take_weights(arena, [this](const auto& visitor) { this->visit(visitor); });
+    run.allocate_weights(arena, [this](const auto& visitor) { this->visit(visitor); });
     projection.declare(name, registry);
-    projection.take_weight_copies(arena, weight);
+    projection.allocate_weight_copies(arena, weight);
   }
   void take_memory(Arena<Cpu>& arena) {
-    run.take_gradients(arena, [this](const auto& visitor) { this->visit(visitor); });
+    run.allocate_gradients(arena, [this](const auto& visitor) { this->visit(visitor); });
     constexpr auto kind = MemoryKind::activations;
-    input.take_kept(arena, tokens, features);
-    input.take_transient(arena, tokens, features);
+    input.allocate_kept(arena, tokens, features);
+    input.allocate_transient(arena, tokens, features);
     inverse_rms = {arena.take<float>(kind, tokens), {tokens}};
-    gradient.take_row_major(arena, kind, tokens, features);
-    gradient.take_transposed(arena, kind, tokens, features);
+    gradient.allocate_row_major(arena, kind, tokens, features);
+    gradient.allocate_transposed(arena, kind, tokens, features);
     input_gradient = {arena.take<Bf16>(kind, tokens * features), {tokens, features}};
   }
   void visit(auto&& visitor) { norm.visit(visitor), visitor(weight); }
@@ -176,7 +176,7 @@ void expect_equal_bits() {
   }
 }
 
-TEST(OwnBlocks, TrainTheSameBitsInAGrowingVector) {
+TEST(OwnBlocks, TrainBitwiseEquallyInGrowingVector) {
   expect_equal_bits<Bf16>();
   expect_equal_bits<Fp8Recipe<Delayed>>();
   expect_equal_bits<Fp8Recipe<Tensorwise>>();
@@ -189,12 +189,12 @@ void expect_that_emulation_changes_no_bit() {
   EXPECT_EQ((train<Emulated<P>, InPlace>(false)), (train<P, InPlace>(false)));
 }
 
-TEST(Emulated, HasTheBitsOfItsRecipeOnTheCpu) {
+TEST(Emulated, IsBitwiseEqualToRecipeOnCpu) {
   expect_that_emulation_changes_no_bit<Fp8Recipe<Delayed>>();
   expect_that_emulation_changes_no_bit<Nvfp4>();
 }
 
-TEST(OwnPolicy, ComputesAsTheRecipeOfItsParts) {
+TEST(OwnPolicy, MatchesRecipeOfItsParts) {
   using Recipe = Fp8Recipe<DelayedScaling<16, AmaxReduction::most_recent>, E4M3Only>;
   EXPECT_EQ((train<Own, InPlace>(false)), (train<Recipe, InPlace>(false)));
   EXPECT_NE((train<Own, InPlace>(false)), (train<Bf16, InPlace>(false)));
@@ -228,7 +228,7 @@ static_assert(only_moves<AttentionMlpBlock<Bf16, 64, Bf16, Cpu, Norm, Attention,
 static_assert(only_moves<OwnBlock<Fp8>>);
 
 // Otherwise the model would run attention in BF16 although its type has the FP8 forward.
-TEST(OwnBlocks, AttentionWithoutTheFp8ForwardOfItsPrecisionIsRefused) {
+TEST(OwnBlocks, RejectAttentionWithoutFp8ForwardOfPrecision) {
   Attention attention;
   LayerRegistry<Cpu> registry;
   registry.attention_forward = AttentionForward::fp8;

@@ -46,13 +46,13 @@ class PackedAmaxes : public testing::Test {
     return table_.slot(numbers_[layer][static_cast<std::size_t>(kind)]).amax_bits;
   }
 
-  support::Workplace place_{1};
+  support::ContextWithWorkspace place_{1};
   Arena<Cpu> arena_;
   ScalingTable<Cpu> table_;
   std::vector<std::array<std::size_t, 3>> numbers_;  ///< of operands, by layer and kind
 };
 
-TEST_F(PackedAmaxes, OfAKindAreOneRun) {
+TEST_F(PackedAmaxes, AreContiguousPerKind) {
   for (const auto kind : {OperandKind::input, OperandKind::weight, OperandKind::output_gradient}) {
     const TensorView<std::uint32_t, 1, Cpu> run = table_.amaxes(kind);
     ASSERT_EQ(run.size(), 2) << name_of(kind) << ": of the two layers with histories";
@@ -61,7 +61,7 @@ TEST_F(PackedAmaxes, OfAKindAreOneRun) {
   }
 }
 
-TEST_F(PackedAmaxes, OfAllKindsAreOneRunInTheOrderInWhichTheyAreKnown) {
+TEST_F(PackedAmaxes, AreContiguousInOrderOfKinds) {
   const TensorView<std::uint32_t, 1, Cpu> all = table_.amaxes();
   EXPECT_EQ(all.size(), 6);
   EXPECT_EQ(all.data(), table_.amaxes(OperandKind::input).data());
@@ -69,7 +69,7 @@ TEST_F(PackedAmaxes, OfAllKindsAreOneRunInTheOrderInWhichTheyAreKnown) {
   EXPECT_EQ(all.data() + 4, table_.amaxes(OperandKind::output_gradient).data());
 }
 
-TEST_F(PackedAmaxes, AreThoseThatScalesAreMadeFrom) {
+TEST_F(PackedAmaxes, DetermineScales) {
   for (Index i = 0; i < 6; ++i) {
     table_.amaxes().data()[i] = float_bits(static_cast<float>(i + 1));
   }
@@ -87,7 +87,7 @@ TEST_F(PackedAmaxes, AreThoseThatScalesAreMadeFrom) {
   for (Index i = 0; i < 6; ++i) EXPECT_EQ(table_.amaxes().data()[i], 0u) << i;
 }
 
-TEST_F(PackedAmaxes, EveryReportIsOfItsOperand) {
+TEST_F(PackedAmaxes, ReportsMatchTheirOperands) {
   for (std::size_t i = 0; i < table_.size(); ++i) {
     *table_.slot(i).amax_bits = float_bits(static_cast<float>(i + 1));
   }
@@ -107,7 +107,7 @@ TEST_F(PackedAmaxes, EveryReportIsOfItsOperand) {
 }
 
 // cuBLASLt reads the inverses where they lie.
-TEST_F(PackedAmaxes, InversesOfScalesLieAtMultiplesOf16BytesWithoutGaps) {
+TEST_F(PackedAmaxes, ScaleInversesAreAlignedTo16BytesWithoutGaps) {
   std::vector<const std::byte*> addresses;
   for (std::size_t i = 0; i < table_.size(); ++i) {
     addresses.push_back(reinterpret_cast<const std::byte*>(&table_.slot(i).scaling->scale_inverse));
@@ -120,7 +120,7 @@ TEST_F(PackedAmaxes, InversesOfScalesLieAtMultiplesOf16BytesWithoutGaps) {
 }
 
 TEST(PackedAmaxesOfNone, AreEmpty) {
-  const support::Workplace place{1};
+  const support::ContextWithWorkspace place{1};
   ScalingTable<Cpu> table;
   Arena<Cpu> measuring;
   table.take(measuring);

@@ -50,7 +50,7 @@ MemoryPlan measured_plan() {
   return arena.plan();
 }
 
-TEST(Arena, MeasuringGivesNoMemoryAndCountsIt) {
+TEST(Arena, MeasuringCountsWithoutAllocating) {
   Arena<Cpu> arena;
   EXPECT_TRUE(arena.measuring());
   EXPECT_EQ(arena.take<float>(MemoryKind::weights, 1000), nullptr);
@@ -59,7 +59,7 @@ TEST(Arena, MeasuringGivesNoMemoryAndCountsIt) {
   EXPECT_EQ(measured_plan().peak, program_bytes);
 }
 
-TEST(Arena, TheRealArenaTakesExactlyThePlan) {
+TEST(Arena, TakesExactlyPlannedMemory) {
   const Context<Cpu> context(1);
   const MemoryPlan plan = measured_plan();
   Arena<Cpu> arena(plan, context);
@@ -71,7 +71,7 @@ TEST(Arena, TheRealArenaTakesExactlyThePlan) {
   EXPECT_EQ(arena.plan().by_kind, plan.by_kind);
 }
 
-TEST(Arena, TakesExactlyThePlanOfTheHostsMemoryToo) {
+TEST(Arena, TakesExactlyPlannedHostMemory) {
   const auto take = [](Arena<Cpu>& arena) {
     std::vector<std::byte*> pieces{arena.take_on_host<std::byte>(300)};
     arena.overlay([&] { pieces.push_back(arena.take_on_host<std::byte>(1)); },
@@ -96,7 +96,7 @@ TEST(Arena, TakesExactlyThePlanOfTheHostsMemoryToo) {
   EXPECT_THROW(take(small), UsageError);
 }
 
-TEST(Arena, RangesAreWhatIsTaken) {
+TEST(Arena, RangesCoverTakenMemory) {
   const auto take = [](Arena<Cpu>& arena) {
     std::vector<ArenaRange> ranges(2);
     std::byte* first = arena.take<std::byte>(MemoryKind::weights, 1);
@@ -151,7 +151,7 @@ TEST(Arena, PiecesAreAlignedAndDoNotOverlap) {
   EXPECT_EQ(program.pieces[2] - program.overlaid[0], 256 + 1024) << "after the largest";
 }
 
-TEST(Arena, NestedOverlaysNeedTheDeepest) {
+TEST(Arena, NestedOverlaysTakeLargestPath) {
   Arena<Cpu> arena;
   const auto take = [&](Index pages) {
     return [&arena, pages] { arena.take<std::byte>(MemoryKind::activations, pages * 256); };
@@ -165,7 +165,7 @@ TEST(Arena, NestedOverlaysNeedTheDeepest) {
   EXPECT_EQ(arena.plan().peak, 256u * (3 + 5 + 1));
 }
 
-TEST(Arena, ThePeakMayLieInAnyAlternative) {
+TEST(Arena, PeakMayLieInAnyAlternative) {
   for (const Index first : {7, 2}) {
     const Index second = 9 - first;
     Arena<Cpu> arena;
@@ -182,7 +182,7 @@ TEST(Arena, EmptyPiecesCostNothing) {
   EXPECT_EQ(arena.plan().peak, 0u);
 }
 
-TEST(Arena, TooSmallAnArenaThrows) {
+TEST(Arena, ThrowsWhenTooSmall) {
   const Context<Cpu> context(1);
   MemoryPlan plan = measured_plan();
   plan.peak -= 1;
@@ -204,7 +204,7 @@ std::string refusal_of_absurd_memory(const auto& allocate) {
   return "it was allocated";
 }
 
-TEST(Buffer, SaysWhatTheHostDoesNotHave) {
+TEST(Buffer, ReportsMissingHostMemory) {
   const Context<Cpu> context(1);
   const std::regex expected(
       R"(the host has \d+ bytes of free memory, not 1152921504606846976; use a smaller batch or )"
@@ -222,7 +222,7 @@ TEST(Buffer, SaysWhatTheHostDoesNotHave) {
 }
 
 // Linux grants more than there is, and kills the program when it writes to it.
-TEST(Buffer, TakesNoMoreThanTheHostCanGive) {
+TEST(Buffer, RejectsMoreThanAvailableHostMemory) {
   const Context<Cpu> context(1);
   const std::size_t available = available_host_memory();
   if (available == std::numeric_limits<std::size_t>::max()) GTEST_SKIP() << "unknown here";
@@ -249,7 +249,7 @@ double free_bytes_of_linux() {
   return has_limit ? std::min(1024 * kibibytes, most - used) : 1024 * kibibytes;
 }
 
-TEST(HostMemory, IsWhatLinuxHasLeft) {
+TEST(HostMemory, MatchesFreeMemoryOfLinux) {
   const double expected = free_bytes_of_linux();
   if (expected <= 0) GTEST_SKIP() << "unknown here";
   // Other programs take and free some in between.

@@ -37,7 +37,7 @@ class ControlGroups : public support::TemporaryFolder {
   }
 };
 
-TEST_F(ControlGroups, IsWhatTheNarrowestGroupOnTheWayLeaves) {
+TEST_F(ControlGroups, UsesNarrowestGroupOnPath) {
   write("membership", "12:cpu:/elsewhere\n0::/slice/unit\n");
   make_group("root/slice/unit", "900", 100, 1);
   EXPECT_EQ(available(), 801u);
@@ -49,7 +49,7 @@ TEST_F(ControlGroups, IsWhatTheNarrowestGroupOnTheWayLeaves) {
   EXPECT_EQ(available(), 51u) << "another group";
 }
 
-TEST_F(ControlGroups, FilesContentsAreGivenBack) {
+TEST_F(ControlGroups, CountsFileCacheAsAvailable) {
   write("membership", "0::/\n");
   make_group("root", "1000", 990, 700);
   EXPECT_EQ(available(), 710u);
@@ -59,7 +59,7 @@ TEST_F(ControlGroups, FilesContentsAreGivenBack) {
   EXPECT_EQ(available(), 0u);
 }
 
-TEST_F(ControlGroups, WhatIsNotKnownLimitsNothing) {
+TEST_F(ControlGroups, IgnoresUnknownLimits) {
   EXPECT_EQ(available(), all);
   write("membership", "0::/\n");
   make_group("root", "max", 990, 1);

@@ -49,10 +49,10 @@ StepResult take_step(Session& session, const support::TokenBatch& batch) {
 TYPED_TEST(GradientsOf, TwoMicroBatchesEqualOneBatchOfBoth) {
   Context<Cpu> context{2};
   ModelSession<TypeParam> parts(in_micro_batches(2), context);
-  support::set_telling_weights(parts.model(), 3, context);
+  support::set_nontrivial_weights(parts.model(), 3, context);
   for (unsigned i = 0; i < 2; ++i) {
     ModelSession<TypeParam> whole(in_micro_batches(1), context);
-    support::set_telling_weights(whole.model(), 3, context);
+    support::set_nontrivial_weights(whole.model(), 3, context);
     support::TokenBatch batch = support::step_batch(in_micro_batches(1), i);
     // Parts with unequal numbers of targets still weigh every target alike.
     std::fill(batch.targets.begin(), batch.targets.begin() + 5, -1);
@@ -68,13 +68,13 @@ TYPED_TEST(GradientsOf, TwoMicroBatchesEqualOneBatchOfBoth) {
 }
 
 // At a learning rate of 0 the second step of a session is the first of another, to the bit.
-TYPED_TEST(GradientsOf, AStepAreOfNoneBefore) {
+TYPED_TEST(GradientsOf, StepIsIndependentOfEarlierSteps) {
   for (const Index micro_batches : {1, 2}) {
     Context<Cpu> context{2};
     ModelSession<TypeParam> session(in_micro_batches(micro_batches), context);
     ModelSession<TypeParam> fresh(in_micro_batches(micro_batches), context);
-    support::set_telling_weights(session.model(), 3, context);
-    support::set_telling_weights(fresh.model(), 3, context);
+    support::set_nontrivial_weights(session.model(), 3, context);
+    support::set_nontrivial_weights(fresh.model(), 3, context);
     take_step(session, support::step_batch(in_micro_batches(1), 0));
     take_step(session, support::step_batch(in_micro_batches(1), 1));
     take_step(fresh, support::step_batch(in_micro_batches(1), 1));

@@ -86,7 +86,7 @@ void expect_documents_like_sequences(SessionOptions options) {
 
 // Documents of 12 tokens are what sequences of 12 tokens are: the same rows in the same order, so
 // every sum is the same, to the bit.
-TEST(Documents, OfALengthAreSequencesOfThatLength) {
+TEST(Documents, EqualLengthDocumentsMatchSequences) {
   using octavo::Fp8Recipe;
   expect_documents_like_sequences<support::SmallSession<Fp32>>(options_of({}));
   expect_documents_like_sequences<support::SmallSession<Bf16>>(options_of({}, 2));
@@ -96,13 +96,13 @@ TEST(Documents, OfALengthAreSequencesOfThatLength) {
   expect_documents_like_sequences<QkNorm>(options_of({}));
 }
 
-TEST(Documents, AreMadeAgainAsTheyWere) {
+TEST(Documents, RecomputedDocumentsMatchSequences) {
   SessionOptions options = options_of({}, 2);
   options.model.recompute = octavo::Recompute::block;
   expect_documents_like_sequences<support::SmallSession<Bf16>>(options);
 }
 
-TEST(Documents, ThatAreWholeSequencesHaveTheBitsOfNone) {
+TEST(Documents, WholeSequenceDocumentsAreBitwiseEqualToNone) {
   const Trace none = train<support::SmallSession<Bf16>>(options_of({2, 24}), {{}, {}, {}});
   const Trace listed =
       train<support::SmallSession<Bf16>>(options_of({2, 24, 3}), {{}, {0, 24}, {24}});
@@ -111,7 +111,7 @@ TEST(Documents, ThatAreWholeSequencesHaveTheBitsOfNone) {
 
 // Against the sequences of one micro-batch; at a learning rate of 0, each step has the same
 // weights.
-TEST(Documents, OfEveryMicroBatchAreItsOwn) {
+TEST(Documents, MicroBatchesHaveSeparateDocuments) {
   octavo::Context<Cpu> context{2};
   support::SmallSession<Fp32> two(options_of({1, 48, 8}, 2), context);
   support::SmallSession<Fp32> one(options_of({2, 48, 8}), context);
@@ -125,7 +125,7 @@ TEST(Documents, OfEveryMicroBatchAreItsOwn) {
 }
 
 // A step leaves places behind that are not those of the batch to evaluate.
-TEST(Documents, OfAnEvaluationAreNotThoseOfTheStepBefore) {
+TEST(Documents, EvaluationIgnoresDocumentsOfPreviousStep) {
   octavo::Context<Cpu> context{2};
   const SessionOptions options = options_of({1, 48, 8}, 2);
   support::SmallSession<Fp32> stepped(options, context);
@@ -206,18 +206,18 @@ void expect_uneven_documents_as_alone() {
                   .empty());
 }
 
-TEST(Documents, OfAnyLengthHaveTheLossesAndGradientsThatTheyHaveAlone) {
+TEST(Documents, UnevenDocumentsMatchSeparateDocuments) {
   expect_uneven_documents_as_alone<support::SmallModel<Fp32>>();
   expect_uneven_documents_as_alone<support::SmallModel<Bf16>>();
 }
 
 // Its positions are learned.
-TEST(Documents, OfAGpt2HaveThem) {
+TEST(Documents, UnevenDocumentsOfGpt2MatchSeparateDocuments) {
   expect_uneven_documents_as_alone<octavo::Gpt2<octavo::gpt2_tiny, Fp32, Cpu>>();
   expect_uneven_documents_as_alone<octavo::Gpt2<octavo::gpt2_tiny, Bf16, Cpu>>();
 }
 
-TEST(Documents, DoNotReachATextThatIsGenerated) {
+TEST(Documents, DoNotAffectGeneratedText) {
   octavo::Context<Cpu> context{2};
   support::SmallSession<Bf16> plain(options_of({2, 24}), context);
   support::SmallSession<Bf16> divided(options_of({2, 24, 5}), context);
@@ -232,7 +232,7 @@ TEST(Documents, DoNotReachATextThatIsGenerated) {
   EXPECT_EQ(logits, expected);
 }
 
-TEST(Documents, AreInTheManifest) {
+TEST(Documents, AppearInManifest) {
   octavo::Context<Cpu> context{1};
   const support::SmallSession<Bf16> divided(options_of({2, 24, 5}), context);
   const support::SmallSession<Bf16> plain(options_of({2, 24}), context);
@@ -254,7 +254,7 @@ std::string refusal(const Begins& begins, Index most = 3) {
   return "";
 }
 
-TEST(Documents, ThatCannotBeAreNamed) {
+TEST(Documents, RejectsInvalidBegins) {
   const auto expect = [](const Begins& begins, const std::string& text, Index most = 3) {
     const std::string said = refusal(begins, most);
     EXPECT_NE(said.find(text), std::string::npos) << said;
@@ -272,7 +272,7 @@ TEST(Documents, ThatCannotBeAreNamed) {
 }
 
 // A step that is refused changes nothing, and the next one is as it would have been.
-TEST(Documents, ARefusedBatchLeavesNoTrace) {
+TEST(Documents, RejectedBatchHasNoEffect) {
   octavo::Context<Cpu> context{1};
   support::SmallSession<Bf16> session(options_of({2, 8, 3}), context);
   support::SmallSession<Bf16> other(options_of({2, 8, 3}), context);

@@ -146,7 +146,7 @@ using All = support::TypesAlways<
                                           Gemma3In<Mxfp8>, MixtralIn<Fp8Recipe<Delayed>>>;
 TYPED_TEST_SUITE(Families, All);
 
-TYPED_TEST(Families, NoChoiceThatSavesMemoryChangesABit) {
+TYPED_TEST(Families, MemorySavingOptionsAreBitwiseEqual) {
   const Trace none = this->train({.recompute = Recompute::none});
   EXPECT_NE(none.losses[0], none.losses[2]);
   for (const Recompute policy :
@@ -159,12 +159,12 @@ TYPED_TEST(Families, NoChoiceThatSavesMemoryChangesABit) {
   EXPECT_TRUE(this->train({.recompute = Recompute::ffn}, 2, 1) == this->train({}, 2, 1));
 }
 
-TYPED_TEST(Families, AnyThreadsGiveEqualBits) {
+TYPED_TEST(Families, ThreadCountsAreBitwiseEqual) {
   EXPECT_TRUE(this->train({}, 1) == this->train({}, 4));
 }
 
 // A fresh model is at log 96 = 4.56; the text's own noise leaves 1.69.
-TYPED_TEST(Families, TrainingLearnsWhatTheTextHas) {
+TYPED_TEST(Families, TrainingReducesLossOnUnseenText) {
   using Trained = typename TestFixture::Session;
   Context<Cpu> context{2};
   const SessionOptions options = support::small_options();
@@ -182,7 +182,7 @@ TYPED_TEST(Families, TrainingLearnsWhatTheTextHas) {
   EXPECT_LT(loss(), 2.6);
 }
 
-TYPED_TEST(Families, WhatTheManifestSaysRuns) {
+TYPED_TEST(Families, ManifestMatchesExecutedGemms) {
   using Trained = typename TestFixture::Session;
   Context<Cpu> context{2};
   SessionOptions options = support::small_options();
@@ -204,15 +204,15 @@ TYPED_TEST(Families, WhatTheManifestSaysRuns) {
 }
 
 // Quantisation takes gradients no farther from those of FP32 than in a Llama, which has bounds.
-TYPED_TEST(Families, EveryGradientIsNearThatOfFp32) {
+TYPED_TEST(Families, GradientsAreCloseToFp32) {
   using Trained = typename TestFixture::Session;
   using Precision = typename TypeParam::Precision;
   using Exact = ModelSession<typename TypeParam::template Model<Fp32>>;
   Context<Cpu> context{2};
   const SessionOptions options = support::small_options();
   const support::TokenBatch batch = support::step_batch(options, 0);
-  const auto exact = support::telling_gradients<Exact>(options, batch, context);
-  const auto own = support::telling_gradients<Trained>(options, batch, context);
+  const auto exact = support::nontrivial_gradients<Exact>(options, batch, context);
+  const auto own = support::nontrivial_gradients<Trained>(options, batch, context);
   ASSERT_EQ(exact.size(), own.size());
   // At its initial values, a Gemma 3 normalises small results of its sublayers, which doubles their
   // relative errors. A router's gradient depends on differences between experts.
@@ -229,7 +229,7 @@ TYPED_TEST(Families, EveryGradientIsNearThatOfFp32) {
 }
 
 // The table that it shares with the embedding has 96 rows, which are padded to 128.
-TEST(Gpt2, AHeadInFp8IsRowwiseBesideDelayedLayers) {
+TEST(Gpt2, Fp8HeadIsRowwiseBesideDelayedLayers) {
   Context<Cpu> context{2};
   const SessionOptions options = support::small_options();
   ModelSession<Gpt2<small_gpt2, HeadInFp8, Cpu>> session(options, context);
@@ -253,7 +253,7 @@ TEST(Gpt2, AHeadInFp8IsRowwiseBesideDelayedLayers) {
   EXPECT_EQ(of_head, 3);
 }
 
-TEST(Gpt2, InitialValuesAreGpt2s) {
+TEST(Gpt2, InitialValuesMatchGpt2) {
   Context<Cpu> context{2};
   ModelSession<Gpt2<small_gpt2, Fp32, Cpu>> session(support::small_options(), context);
   std::set<std::string> names;
@@ -281,7 +281,7 @@ TEST(Gpt2, InitialValuesAreGpt2s) {
   EXPECT_EQ(session.facts().name, "small_gpt2");
 }
 
-TEST(Gpt2, SequencesBeyondThePositionsAreRefused) {
+TEST(Gpt2, RejectsSequencesBeyondPositions) {
   Context<Cpu> context{2};
   SessionOptions options = support::small_options();
   options.batch = {1, 49};
@@ -315,7 +315,7 @@ TEST(Presets, HaveThePublishedSizes) {
 }
 
 // A token is looked up in a table of its own, but multiplied by one that the head shares.
-TEST(Presets, KnowWhatATokenIsMultipliedBy) {
+TEST(Presets, CountFlopsPerToken) {
   EXPECT_EQ(gpt2_124m.facts().multiplying, 124'439'808 - Index{1024} * 768);
   EXPECT_EQ(gpt2_124m.facts().attention_columns, 12 * 768);
   EXPECT_EQ(llama3_8b.facts().multiplying, 8'030'261'248 - Index{128'256} * 4096);

@@ -53,7 +53,7 @@ class FlatParametersOfModels : public testing::Test {};
 using Precisions = support::TestTypes<Bf16, Fp8Recipe<Delayed>, support::MixedPrecision>;
 TYPED_TEST_SUITE(FlatParametersOfModels, Precisions);
 
-TYPED_TEST(FlatParametersOfModels, AreTheEmbeddingsEachBlocksAndTheHeads) {
+TYPED_TEST(FlatParametersOfModels, AreGroupedByEmbeddingBlockAndHead) {
   for (const Index micro_batches : {1, 2}) {  // with 1, gradients share memory
     SessionOptions options = support::small_options();
     options.micro_batches = micro_batches;
@@ -75,7 +75,7 @@ TYPED_TEST(FlatParametersOfModels, AreTheEmbeddingsEachBlocksAndTheHeads) {
 }
 
 // Norms' gradients are added to, so they are zeroed: as wide as gradients are, not weights.
-TEST(FlatParametersOfModels, OfWideGradientsBeginEachStepAtZero) {
+TEST(FlatParametersOfModels, WideGradientsStartEachStepAtZero) {
   using Model = Llama<small, Bf16, Cpu, float>;
   for (const Index micro_batches : {1, 2}) {
     SessionOptions options = support::small_options();
@@ -137,7 +137,7 @@ struct BetweenGradients {
   };
 };
 
-TEST(BetweenParameters, GradientsAreZeroWhenTheyAreFinal) {
+TEST(BetweenParameters, FinalGradientsAreZero) {
   using Model = Qwen3<odd, Bf16, Cpu>;
   for (const Index micro_batches : {1, 2}) {
     SessionOptions options = support::small_options();
@@ -158,7 +158,7 @@ TEST(BetweenParameters, GradientsAreZeroWhenTheyAreFinal) {
   }
 }
 
-TEST(BetweenParameters, WeightsAreZeroWhateverWasInTheMemory) {
+TEST(BetweenParameters, WeightsAreZeroInUninitialisedMemory) {
   using Model = Qwen3<odd, Bf16, Cpu>;
   constexpr BatchShape shape{1, 16};
   Context<Cpu> context(1);

@@ -75,7 +75,7 @@ TEST(InitialWeights, MatricesAreNormalAndNormsAreOne) {
   EXPECT_EQ(matrices, 3 * 4 + 2);
 }
 
-TEST(InitialWeights, EveryMatrixHasItsOwnNumbers) {
+TEST(InitialWeights, MatricesAreUncorrelated) {
   const auto weights = initial_weights(7);
   for (const auto& [name, values] : weights) {
     if (name.find("norm") != std::string::npos) continue;

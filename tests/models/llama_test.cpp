@@ -106,7 +106,7 @@ TEST(Llama, PaddingStaysZeroWhileItTrains) {
   visit_padding(session, [](float value, float) { ASSERT_EQ(value, 0.0f); });
 }
 
-TEST(Llama, TokensBeyondTheVocabularyAreRefused) {
+TEST(Llama, RejectsTokensOutsideVocabulary) {
   const SessionOptions options = support::small_options();
   octavo::Context<octavo::Cpu> context{1};
   Fp32Session<support::small> session(options, context);
@@ -146,7 +146,7 @@ std::size_t bytes_of_early_gradients(const SessionOptions& options) {
 }
 
 // What a block saved for the backward is more than the gradients of the block before it, here.
-TEST(Llama, GradientsOfOneMicroBatchLieWhereActivationsAreDead) {
+TEST(Llama, GradientsReuseMemoryOfDeadActivations) {
   using Model = octavo::Llama<support::small, Fp32, octavo::Cpu>;
   SessionOptions options = support::small_options();
   options.batch = {1, 1024};
@@ -194,7 +194,7 @@ TEST(Llama, TiedGradientsAccumulateToo) {
   }
 }
 
-TEST(Llama, SizeOfTheHeadsChunksDoesNotMatter) {
+TEST(Llama, ResultsAreIndependentOfHeadChunk) {
   const SessionOptions whole = support::small_options();
   octavo::Context<octavo::Cpu> context{2};
   Fp32Session<support::small> one(whole, context);
@@ -215,7 +215,7 @@ TEST(Llama, SizeOfTheHeadsChunksDoesNotMatter) {
   }
 }
 
-TEST(Llama, MoreLogitsThanExistAtOnceAreRefused) {
+TEST(Llama, RejectsMoreLogitsThanHeadChunk) {
   SessionOptions options = support::small_options();
   options.model.head_chunk = 16;
   octavo::Context<octavo::Cpu> context{2};
@@ -233,7 +233,7 @@ TEST(Llama, MoreLogitsThanExistAtOnceAreRefused) {
   EXPECT_THROW(logits({1, 96}, 1), octavo::ShapeError) << "sequences are of 48 tokens at most";
 }
 
-TEST(Llama, LogitsOfAPrefixDoNotDependOnWhatFollows) {
+TEST(Llama, PrefixLogitsAreIndependentOfLaterTokens) {
   const SessionOptions options = support::small_options();
   octavo::Context<octavo::Cpu> context{2};
   Fp32Session<support::small> session(options, context);
@@ -299,11 +299,11 @@ void expect_less_memory_with_more_recomputation() {
   }
 }
 
-TEST(MemoryPlan, EqualsTheArenaAndShrinksWithRecomputation) {
+TEST(MemoryPlan, MatchesArenaAndShrinksWithRecomputation) {
   expect_less_memory_with_more_recomputation<Bf16>();
 }
 
-TEST(MemoryPlan, EqualsTheArenaAndShrinksWithRecomputationInFp8) {
+TEST(MemoryPlan, MatchesArenaAndShrinksWithRecomputationInFp8) {
   expect_less_memory_with_more_recomputation<octavo::Fp8Recipe<octavo::Delayed>>();
 }
 
@@ -387,14 +387,14 @@ double mean_loss() {
   return sum / counted;
 }
 
-TEST(AdamWState, MomentsInEightBitsTrainAsThoseInFp32) {
+TEST(AdamWState, EightBitMomentsTrainLikeFp32) {
   using octavo::AdamW;
   const double full = mean_loss<AdamW<MasterWeights<Fp32>, Moments<Fp32>>>();
   const double eight = mean_loss<AdamW<MasterWeights<Fp32>, Moments<octavo::EightBit>>>();
   EXPECT_NEAR(eight, full, 1e-3 * full);
 }
 
-TEST(LlamaBadInput, EmptyBatchesAreRefused) {
+TEST(LlamaBadInput, RejectsEmptyBatches) {
   octavo::Context<octavo::Cpu> context{1};
   using Model = support::SmallModel<Fp32>;
   const auto plan = [&](octavo::BatchShape batch, Index micro_batches) {
@@ -410,7 +410,7 @@ TEST(LlamaBadInput, EmptyBatchesAreRefused) {
 }
 
 // FP8 GEMMs reduce runs of 16: known before the first step, not in its middle.
-TEST(LlamaBadInput, TokensThatAnFp8GemmCannotReduceAreRefusedAtTheStart) {
+TEST(LlamaBadInput, RejectsTokenCountsUnsupportedByFp8Gemm) {
   octavo::Context<octavo::Cpu> context{1};
   using Delayed = support::SmallModel<octavo::Fp8Recipe<octavo::Delayed>>;
   const auto lay_out = [&]<class Model>(octavo::BatchShape batch) {

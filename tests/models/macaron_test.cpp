@@ -67,7 +67,7 @@ void expect_equal_bits() {
   }
 }
 
-TEST(Macaron, NoRecomputationChangesABit) {
+TEST(Macaron, RecomputationIsBitwiseEqual) {
   expect_equal_bits<Bf16>();
   expect_equal_bits<Fp8Recipe<Delayed>>();
 }
@@ -81,7 +81,7 @@ struct NormsOfOneName : Macaron {
 };
 
 // The manifest knows names of linear layers alone.
-TEST(Macaron, ParametersOfOneNameAreRefused) {
+TEST(Macaron, RejectsDuplicateParameterNames) {
   Context<Cpu> context{1};
   try {
     const ModelSession<Decoder<NormsOfOneName, Bf16, Cpu>> session(support::small_options(),

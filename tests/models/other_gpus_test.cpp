@@ -28,7 +28,7 @@ std::string refusal(int capability) {
   return {};
 }
 
-TEST(ModelsOnOtherGpus, AreRefusedIfAnyLayerHasARecipeThatTheGpuLacks) {
+TEST(ModelsOnOtherGpus, RejectsLayersWithUnsupportedRecipes) {
   using Tensorwise8 = Fp8Recipe<Tensorwise>;
   using RowwiseHead = Layerwise<Tensorwise8, Head<Fp8Recipe<Rowwise>>>;
   EXPECT_EQ(refusal<Bf16>(80), "");

@@ -71,22 +71,22 @@ class BothAtOnce {
     attention_.declare(name, registry, initial, recomputation);
     mlp_.declare(name, registry, initial, recomputation);
   }
-  void take_weight_copies(Arena<D>& arena) {
-    attention_.take_weight_copies(arena);
-    mlp_.take_weight_copies(arena);
+  void allocate_weight_copies(Arena<D>& arena) {
+    attention_.allocate_weight_copies(arena);
+    mlp_.allocate_weight_copies(arena);
   }
   template <class Wanted>
-  static void take_saved(Arena<D>& arena, Saved& saved, Index tokens, const Wanted& wanted) {
-    Attention::take_saved(arena, saved.attention, tokens, wanted);
-    Mlp::take_saved(arena, saved.mlp, tokens, wanted);
+  static void allocate_saved(Arena<D>& arena, Saved& saved, Index tokens, const Wanted& wanted) {
+    Attention::allocate_saved(arena, saved.attention, tokens, wanted);
+    Mlp::allocate_saved(arena, saved.mlp, tokens, wanted);
   }
-  static void take_shared(Arena<D>& arena, Saved& saved, Index tokens) {
-    Attention::take_shared(arena, saved.attention, tokens);
-    Mlp::take_shared(arena, saved.mlp, tokens);
+  static void allocate_shared_buffers(Arena<D>& arena, Saved& saved, Index tokens) {
+    Attention::allocate_shared_buffers(arena, saved.attention, tokens);
+    Mlp::allocate_shared_buffers(arena, saved.mlp, tokens);
   }
-  static void take_scratch(Arena<D>& arena, Scratch& scratch, Index tokens) {
-    Attention::take_scratch(arena, scratch.attention, tokens);
-    Mlp::take_scratch(arena, scratch.mlp, tokens);
+  static void allocate_scratch(Arena<D>& arena, Scratch& scratch, Index tokens) {
+    Attention::allocate_scratch(arena, scratch.attention, tokens);
+    Mlp::allocate_scratch(arena, scratch.mlp, tokens);
     scratch.x_gradient = arena.template take<T>(MemoryKind::activations, tokens * 64);
   }
   template <class M>
@@ -226,7 +226,7 @@ using Cases = support::TypesAlways<std::tuple<Reversed, Bf16>, std::tuple<Macaro
         std::tuple<Macaron, Bf16>, std::tuple<AttentionTwice, Bf16>, std::tuple<Parallel, Fp8>>;
 TYPED_TEST_SUITE(OwnBlocksRecompute, Cases);
 
-TYPED_TEST(OwnBlocksRecompute, NoPolicyChangesABit) {
+TYPED_TEST(OwnBlocksRecompute, PoliciesAreBitwiseEqual) {
   using Model =
       Decoder<std::tuple_element_t<0, TypeParam>, std::tuple_element_t<1, TypeParam>, Cpu>;
   const Trace none = train<Model>({});
@@ -257,7 +257,7 @@ std::uint64_t forwards(const std::string& layer, Recompute policy) {
   return 0;
 }
 
-TEST(OwnBlocksManifest, RunsNothingMoreThanTwiceAndNoLastOutputAgain) {
+TEST(OwnBlocksManifest, RecomputesGemmsOnceExceptLastOutput) {
   using Model = Decoder<Macaron, Bf16, Cpu>;
   for (const char* layer : {"first.gate_up", "first.down", "qkv", "output", "last.gate_up"}) {
     EXPECT_EQ(forwards<Model>(std::string("blocks.0.") + layer, Recompute::block), 2U) << layer;

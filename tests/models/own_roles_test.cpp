@@ -38,17 +38,17 @@ class Mix {
     layer_.declare(name + ".mix", registry, initial.outer,
                    {.recomputed = recomputation.runs_forward_again(), .adds = true});
   }
-  void take_weight_copies(Arena<D>& arena) { layer_.take_weight_copies(arena); }
+  void allocate_weight_copies(Arena<D>& arena) { layer_.allocate_weight_copies(arena); }
   template <class Wanted>
-  static void take_saved(Arena<D>& arena, Saved& saved, Index tokens, const Wanted& wanted) {
-    if (wanted(Recompute::norms)) saved.input.take_kept(arena, tokens, Hidden);
+  static void allocate_saved(Arena<D>& arena, Saved& saved, Index tokens, const Wanted& wanted) {
+    if (wanted(Recompute::norms)) saved.input.allocate_kept(arena, tokens, Hidden);
   }
-  static void take_shared(Arena<D>& arena, Saved& saved, Index tokens) {
-    saved.input.take_transient(arena, tokens, Hidden);
+  static void allocate_shared_buffers(Arena<D>& arena, Saved& saved, Index tokens) {
+    saved.input.allocate_transient(arena, tokens, Hidden);
   }
-  static void take_scratch(Arena<D>& arena, Scratch& scratch, Index tokens) {
-    scratch.y_gradient.take_row_major(arena, MemoryKind::activations, tokens, Hidden);
-    scratch.y_gradient.take_transposed(arena, MemoryKind::activations, tokens, Hidden);
+  static void allocate_scratch(Arena<D>& arena, Scratch& scratch, Index tokens) {
+    scratch.y_gradient.allocate_row_major(arena, MemoryKind::activations, tokens, Hidden);
+    scratch.y_gradient.allocate_transposed(arena, MemoryKind::activations, tokens, Hidden);
   }
   template <class M>
   void quantize_weights(const Context<D>& context) {
@@ -120,7 +120,7 @@ using Model = Decoder<OwnRoles, Precision, Cpu>;
 
 static_assert(std::is_same_v<For<"down", Bf16>, For<LinearRole::down, Bf16>>);
 
-TEST(OwnRoles, HaveTheirPrecisions) {
+TEST(OwnRoles, HaveTheirOwnPrecisions) {
   Context<Cpu> context(2);
   SessionOptions options = support::small_options();
   ModelSession<Model> session(options, context);
@@ -137,7 +137,7 @@ TEST(OwnRoles, HaveTheirPrecisions) {
       "qkv bf16, output bf16, down bf16, first_down bf16, mix bf16, " + precision_name<Fp8>());
 }
 
-TEST(OwnRoles, AreTrainedAlikeUnderEveryPolicy) {
+TEST(OwnRoles, RecomputePoliciesAreBitwiseEqual) {
   std::vector<std::byte> expected;
   for (const Recompute policy :
        {Recompute::none, Recompute::norms, Recompute::ffn, Recompute::block}) {

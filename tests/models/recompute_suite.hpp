@@ -127,7 +127,7 @@ class RecomputeTest : public testing::Test {
 
 TYPED_TEST_SUITE_P(RecomputeTest);
 
-TYPED_TEST_P(RecomputeTest, NoPolicyChangesABit) {
+TYPED_TEST_P(RecomputeTest, PoliciesAreBitwiseEqual) {
   const Trace none = this->train({.recompute = Recompute::none});
   EXPECT_NE(none.losses[0], none.losses[3]);
   for (const Recompute policy :
@@ -137,7 +137,7 @@ TYPED_TEST_P(RecomputeTest, NoPolicyChangesABit) {
   }
 }
 
-TYPED_TEST_P(RecomputeTest, EvaluationLeavesNoTrace) {
+TYPED_TEST_P(RecomputeTest, EvaluationDoesNotAffectTraining) {
   for (const Recompute policy : {Recompute::none, Recompute::block}) {
     SCOPED_TRACE("policy " + std::to_string(static_cast<int>(policy)));
     const Trace plain = this->train({.recompute = policy});
@@ -148,7 +148,7 @@ TYPED_TEST_P(RecomputeTest, EvaluationLeavesNoTrace) {
   }
 }
 
-TYPED_TEST_P(RecomputeTest, CopiesOfWeightsThatAreMadeAgainChangeNoBit) {
+TYPED_TEST_P(RecomputeTest, RemadeWeightCopiesAreBitwiseEqual) {
   for (const Recompute policy : {Recompute::none, Recompute::block}) {
     SCOPED_TRACE("policy " + std::to_string(static_cast<int>(policy)));
     const Trace kept = this->train({.recompute = policy});
@@ -159,7 +159,7 @@ TYPED_TEST_P(RecomputeTest, CopiesOfWeightsThatAreMadeAgainChangeNoBit) {
   }
 }
 
-TYPED_TEST_P(RecomputeTest, GradientsThatShareMemoryChangeNoBit) {
+TYPED_TEST_P(RecomputeTest, GradientsSharingMemoryAreBitwiseEqual) {
   for (const Recompute policy : {Recompute::none, Recompute::block}) {
     SCOPED_TRACE("policy " + std::to_string(static_cast<int>(policy)));
     octavo::ModelOptions options{.recompute = policy};
@@ -173,8 +173,8 @@ TYPED_TEST_P(RecomputeTest, GradientsThatShareMemoryChangeNoBit) {
   }
 }
 
-REGISTER_TYPED_TEST_SUITE_P(RecomputeTest, NoPolicyChangesABit, EvaluationLeavesNoTrace,
-                            CopiesOfWeightsThatAreMadeAgainChangeNoBit,
-                            GradientsThatShareMemoryChangeNoBit);
+REGISTER_TYPED_TEST_SUITE_P(RecomputeTest, PoliciesAreBitwiseEqual, EvaluationDoesNotAffectTraining,
+                            RemadeWeightCopiesAreBitwiseEqual,
+                            GradientsSharingMemoryAreBitwiseEqual);
 
 }  // namespace

@@ -117,12 +117,16 @@ void expect_equal_bits() {
   }
 }
 
-TEST(Stages, OfALlamaCanBeDrivenApart) { expect_equal_bits<Llama<tied, Bf16, Cpu>>(); }
-TEST(Stages, OfSeveralPrecisionsCanBeDrivenApart) {
+TEST(Stages, SeparateLlamaStagesMatchWholeModel) { expect_equal_bits<Llama<tied, Bf16, Cpu>>(); }
+TEST(Stages, SeparateMixedPrecisionStagesMatchWholeModel) {
   expect_equal_bits<support::SmallModel<support::MixedPrecision>>();
 }
-TEST(Stages, WithAdaptersCanBeDrivenApart) { expect_equal_bits<support::SmallModel<Lora<Bf16>>>(); }
-TEST(Stages, WithExpertsCanBeDrivenApart) { expect_equal_bits<Llama<balanced, Bf16, Cpu>>(); }
+TEST(Stages, SeparateStagesWithAdaptersMatchWholeModel) {
+  expect_equal_bits<support::SmallModel<Lora<Bf16>>>();
+}
+TEST(Stages, SeparateStagesWithExpertsMatchWholeModel) {
+  expect_equal_bits<Llama<balanced, Bf16, Cpu>>();
+}
 
 /// Notes the flat buffers that hooks are called with, by number.
 template <class Model>
@@ -148,7 +152,7 @@ class NotedHooks : public HooksOf<Model> {
 };
 
 // Also if the head reads the embedding's table between the other stages.
-TEST(Stages, AnnounceTheNextOne) {
+TEST(Stages, AnnounceNextStage) {
   using Model = Llama<tied, Bf16, Cpu>;
   Bench<Model> bench;
   NotedHooks<Model> hooks(bench.model());
@@ -170,7 +174,7 @@ class FinalGradients : public HooksOf<Model> {
 };
 
 // Only adapters have gradients, and all stages add to them.
-TEST(Stages, WithAdaptersHaveFinalGradientsAtTheEnd) {
+TEST(Stages, AdapterGradientsAreFinalAtEnd) {
   using Model = support::SmallModel<Lora<Bf16>>;
   Bench<Model> bench;
   FinalGradients<Model> hooks;
@@ -224,7 +228,7 @@ TEST(Stages, BalanceExpertsOverAllLayers) {
   }
 }
 
-TEST(Stages, WithRoutersOfUnequalCoefficientsAreRefused) {
+TEST(Stages, RejectsRoutersWithUnequalSettings) {
   ExpertLoss<Cpu> loss;
   loss.add_router(8, 0.1f);
   EXPECT_NO_THROW(loss.add_router(8, 0.1f));

@@ -23,8 +23,8 @@ struct OneMatrix {
   explicit OneMatrix(Arena<Cpu>& arena) {
     const auto each = [this](const auto& body) { body(matrix); };
     matrix.declare("matrix", 2, 3, octavo::Initial::ones());
-    run.take_weights(arena, each);
-    run.take_gradients(arena, each);
+    run.allocate_weights(arena, each);
+    run.allocate_gradients(arena, each);
   }
   /// All of it.
   [[nodiscard]] std::vector<octavo::FlatShard<T, G, Cpu>> shards() {
@@ -41,14 +41,14 @@ std::string name() {
   return AdamW<MasterWeights<Master>, Moments<Moment>>::template For<Weight, Weight, Cpu>::name();
 }
 
-TEST(AdamW, NamesTheFormatsOfItsState) {
+TEST(AdamW, NameListsStateFormats) {
   EXPECT_EQ((name<Fp32, Bf16, Bf16>()), "AdamW with fp32 master weights and bf16 moments");
   EXPECT_EQ((name<Bf16, Fp32, Bf16>()), "AdamW with bf16 master weights and fp32 moments");
   EXPECT_EQ((name<Bf16, Bf16, Fp32>()), "AdamW with fp32 weights and bf16 moments");
   EXPECT_EQ((name<Bf16, EightBit, Bf16>()), "AdamW with bf16 master weights and 8-bit moments");
 }
 
-TEST(AdamW, BeginsAnewWhereItIsInitialised) {
+TEST(AdamW, InitializeResetsStepCount) {
   using Model = OneMatrix<Bf16>;
   using Optimizer = AdamW<>::For<Bf16, Bf16, Cpu>;
   const Context<Cpu> context(1);
@@ -81,8 +81,8 @@ struct TwoParameters {
   explicit TwoParameters(Arena<Cpu>& arena) {
     matrix.declare("matrix", 5, 200, octavo::Initial::ones());
     vector.declare("vector", 1, 300, octavo::Initial::ones());
-    run.take_weights(arena, each());
-    run.take_gradients(arena, each());
+    run.allocate_weights(arena, each());
+    run.allocate_gradients(arena, each());
   }
   /// What one of some ranks updates.
   [[nodiscard]] FlatShard<T, G, Cpu> shard(Index rank, Index ranks) {
@@ -152,7 +152,7 @@ std::map<std::string, std::vector<unsigned char>> kept_by(Index ranks) {
   return kept.bytes;
 }
 
-TEST(AdamW, ShardsOfMomentsInEightBitsHaveTheBitsOfTheWhole) {
+TEST(AdamW, ShardedEightBitMomentsAreBitwiseEqualToUnsharded) {
   const auto whole = kept_by(1);
   EXPECT_EQ(whole.at("optimizer.first_moment_scale.matrix").size(), 8U);  // ⌈1000 / 128⌉
   EXPECT_EQ(whole.at("optimizer.second_moment_scale.vector").size(), 3U);

@@ -128,7 +128,7 @@ void expect_moves_alike(Index count, bool has_master) {
   expect_near(skipped.weight, untouched.weight, 0, 0, "weight of a skipped step");
 }
 
-TEST_F(MuonOnCuda, MovesAsOnCpu) {
+TEST_F(MuonOnCuda, UpdatesMatchCpu) {
   for (const Index count : {Index{1}, Index{5}, Index{1024}, Index{1029}}) {
     expect_moves_alike<Bf16, float>(count, true);
     expect_moves_alike<Bf16, Bf16>(count, true);
@@ -157,7 +157,7 @@ std::pair<std::vector<Bf16>, std::vector<Bf16>> exchanged(const ExchangedMatrix&
   return {found, place.read(rows)};
 }
 
-TEST_F(MuonOnCuda, ExchangesMatricesAsOnCpu) {
+TEST_F(MuonOnCuda, ExchangedMatricesAreBitwiseEqualToCpu) {
   const auto bits = [](Bf16 a, Bf16 b) { return a.bits == b.bits; };
   for (const auto [rows, columns] : {std::array<Index, 2>{64, 128}, {12, 20}}) {
     for (const bool divides_columns : {false, true}) {
@@ -225,7 +225,7 @@ void expect_orthogonal_as_on_cpu(const Shapes& shapes, int iterations = 5) {
   }
 }
 
-TEST_F(MuonOnCuda, OrthogonalisesAsOnCpu) {
+TEST_F(MuonOnCuda, OrthogonalisationMatchesCpu) {
   // Tiles of the products of one kernel, whole and cut, of rows and of columns.
   expect_orthogonal_as_on_cpu(
       {{64, 64}, {256, 64}, {64, 256}, {384, 1024}, {1024, 384}, {520, 520}});
@@ -234,7 +234,7 @@ TEST_F(MuonOnCuda, OrthogonalisesAsOnCpu) {
   expect_orthogonal_as_on_cpu({{24, 40}, {4, 256}, {256, 5}, {128, 192}, {7, 9}});
 }
 
-TEST_F(MuonOnCuda, SymmetricProductsAreThoseOfWholeMatrices) {
+TEST_F(MuonOnCuda, SymmetricProductsMatchFullProducts) {
   Place<Cuda> place(std::size_t{64} << 20);
   for (const auto [rows, columns] :
        {std::array<Index, 2>{128, 64}, {640, 200}, {200, 640}, {1160, 1160}, {72, 8}}) {

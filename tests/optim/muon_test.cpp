@@ -98,8 +98,8 @@ struct Block {
     const auto each = [this](const auto& body) {
       for (Parameter<float, float, Cpu>* parameter : all()) body(*parameter);
     };
-    run.take_weights(arena, each, {.multiple = 8 * allocation_alignment});
-    run.take_gradients(arena, each);
+    run.allocate_weights(arena, each, {.multiple = 8 * allocation_alignment});
+    run.allocate_gradients(arena, each);
   }
   [[nodiscard]] std::vector<Parameter<float, float, Cpu>*> all() {
     return {&embedding, &qkv, &norm, &gate_up, &down, &experts, &expert};
@@ -248,7 +248,7 @@ std::vector<GoldenRun> runs() {
             .weight_decay = 0.3f}}};
 }
 
-TEST(Muon, TakesPyTorchsSteps) {
+TEST(Muon, StepsMatchPyTorch) {
   std::map<std::string, std::vector<double>> expected;
   reference::golden_detail::read_tensors(
       reference::golden_path("muon.golden"),
@@ -312,7 +312,7 @@ std::vector<float> weights_after(Training<Optimizer>& training, int steps, doubl
   return all;
 }
 
-TEST(Muon, OtherParametersAreAdamWs) {
+TEST(Muon, UpdatesOtherParametersWithAdamW) {
   const AdamWSettings adamw{.beta1 = 0.8f, .weight_decay = 0.5f};
   Training<Muon<>> muon({.adamw = adamw});
   Training<AdamW<>> alone(adamw);
@@ -375,7 +375,7 @@ void expect_bits_of_one_rank(const MuonSettings& settings, int degree,
   }
 }
 
-TEST(Muon, RanksThatShareLayersHaveTheBitsOfOne) {
+TEST(Muon, TensorParallelRanksAreBitwiseEqualToOneRank) {
   for (const int degree : {2, 4}) {
     expect_bits_of_one_rank<Muon<>>({.rate = MuonRate::original}, degree, {1, 2, 4});
   }
@@ -383,14 +383,16 @@ TEST(Muon, RanksThatShareLayersHaveTheBitsOfOne) {
 
 using EightBitMuon = Muon<MasterWeights<Fp32>, Moments<EightBit>>;
 
-TEST(Muon, RanksHaveTheBitsOfOne) { expect_bits_of_one_rank<Muon<>>({}, 1, {2, 4, 8}); }
+TEST(Muon, ShardedRanksAreBitwiseEqualToOneRank) {
+  expect_bits_of_one_rank<Muon<>>({}, 1, {2, 4, 8});
+}
 
-TEST(Muon, RanksHaveTheBitsOfOneWithMomentumInEightBits) {
+TEST(Muon, ShardedEightBitMomentumIsBitwiseEqualToOneRank) {
   expect_bits_of_one_rank<EightBitMuon>({}, 1, {2, 4, 8});
 }
 
 /// Codes of a group are floats with 4 bits of mantissa, from 16 of their scale on.
-TEST(Muon, MomentumInEightBitsIsThatOfFp32Rounded) {
+TEST(Muon, EightBitMomentumIsRoundedFp32Momentum) {
   constexpr Index count = 300;
   const Context<Cpu> context{1};
   std::vector<float> weights(count), gradients(count), whole(count);
@@ -436,7 +438,7 @@ TEST(Muon, MomentumInEightBitsIsThatOfFp32Rounded) {
   EXPECT_LT(std::abs(bias), 5 * 0.5 * std::sqrt(40.0 * count));
 }
 
-TEST(Muon, EveryExpertHasMatricesOfItsOwn) {
+TEST(Muon, OrthogonalisesEachExpertSeparately) {
   Training<Muon<>> training({.rate = MuonRate::original});
   Block& block = training.model->blocks[0];
   for (int step = 0; step < 3; ++step) {
@@ -449,7 +451,7 @@ TEST(Muon, EveryExpertHasMatricesOfItsOwn) {
   }
 }
 
-TEST(Muon, RanksTakeEquallyMuchMemory) {
+TEST(Muon, RanksUseEqualMemory) {
   std::vector<std::size_t> bytes;
   for (Index rank = 0; rank < 4; ++rank) {
     Arena<Cpu> measuring;
@@ -460,7 +462,7 @@ TEST(Muon, RanksTakeEquallyMuchMemory) {
   for (const std::size_t of_rank : bytes) EXPECT_EQ(of_rank, bytes[0]);
 }
 
-TEST(Muon, StateInHostMemoryChangesNoBit) {
+TEST(Muon, OffloadingIsBitwiseNeutral) {
   Training<Muon<>> alone(MuonSettings{});
   Training<Muon<>> offloaded(MuonSettings{}, {.optimizer = true, .chunk = 256});
   EXPECT_EQ(weights_after(offloaded, 3), weights_after(alone, 3));
@@ -469,7 +471,7 @@ TEST(Muon, StateInHostMemoryChangesNoBit) {
   EXPECT_EQ(weights_after(small_offloaded, 3), weights_after(small, 3));
 }
 
-TEST(Muon, ASkippedStepChangesNothing) {
+TEST(Muon, SkippedStepChangesNothing) {
   Training<Muon<>> never(MuonSettings{});
   Training<Muon<>> once(MuonSettings{});
   set_all_gradients(*once.model, 9);
@@ -477,7 +479,7 @@ TEST(Muon, ASkippedStepChangesNothing) {
   EXPECT_EQ(weights_after(once, 2), weights_after(never, 2));
 }
 
-TEST(Muon, RefusesSettingsThatCannotBe) {
+TEST(Muon, RejectsInvalidSettings) {
   const auto refuses = [](const MuonSettings& settings) {
     EXPECT_THROW(Training<Muon<>>{settings}, ConfigError);
   };
@@ -489,7 +491,7 @@ TEST(Muon, RefusesSettingsThatCannotBe) {
   refuses({.adamw_rate = -1.0f});
 }
 
-TEST(Muon, RefusesAModelWithoutHiddenMatrices) {
+TEST(Muon, RejectsModelWithoutHiddenMatrices) {
   Arena<Cpu> arena;
   Block block(arena);
   for (auto* parameter : block.all()) parameter->matrices = {};

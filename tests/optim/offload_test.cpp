@@ -80,7 +80,7 @@ Order order_of(std::size_t chunks, bool fetches) {
 constexpr std::size_t chunks = 8;
 constexpr std::size_t buffers = detail::offload_buffers;
 
-TEST(DevicePass, NothingReadsOrOverwritesABufferTooEarly) {
+TEST(DevicePass, BuffersAreNotReusedBeforeStore) {
   const Order order = order_of(chunks, true);
   for (std::size_t i = 0; i < chunks; ++i) {
     EXPECT_TRUE(order.precedes({"fetch", i}, {"work", i})) << i;
@@ -92,7 +92,7 @@ TEST(DevicePass, NothingReadsOrOverwritesABufferTooEarly) {
   }
 }
 
-TEST(DevicePass, WhatIsOnlyWrittenWaitsForItsBufferToo) {
+TEST(DevicePass, WriteOnlyPassWaitsForBuffers) {
   const Order order = order_of(chunks, false);
   for (std::size_t i = 0; i < chunks; ++i) {
     EXPECT_TRUE(order.precedes({"work", i}, {"store", i})) << i;
@@ -103,7 +103,7 @@ TEST(DevicePass, WhatIsOnlyWrittenWaitsForItsBufferToo) {
   }
 }
 
-TEST(DevicePass, NeighboursOfAChunkMoveWhileItIsWorkedOn) {
+TEST(DevicePass, TransfersOverlapWorkOnNeighbouringChunks) {
   const Order order = order_of(chunks, true);
   for (std::size_t i = 1; i + 1 < chunks; ++i) {
     EXPECT_FALSE(order.precedes({"work", i}, {"fetch", i + 1})) << i;
@@ -112,7 +112,7 @@ TEST(DevicePass, NeighboursOfAChunkMoveWhileItIsWorkedOn) {
   }
 }
 
-TEST(DevicePass, OfNothingIsNothing) {
+TEST(DevicePass, WithoutChunksDoesNothing) {
   Order order = order_of(0, true);
   EXPECT_EQ(order.before(0).size(), 1U);
 }

@@ -21,7 +21,7 @@ Schedule schedule(ScheduleKind kind) {
           .decay_fraction = 0.2};
 }
 
-TEST(Schedule, EveryKindWarmsUpLinearlyFromTheFirstStep) {
+TEST(Schedule, WarmsUpLinearlyFromFirstStep) {
   for (const ScheduleKind kind : {ScheduleKind::cosine, ScheduleKind::linear,
                                   ScheduleKind::constant, ScheduleKind::warmup_stable_decay}) {
     EXPECT_DOUBLE_EQ(schedule(kind).at(1), 0.2);
@@ -32,7 +32,7 @@ TEST(Schedule, EveryKindWarmsUpLinearlyFromTheFirstStep) {
 }
 
 // 0.5 + 1.5 · (1 + cos(π · progress)) / 2.
-TEST(Schedule, CosineByHand) {
+TEST(Schedule, CosineMatchesFormula) {
   const Schedule cosine = schedule(ScheduleKind::cosine);
   EXPECT_NEAR(cosine.at(35), 0.5 + 1.5 * (1.0 + std::sqrt(0.5)) / 2.0, 1e-12);
   EXPECT_NEAR(cosine.at(60), 1.25, 1e-12);
@@ -40,20 +40,20 @@ TEST(Schedule, CosineByHand) {
   EXPECT_NEAR(cosine.at(110), 0.5, 1e-12);
 }
 
-TEST(Schedule, LinearByHand) {
+TEST(Schedule, LinearMatchesFormula) {
   const Schedule linear = schedule(ScheduleKind::linear);
   EXPECT_NEAR(linear.at(20), 1.85, 1e-12);
   EXPECT_NEAR(linear.at(60), 1.25, 1e-12);
   EXPECT_NEAR(linear.at(110), 0.5, 1e-12);
 }
 
-TEST(Schedule, ConstantStays) {
+TEST(Schedule, ConstantStaysConstant) {
   const Schedule constant = schedule(ScheduleKind::constant);
   for (const std::int64_t step : {11, 60, 110, 1000}) EXPECT_DOUBLE_EQ(constant.at(step), 2.0);
 }
 
 // A fifth of 110 steps is 22: stable up to step 88, down from 89 on.
-TEST(Schedule, WarmupStableDecayByHand) {
+TEST(Schedule, WarmupStableDecayMatchesFormula) {
   const Schedule wsd = schedule(ScheduleKind::warmup_stable_decay);
   EXPECT_DOUBLE_EQ(wsd.at(11), 2.0);
   EXPECT_NEAR(wsd.at(88), 2.0, 1e-12);
@@ -62,7 +62,7 @@ TEST(Schedule, WarmupStableDecayByHand) {
   EXPECT_NEAR(wsd.at(110), 0.5, 1e-12);
 }
 
-TEST(Schedule, StaysAtItsEndAfterTheLastStep) {
+TEST(Schedule, StaysAtFinalRateAfterLastStep) {
   for (const ScheduleKind kind :
        {ScheduleKind::cosine, ScheduleKind::linear, ScheduleKind::warmup_stable_decay}) {
     EXPECT_NEAR(schedule(kind).at(111), 0.5, 1e-12);
@@ -70,7 +70,7 @@ TEST(Schedule, StaysAtItsEndAfterTheLastStep) {
   }
 }
 
-TEST(Schedule, WithoutWarmupTheFirstStepIsPartOfTheDecay) {
+TEST(Schedule, DecaysFromFirstStepWithoutWarmup) {
   Schedule linear = schedule(ScheduleKind::linear);
   linear.warmup_steps = 0;
   linear.steps = 10;
@@ -79,14 +79,14 @@ TEST(Schedule, WithoutWarmupTheFirstStepIsPartOfTheDecay) {
   EXPECT_NEAR(linear.at(10), 0.0, 1e-12);
 }
 
-TEST(Schedule, WithoutDecayStepsStaysFinite) {
+TEST(Schedule, StaysFiniteWithoutDecaySteps) {
   Schedule wsd = schedule(ScheduleKind::warmup_stable_decay);
   wsd.decay_fraction = 0.0;
   EXPECT_DOUBLE_EQ(wsd.at(109), 2.0);
   EXPECT_DOUBLE_EQ(wsd.at(110), 2.0);
 }
 
-TEST(Schedule, ARunThatIsAllWarmupEndsAtTheFullRate) {
+TEST(Schedule, WarmupLongerThanRunStillRisesLinearly) {
   for (const ScheduleKind kind : {ScheduleKind::cosine, ScheduleKind::linear,
                                   ScheduleKind::constant, ScheduleKind::warmup_stable_decay}) {
     Schedule short_run = schedule(kind);

@@ -78,7 +78,7 @@ void take_steps(TrainingSession& session, const BatchOf& batch_of) {
   }
 }
 
-TEST(AmaxesOfRanks, LargestOfTwoSessionsMakeTheScalesOfOne) {
+TEST(AmaxesOfRanks, MaximumOverRanksGivesScalesOfOneRank) {
   SessionOptions options = support::small_options();
   options.batch = {1, 48};
   options.micro_batches = 2;
@@ -113,7 +113,7 @@ TEST(AmaxesOfRanks, LargestOfTwoSessionsMakeTheScalesOfOne) {
   EXPECT_TRUE(scaling_state(second) == expected);
 }
 
-TEST(AmaxesOfMicroBatches, MakeTheScalesOfOneBatchOfAllTokens) {
+TEST(AmaxesOfMicroBatches, GiveScalesOfOneLargeBatch) {
   const auto state_after = [](Index micro_batches) {
     SessionOptions options = support::small_options();
     options.batch = {4 / micro_batches, 48};

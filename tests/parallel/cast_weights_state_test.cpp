@@ -28,7 +28,7 @@ void on_sessions(const Setting& setting, const F& f) {
   });
 }
 
-TEST(CastWeightsState, IsLoadedIntoASessionThatDidNothingYet) {
+TEST(CastWeightsState, LoadsIntoNewSession) {
   for (const Zero zero : stages) {
     std::vector<SavedState> saved(2);
     std::vector<double> expected(2), resumed(2);
@@ -47,7 +47,7 @@ TEST(CastWeightsState, IsLoadedIntoASessionThatDidNothingYet) {
   }
 }
 
-TEST(CastWeightsState, WeightsAreReadOfASessionThatDidNothingYet) {
+TEST(CastWeightsState, WeightsCanBeReadFromNewSession) {
   for (const Zero zero : stages) {
     std::map<std::string, std::vector<float>> stored, cast;
     on_sessions<GatherIn<>>({.zero = zero}, [&](auto& session, int rank) {
@@ -84,7 +84,7 @@ std::vector<SavedState> go_back(const Setting& setting, bool reads) {
   return states;
 }
 
-TEST(CastWeightsState, HasNothingOfWeightsThatItTookThePlaceOf) {
+TEST(CastWeightsState, LoadDiscardsPreviousWeights) {
   for (const Zero zero : stages) {
     for (const WeightCopies copies : {WeightCopies::kept, WeightCopies::remade}) {
       const Setting setting{.zero = zero, .copies = copies};
@@ -97,7 +97,7 @@ TEST(CastWeightsState, HasNothingOfWeightsThatItTookThePlaceOf) {
   }
 }
 
-TEST(CastWeightsState, EndsAnInfThatWasThereBefore) {
+TEST(CastWeightsState, LoadClearsInfinity) {
   for (const Zero zero : {Zero::optimizer, Zero::gradients}) {
     on_sessions<GatherIn<E4M3>>({.zero = zero}, [](auto& session, int rank) {
       (void)take_step(session, rank, 0);

@@ -106,7 +106,7 @@ std::vector<Outcome> train(const Setting& setting) {
   return outcomes;
 }
 
-TEST(CastWeights, HaveTheBitsOfThoseThatAreCastWhereTheyAreRead) {
+TEST(CastWeights, AreBitwiseEqualToCastsAfterGather) {
   for (const Zero zero : {Zero::optimizer, Zero::gradients, Zero::weights}) {
     for (const int ranks : {2, 4}) {
       const auto expected = train<GatherIn<>>({.ranks = ranks, .zero = zero});
@@ -139,7 +139,7 @@ std::map<std::string, WatchedLink::Sent> sent_in_a_step(const Setting& setting) 
 }
 
 // Errors of exchanges have these names.
-TEST(CastWeights, SayOfWhichRunTheyAre) {
+TEST(CastWeights, ExchangesNameTheirRun) {
   std::set<std::string> names;
   support::on_ranks(2, [&](support::ThreadComm& ranks) {
     Context<Cpu> context{1};
@@ -157,7 +157,7 @@ TEST(CastWeights, SayOfWhichRunTheyAre) {
 }
 
 // Of the matrices of blocks, and of none where nobody sends them.
-TEST(CastWeights, AreCounted) {
+TEST(CastWeights, AreCountedInFacts) {
   constexpr Index matrices = 128 * (256 + 128 + 2 * 128 + 128);  // of a block
   support::on_ranks(2, [&](support::ThreadComm& ranks) {
     Context<Cpu> context{1};
@@ -170,7 +170,7 @@ TEST(CastWeights, AreCounted) {
   EXPECT_EQ(alone.facts().parameters_gathered_in_fp8, 0);
 }
 
-TEST(CastWeights, TravelInHalfTheBytes) {
+TEST(CastWeights, HalveGatheredBytes) {
   for (const Setting& setting : {Setting{.ranks = 4, .zero = Zero::gradients},
                                  Setting{.zero = Zero::weights, .copies = WeightCopies::remade}}) {
     auto stored = sent_in_a_step<GatherIn<>>(setting);
@@ -187,7 +187,7 @@ TEST(CastWeights, TravelInHalfTheBytes) {
   }
 }
 
-TEST(CastWeights, TravelOnceAStepWhereTheyAreKept) {
+TEST(CastWeights, AreGatheredOncePerStepIfKept) {
   for (const Zero zero : {Zero::optimizer, Zero::weights}) {
     auto sent = sent_in_a_step<GatherIn<E4M3>>({.zero = zero});
     EXPECT_EQ(sent["FP8 weights"].calls, fp8_blocks);
@@ -198,7 +198,7 @@ TEST(CastWeights, TravelOnceAStepWhereTheyAreKept) {
   }
 }
 
-TEST(CastWeights, GoOnFromASavedState) {
+TEST(CastWeights, ResumeFromSavedState) {
   for (const Zero zero : {Zero::optimizer, Zero::weights}) {
     std::vector<std::vector<double>> expected(2), resumed(2);
     const auto go_on = [](auto& session, int rank) {
@@ -227,7 +227,7 @@ TEST(CastWeights, GoOnFromASavedState) {
   }
 }
 
-TEST(CastWeights, AreComparedAmongRanks) {
+TEST(CastWeights, AreCoveredByReplicaCheck) {
   const std::map<std::string, std::string> named{
       {"", ""},
       {"FP8 weights", "blocks.1"},
@@ -257,7 +257,7 @@ TEST(CastWeights, AreComparedAmongRanks) {
   }
 }
 
-TEST(CastWeights, TakeTheMemoryOfWhatIsGathered) {
+TEST(CastWeights, NeedMemoryOnlyForGatheredBlocks) {
   using Whole = support::SmallModel<Fp8Recipe<Delayed>>;
   SessionOptions options = options_of({.zero = Zero::weights, .copies = WeightCopies::remade});
   options.sharding.ranks = 8;
@@ -276,7 +276,7 @@ TEST(CastWeights, TakeTheMemoryOfWhatIsGathered) {
       stored.bytes(MemoryKind::quantized_weights) + 2 * static_cast<std::size_t>(block) + 4096);
 }
 
-TEST(CastWeights, AreRefusedWhereNoneCanBe) {
+TEST(CastWeights, AreRejectedWithoutFp8Weights) {
   SessionOptions options = options_of({});
   options.sharding.ranks = 2;
   const Context<Cpu> context{1};
@@ -290,7 +290,7 @@ TEST(CastWeights, AreRefusedWhereNoneCanBe) {
 }
 
 // What one rank casts, the others get as a number: they have to be told that it was none.
-TEST(CastWeights, AllRanksSkipAStepInWhichOneCastAnInf) {
+TEST(CastWeights, AllRanksSkipStepIfOneCastsInfinity) {
   std::vector<int> skipped(2);
   support::on_ranks(2, [&](support::ThreadComm& ranks) {
     Context<Cpu> context{1};
@@ -308,7 +308,7 @@ TEST(CastWeights, AllRanksSkipAStepInWhichOneCastAnInf) {
 
 // Of weights whose scales are not from histories, which nothing else forgets once they are set
 // anew.
-TEST(CastWeights, OfAnEvaluationAreNotRecorded) {
+TEST(CastWeights, EvaluationDoesNotRecordAmaxes) {
   using Current = ModelSession<support::SmallModel<Fp8Recipe<Tensorwise>>, AdamW<>,
                                DataParallel<ReduceIn<>, GatherIn<E4M3>>>;
   const std::string name = "blocks.0.down.weight";
@@ -334,7 +334,7 @@ TEST(CastWeights, OfAnEvaluationAreNotRecorded) {
 
 // Ranks rehearse each for itself. A weight that is read of a session which did nothing else leaves
 // no amax, and would where a rehearsal still records.
-TEST(CastWeights, OfARehearsalMeetNobodyAndLeaveNothing) {
+TEST(CastWeights, RehearsalNeitherCommunicatesNorLeavesTrace) {
   for (const Zero zero : {Zero::optimizer, Zero::gradients, Zero::weights}) {
     const auto state_of = [&](bool rehearses) {
       std::vector<SavedState> states(2);
@@ -378,7 +378,7 @@ TEST(CastWeights, OfARehearsalMeetNobodyAndLeaveNothing) {
 }
 
 // A norm that begins in one rank's shard and ends in the next one's, and a bias behind it.
-TEST(CastRun, BringsWhatIsNotCastToItsPlace) {
+TEST(CastRun, PlacesUncastParameters) {
   constexpr Index shard = 512;
   support::on_ranks(2, [](support::ThreadComm& ranks) {
     const Context<Cpu> context{1};

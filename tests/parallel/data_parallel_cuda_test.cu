@@ -86,14 +86,14 @@ void compare(Zero zero, double allowed) {
   }
 }
 
-TEST_P(DataParallelOnCuda, TwoRanksTakeTheStepOfOneOnTheCpu) {
+TEST_P(DataParallelOnCuda, TwoRanksMatchOneRankOnCpu) {
   compare<Bf16, ReduceIn<>>(GetParam(), 2e-3);
 }
 TEST_P(DataParallelOnCudaInFp8, TwoRanksTakeTheStepOfOneOnTheCpu) {
   compare<Fp8Recipe<Delayed>, ReduceIn<>>(GetParam(), 5e-3);
 }
 
-TEST_P(DataParallelOnCuda, GradientsTravelInOtherFormats) {
+TEST_P(DataParallelOnCuda, ReducesGradientsInOtherFormats) {
   compare<Bf16, ReduceIn<Fp32>>(GetParam(), 2e-3);
   compare<Bf16, ReduceIn<E4M3>>(GetParam(), 4e-3);
 }
@@ -125,7 +125,7 @@ void expect_repeated(Zero zero) {
   const auto run = [&] { return train<Precision, ReduceIn<>, GatherIn<>, Cuda>(setting); };
   expect_same_bits(run(), run());
 }
-TEST_P(DataParallelOnCuda, RunsAreRepeatedToTheBit) { expect_repeated<Bf16>(GetParam()); }
+TEST_P(DataParallelOnCuda, RepeatedRunsAreBitwiseEqual) { expect_repeated<Bf16>(GetParam()); }
 TEST_P(DataParallelOnCudaInFp8, RunsAreRepeatedToTheBit) {
   expect_repeated<Fp8Recipe<Delayed>>(GetParam());
 }
@@ -133,7 +133,7 @@ TEST_P(DataParallelOnCudaInFp8, RunsAreRepeatedToTheBit) {
 class DataParallelOnOneGpu : public support::OnGpu {};
 class DataParallelOnOneGpuInFp8 : public support::OnGpuIn<Fp8Recipe<Delayed>> {};
 
-TEST_F(DataParallelOnOneGpu, StagesOfZeroHaveTheSameBitsWithMuon) {
+TEST_F(DataParallelOnOneGpu, ZeroStagesAreBitwiseEqualWithMuon) {
   const auto run = [](Zero zero) {
     return train<Bf16, ReduceIn<>, GatherIn<>, Cuda, Muon<>>(
         {.ranks = 2, .zero = zero, .micro_batches = 2, .steps = 3});
@@ -159,13 +159,13 @@ void expect_same_bits_of_stages() {
     for (const Zero zero : {Zero::gradients, Zero::weights}) expect_same_bits(optimizer, run(zero));
   }
 }
-TEST_F(DataParallelOnOneGpu, StagesOfZeroHaveTheSameBits) { expect_same_bits_of_stages<Bf16>(); }
+TEST_F(DataParallelOnOneGpu, ZeroStagesAreBitwiseEqual) { expect_same_bits_of_stages<Bf16>(); }
 TEST_F(DataParallelOnOneGpuInFp8, StagesOfZeroHaveTheSameBits) {
   expect_same_bits_of_stages<Fp8Recipe<Delayed>>();
 }
 
 // Each rank times for itself, and would choose what is fastest there.
-TEST_F(DataParallelOnOneGpu, RanksThatRehearseHaveTheAlgorithmsOfRank0) {
+TEST_F(DataParallelOnOneGpu, RanksUseGemmPlansOfRankZero) {
   if (const std::string reason = support::why_no_gpu(); !reason.empty()) GTEST_SKIP() << reason;
   constexpr std::size_t ranks = 2;
   std::vector<std::string> chosen(ranks);
@@ -186,7 +186,7 @@ TEST_F(DataParallelOnOneGpu, RanksThatRehearseHaveTheAlgorithmsOfRank0) {
   EXPECT_EQ(chosen[1], chosen[0]);
 }
 
-TEST_F(DataParallelOnOneGpu, TheLibrariesAreNamed) {
+TEST_F(DataParallelOnOneGpu, LibrariesTextNamesAllLibraries) {
   if (const std::string reason = support::why_no_gpu(); !reason.empty()) GTEST_SKIP() << reason;
   Context<Cuda> context(0);
   const std::string text = libraries_text(context);
@@ -199,7 +199,7 @@ TEST_F(DataParallelOnOneGpu, TheLibrariesAreNamed) {
 }
 
 /// Sums in FP32 of one rank: recorded and launched like any step.
-TEST_F(DataParallelOnOneGpu, OneRankWithSumsOfItsOwnIsRecorded) {
+TEST_F(DataParallelOnOneGpu, OneRankWithFp32SumsIsRecorded) {
   Context<Cuda> context(0);
   const SessionOptions options = support::small_session(2);
   ModelSession<Llama<::support::small, Bf16, Cuda>, AdamW<>, DataParallel<ReduceIn<Fp32>>> session(
@@ -215,7 +215,7 @@ TEST_F(DataParallelOnOneGpu, OneRankWithSumsOfItsOwnIsRecorded) {
 }
 
 // Steps that compare weights are enqueued as they are; those between launch the record.
-TEST_F(DataParallelOnOneGpu, StepsThatHashWeightsHaveTheBitsOfOthers) {
+TEST_F(DataParallelOnOneGpu, HashingWeightsChangesNoBit) {
   Context<Cuda> context(0);
   context.set_deterministic(true);
   SessionOptions options = support::small_session(1);

@@ -116,7 +116,7 @@ void expect_agreement(const std::vector<Outcome>& outcomes) {
   }
 }
 
-TEST(DataParallel, RanksTrainAsOneInFp32) {
+TEST(DataParallel, RanksMatchOneRankInFp32) {
   const Outcome one = train<Fp32>({.ranks = 1})[0];
   EXPECT_LT(one.losses.back(), one.losses.front());
   for (const int ranks : {2, 4}) {
@@ -129,7 +129,7 @@ TEST(DataParallel, RanksTrainAsOneInFp32) {
   }
 }
 
-TEST(DataParallel, RanksTrainAsOneInFp8) {
+TEST(DataParallel, RanksMatchOneRankInFp8) {
   using Precision = Fp8Recipe<Delayed>;
   const Outcome one = train<Precision>({.ranks = 1})[0];
   for (const int ranks : {2, 4}) {
@@ -145,7 +145,7 @@ void expect_same_bits(const std::vector<Outcome>& some, const std::vector<Outcom
   support::expect_same_state(some, others);
 }
 
-TEST(DataParallel, StagesOfZeroHaveTheSameBits) {
+TEST(DataParallel, ZeroStagesAreBitwiseEqual) {
   using Precision = support::MixedPrecision;
   const auto once = train<Precision>({.ranks = 2, .micro_batches = 2});
   for (const Zero zero : {Zero::gradients, Zero::weights}) {
@@ -157,7 +157,7 @@ TEST(DataParallel, StagesOfZeroHaveTheSameBits) {
   }
 }
 
-TEST(DataParallel, StagesOfZeroHaveTheSameBitsWithMuon) {
+TEST(DataParallel, ZeroStagesAreBitwiseEqualWithMuon) {
   const auto run = [](Zero zero) {
     return train<support::MixedPrecision, ReduceIn<E4M3>, Muon<>>(
         {.ranks = 2, .zero = zero, .micro_batches = 2});
@@ -168,7 +168,7 @@ TEST(DataParallel, StagesOfZeroHaveTheSameBitsWithMuon) {
   for (const Zero zero : {Zero::gradients, Zero::weights}) expect_same_bits(once, run(zero));
 }
 
-TEST(DataParallel, RanksTrainAsOneInFp32WithMuon) {
+TEST(DataParallel, RanksMatchOneRankInFp32WithMuon) {
   const Outcome one = train<Fp32, ReduceIn<>, Muon<>>({.ranks = 1})[0];
   const auto outcomes = train<Fp32, ReduceIn<>, Muon<>>({.ranks = 4, .zero = Zero::weights});
   // Orthogonalisation is in BF16.
@@ -176,7 +176,7 @@ TEST(DataParallel, RanksTrainAsOneInFp32WithMuon) {
   expect_agreement(outcomes);
 }
 
-TEST(DataParallel, OneRankHasTheBitsOfOneThatTrainsAlone) {
+TEST(DataParallel, OneRankIsBitwiseEqualToSingleSession) {
   const Setting setting;
   const auto outcomes = train<Bf16>(setting);
   Context<Cpu> context{1};
@@ -190,7 +190,7 @@ TEST(DataParallel, OneRankHasTheBitsOfOneThatTrainsAlone) {
   EXPECT_TRUE(outcomes[0].state == save_state_sync(alone.state().entries()));
 }
 
-TEST(DataParallel, SumsInFp32AreNearerToTheWhole) {
+TEST(DataParallel, RanksWithFp32SumsMatchOneRank) {
   const Outcome one = train<Bf16, ReduceIn<Fp32>>({.ranks = 1})[0];
   const auto outcomes = train<Bf16, ReduceIn<Fp32>>({.ranks = 4});
   expect_near(one, outcomes[0], 2e-3);
@@ -228,7 +228,7 @@ std::map<std::string, std::vector<float>> gradients_of_step(int ranks, int alone
   return gradients;
 }
 
-TEST(DataParallel, SumsInFp32AreNotRoundedToWhatTravels) {
+TEST(DataParallel, Fp32SumsAreNotRoundedToWireFormat) {
   // A power of two: a rank alone has this many times its gradients, exactly.
   constexpr int ranks = 4;
   std::vector<std::map<std::string, std::vector<float>>> terms;
@@ -258,7 +258,7 @@ TEST(DataParallel, SumsInFp32AreNotRoundedToWhatTravels) {
   EXPECT_GT(farther, elements / 2) << "sums in BF16 are as near";
 }
 
-TEST(DataParallel, GradientsCanTravelInFp8) {
+TEST(DataParallel, ReducesGradientsInFp8) {
   const Outcome one = train<Bf16>({.ranks = 1})[0];
   const auto outcomes = train<Bf16, ReduceIn<E4M3>>({.ranks = 4, .zero = Zero::gradients});
   expect_near(one, outcomes[0], 1e-2);
@@ -272,7 +272,7 @@ TEST(DataParallel, GradientsCanTravelInFp8) {
 }
 
 /// State of the optimizer that the ranks have together, by name.
-TEST(DataParallel, ShardsOfStateAreThatOfOneRank) {
+TEST(DataParallel, StateShardsMatchStateOfOneRank) {
   const SavedState one = train<Fp32>({.ranks = 1})[0].state;
   const auto outcomes = train<Fp32>({.ranks = 4});
   for (const auto& [name, whole] : one) {
@@ -301,7 +301,7 @@ TEST(DataParallel, ShardsOfStateAreThatOfOneRank) {
   }
 }
 
-TEST(DataParallel, AllRanksSkipAStepThatIsNotFiniteOnOne) {
+TEST(DataParallel, AllRanksSkipStepThatIsNonFiniteOnOne) {
   std::vector<std::vector<std::byte>> before(2), after(2);
   std::vector<int> skipped(2);
   support::on_ranks(2, [&](support::ThreadComm& communicator) {
@@ -332,7 +332,7 @@ INSTANTIATE_TEST_SUITE_P(Stages, DataParallelState,
                          testing::Values(Zero::optimizer, Zero::weights));
 
 // What was gathered for an evaluation is not what is there once others are set or loaded.
-TEST_P(DataParallelState, EvaluatesTheWeightsThatWereSetOrLoaded) {
+TEST_P(DataParallelState, EvaluatesWeightsThatWereSetOrLoaded) {
   const Setting setting{.ranks = 2, .zero = GetParam(), .micro_batches = 2};
   const std::vector<float> table(static_cast<std::size_t>(support::small.vocabulary) * 128, 0.5f);
   const std::vector<float> qkv(256 * 128, 0.01f);
@@ -361,7 +361,7 @@ TEST_P(DataParallelState, EvaluatesTheWeightsThatWereSetOrLoaded) {
   });
 }
 
-TEST_P(DataParallelState, ASavedRankGoesOnAsItWas) {
+TEST_P(DataParallelState, ResumesFromSavedState) {
   const Setting setting{.ranks = 2, .zero = GetParam(), .micro_batches = 2};
   std::vector<std::vector<double>> expected(2), resumed(2);
   std::vector<SavedState> saved(2);
@@ -395,7 +395,7 @@ TEST_P(DataParallelState, ASavedRankGoesOnAsItWas) {
   EXPECT_EQ(expected, resumed);
 }
 
-TEST(DataParallel, ASessionForOneRankRefusesOthers) {
+TEST(DataParallel, SingleRankSessionRejectsSeveralRanks) {
   support::ThreadRanks two(2);
   support::ThreadComm communicator(two, 0);
   Context<Cpu> context{1};
@@ -446,7 +446,7 @@ class LeftAlone final : public Communicator<Cpu> {
 };
 
 // What those are, the Cpu device has no choice of: see gemms_of_ranks_test.cpp.
-TEST(DataParallel, ASessionSharesTheAlgorithmsOfItsGemms) {
+TEST(DataParallel, SessionSharesGemmPlans) {
   const Setting setting{.ranks = 2};
   support::on_ranks(2, [&](support::ThreadComm& communicator) {
     Context<Cpu> context{1};
@@ -458,7 +458,7 @@ TEST(DataParallel, ASessionSharesTheAlgorithmsOfItsGemms) {
 }
 
 // Ranks rehearse different numbers of passes: none may wait for another in one.
-TEST_P(DataParallelState, ARehearsalMeetsNobodyAndLeavesNothing) {
+TEST_P(DataParallelState, RehearsalNeitherCommunicatesNorLeavesTrace) {
   const Setting setting{.ranks = 2, .zero = GetParam(), .micro_batches = 2};
   support::on_ranks(2, [&](support::ThreadComm& communicator) {
     Context<Cpu> context{1};

@@ -83,7 +83,7 @@ SessionOptions options_of(Zero zero) {
 
 constexpr std::array stages{Zero::optimizer, Zero::gradients, Zero::weights};
 
-TEST(ExpertsOfRanks, TrainAsOneInFp32) {
+TEST(ExpertsOfRanks, MatchOneRankInFp32) {
   const Outcome one = train<Ranked<Fp32>>(1, options_of(Zero::optimizer));
   for (const Zero zero : stages) {
     const Outcome two = train<Ranked<Fp32>>(2, options_of(zero));
@@ -109,21 +109,21 @@ void expect_the_same_bits_in_all_stages(SessionOptions options = options_of(Zero
   }
 }
 
-TEST(ExpertsOfRanks, HaveTheSameBitsInAllStagesOfZero) {
+TEST(ExpertsOfRanks, AreBitwiseEqualInAllZeroStages) {
   // Gradients of several micro-batches are added before they travel, or after.
   SessionOptions options = options_of(Zero::optimizer);
   options.sharding.reduce_each_micro_batch = true;
   expect_the_same_bits_in_all_stages<Ranked<Fp8Recipe<Delayed>>>(options);
 }
 
-TEST(ExpertsOfRanks, LearnAdaptersInAllStagesOfZero) {
+TEST(ExpertsOfRanks, TrainAdaptersInAllZeroStages) {
   SessionOptions options = options_of(Zero::optimizer);
   options.sharding.reduce_each_micro_batch = true;
   expect_the_same_bits_in_all_stages<Ranked<Lora<Bf16>>>(options);
 }
 
 // Weights of experts are one operand, which ranks can cast before it travels.
-TEST(ExpertsOfRanks, CastWeightsBeforeTheyTravel) {
+TEST(ExpertsOfRanks, CastingBeforeGatherIsBitwiseNeutral) {
   using Model = Llama<small, Fp8Recipe<Delayed>, Cpu>;
   const SessionOptions options = options_of(Zero::weights);
   const Outcome stored = train<ModelSession<Model, AdamW<>, DataParallel<>>>(2, options);
@@ -135,7 +135,7 @@ TEST(ExpertsOfRanks, CastWeightsBeforeTheyTravel) {
   EXPECT_TRUE(cast.weights == stored.weights);
 }
 
-TEST(ExpertsOfRanks, AreOrthogonalisedByMuonInAllStagesOfZero) {
+TEST(ExpertsOfRanks, TrainWithMuonInAllZeroStages) {
   SessionOptions options = options_of(Zero::optimizer);
   options.sharding.reduce_each_micro_batch = true;
   expect_the_same_bits_in_all_stages<Ranked<Bf16, Muon<>>>(options);

@@ -70,7 +70,7 @@ using Cases =
                        Case<HeadInFp8, false>, Case<HeadInFp8, true>>;
 TYPED_TEST_SUITE(GatheredWeights, Cases);
 
-TYPED_TEST(GatheredWeights, HaveTheBitsOfThoseThatStay) {
+TYPED_TEST(GatheredWeights, AreBitwiseEqualToResidentWeights) {
   using Model = typename TypeParam::Model;
   for (const WeightCopies copies : {WeightCopies::kept, WeightCopies::remade}) {
     for (const Index micro_batches : {1, 2}) {

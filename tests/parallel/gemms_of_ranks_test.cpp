@@ -60,7 +60,7 @@ void share(std::vector<Rank>& ranks) {
   });
 }
 
-TEST(GemmsOfRanks, AllTakeThoseOfRank0) {
+TEST(GemmsOfRanks, AllRanksTakePlansOfRankZero) {
   const Records first{record(16, 1), record(32, 2)};
   std::vector<Rank> ranks{{.plans = {first}},
                           {.plans = {{record(16, 3), record(32, 2)}}},
@@ -74,7 +74,7 @@ TEST(GemmsOfRanks, AllTakeThoseOfRank0) {
   }
 }
 
-TEST(GemmsOfRanks, WhoHasMoreThanRank0IsNamed) {
+TEST(GemmsOfRanks, ReportsRankWithAdditionalPlans) {
   std::vector<Rank> ranks{{.plans = {{record(16, 1)}}},
                           {.plans = {{record(16, 1), record(48, 5)}}},
                           {.plans = {{record(16, 1)}}}};
@@ -85,7 +85,7 @@ TEST(GemmsOfRanks, WhoHasMoreThanRank0IsNamed) {
   }
 }
 
-TEST(GemmsOfRanks, WhoRefusesThoseOfRank0IsNamed) {
+TEST(GemmsOfRanks, ReportsRankThatRejectsPlans) {
   std::vector<Rank> ranks{{.plans = {{record(16, 1)}}}, {.plans = {{record(16, 3)}, 1}}};
   share(ranks);
   for (const Rank& rank : ranks) {
@@ -93,7 +93,7 @@ TEST(GemmsOfRanks, WhoRefusesThoseOfRank0IsNamed) {
   }
 }
 
-TEST(GemmsOfRanks, OtherLibrariesAreNamedAndNothingIsTaken) {
+TEST(GemmsOfRanks, ReportsDifferentLibrariesAndTakesNothing) {
   std::vector<Rank> ranks(3);
   ranks[2].libraries = "NVIDIA H200, cuBLASLt 13.0.2";
   ranks[2].plans.records = {record(16, 1)};
@@ -105,7 +105,7 @@ TEST(GemmsOfRanks, OtherLibrariesAreNamedAndNothingIsTaken) {
   EXPECT_NE(ranks[0].error.find("13.0.2'"), std::string::npos);
 }
 
-TEST(GemmsOfRanks, OneRankKeepsItsOwn) {
+TEST(GemmsOfRanks, OneRankKeepsItsPlans) {
   SelfComm<Cpu> alone;
   Plans plans{{record(16, 1)}};
   octavo::detail::share_gemm_plans_sync(
@@ -114,7 +114,7 @@ TEST(GemmsOfRanks, OneRankKeepsItsOwn) {
   EXPECT_EQ(plans.taken, 0);
 }
 
-TEST(GemmsOfRanks, TheCpuHasNoLibraries) {
+TEST(GemmsOfRanks, CpuHasNoLibraries) {
   const Context<Cpu> context(1);
   EXPECT_EQ(libraries_text(context), "");
 }

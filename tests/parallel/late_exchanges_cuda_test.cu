@@ -37,7 +37,7 @@ Outcome train_rank(const Sharding& sharding, support::LateRank* late,
   Outcome outcome;
   session.begin_timeline_sync();  // steps of one are not recorded
   for (unsigned step = 0; step < 3; ++step) {
-    if (late != nullptr) late->be_late_in_step(context);
+    if (late != nullptr) late->delay_next_step(context);
     const auto number = static_cast<unsigned>(communicator.rank()) + ranks * step;
     outcome.losses.push_back(support::take_step(session, options, number).loss);
   }

@@ -42,13 +42,13 @@ struct Fault {
 };
 
 /// Ranks of which one gets a wrong bit in what another sent it.
-class FaultyLink final : public ::support::HandingComm {
+class FaultyLink final : public ::support::ForwardingComm {
  public:
-  FaultyLink(Communicator<Cpu>& ranks, Fault fault) : HandingComm(ranks), fault_(fault) {}
+  FaultyLink(Communicator<Cpu>& ranks, Fault fault) : ForwardingComm(ranks), fault_(fault) {}
 
   void all_gather(Elements<const std::byte> part, Elements<std::byte> whole, const char* what,
                   const Context& context) override {
-    HandingComm::all_gather(part, whole, what, context);
+    ForwardingComm::all_gather(part, whole, what, context);
     if (!std::string_view(what).starts_with("weights of ")) return;
     const std::size_t number = gathers_++;
     if (rank() == fault_.rank && number == (fault_.step - 1) * runs.size() + fault_.run) {
@@ -95,11 +95,11 @@ void expect_said(const std::vector<std::string>& by_rank, const std::string& tex
   for (const std::string& said : by_rank) EXPECT_EQ(said.substr(0, text.size()), text);
 }
 
-TEST(ReplicaCheck, OfEqualReplicasNothingIsSaid) {
+TEST(ReplicaCheck, AcceptsEqualReplicas) {
   EXPECT_EQ(said_by(3, {.step = 5}), std::vector<std::string>(3));
 }
 
-TEST(ReplicaCheck, OneBitNamesTheRankThatMostDoNotAgreeWith) {
+TEST(ReplicaCheck, ReportsRankThatDisagreesWithMajority) {
   for (const Zero zero : {Zero::optimizer, Zero::gradients}) {
     for (const int rank : {0, 2}) {
       expect_said(said_by(3, {.rank = rank, .step = 2, .run = 2}, zero),
@@ -109,14 +109,14 @@ TEST(ReplicaCheck, OneBitNamesTheRankThatMostDoNotAgreeWith) {
   }
 }
 
-TEST(ReplicaCheck, EveryRunIsCompared) {
+TEST(ReplicaCheck, ComparesEveryRun) {
   for (std::size_t run = 0; run < runs.size(); ++run) {
     expect_said(said_by(3, {.rank = 1, .step = 4, .run = run}),
                 message("in step 4 rank 1 read different weights of '", runs[run], "'"));
   }
 }
 
-TEST(ReplicaCheck, OfTwoRanksBothAreNamed) {
+TEST(ReplicaCheck, ReportsBothOfTwoRanks) {
   expect_said(
       said_by(2, {.rank = 1, .step = 2, .run = 1}),
       "in step 2 ranks 0 and 1 read different weights of 'blocks.0', and no more than half of "
@@ -124,11 +124,11 @@ TEST(ReplicaCheck, OfTwoRanksBothAreNamed) {
 }
 
 // What a rank got wrong in a step between is gathered anew in the next.
-TEST(ReplicaCheck, OtherStepsAreNotCompared) {
+TEST(ReplicaCheck, SkipsOtherSteps) {
   EXPECT_EQ(said_by(3, {.rank = 1, .step = 3, .run = 1}), std::vector<std::string>(3));
 }
 
-TEST(ReplicaCheck, ManyRunsThatDifferAreCounted) {
+TEST(ReplicaCheck, CountsDifferingRuns) {
   const std::vector<std::uint64_t> hashes{1, 2, 3, 4, 1, 2, 9, 9, 1, 7, 8, 9};
   try {
     octavo::detail::require_equal_replicas(hashes, {"a", "b", "c", "d"}, 1, 5);
@@ -143,7 +143,7 @@ TEST(ReplicaCheck, ManyRunsThatDifferAreCounted) {
 }
 
 // Replicas are in the same place of their groups.
-TEST(ReplicaCheck, OfGroupsThatShareTheLayersTheRankIsNamed) {
+TEST(ReplicaCheck, ReportsRankWithinTensorParallelGroups) {
   const std::vector<std::uint64_t> hashes{1, 2, 3, 4, 1, 2, 3, 9, 1, 2, 3, 4};
   try {
     octavo::detail::require_equal_replicas(hashes, {"a", "b"}, 2, 5);
@@ -156,7 +156,7 @@ TEST(ReplicaCheck, OfGroupsThatShareTheLayersTheRankIsNamed) {
   }
 }
 
-TEST(ReplicaCheck, ShardsOfWeightsAreNoReplicas) {
+TEST(ReplicaCheck, RejectsShardedWeights) {
   support::on_ranks(2, [&](support::ThreadComm& communicator) {
     Context<Cpu> context{1};
     SessionOptions options = support::small_options();
@@ -179,7 +179,7 @@ TEST(ReplicaCheckRank, DISABLED_HasAWrongBit) {
   }
 }
 
-TEST(ReplicaCheck, RanksUnderMpirunNameTheOneThatDiffers) {
+TEST(ReplicaCheck, ReportsDifferingRankUnderMpirun) {
   const ChildResult result = run_mpirun(
       3, {std::filesystem::read_symlink("/proc/self/exe"), "--gtest_also_run_disabled_tests",
           "--gtest_filter=ReplicaCheckRank.DISABLED_HasAWrongBit"});

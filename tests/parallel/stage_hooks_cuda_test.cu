@@ -42,7 +42,7 @@ class LaneOnCuda : public support::OnGpuIn<Precision> {};
 using Precisions = testing::Types<Bf16, Fp8Recipe<Delayed>>;
 TYPED_TEST_SUITE(LaneOnCuda, Precisions);
 
-TYPED_TEST(LaneOnCuda, CopiesGradientsUnderTheBackward) {
+TYPED_TEST(LaneOnCuda, CopiesGradientsDuringBackward) {
   using Model = Llama<::support::small, TypeParam, Cuda>;
   for (const Index micro_batches : {1, 2}) {
     const SessionOptions options = support::small_session(micro_batches);
@@ -61,7 +61,7 @@ TYPED_TEST(LaneOnCuda, CopiesGradientsUnderTheBackward) {
   }
 }
 
-TYPED_TEST(LaneOnCuda, SurvivesAStepThatThrowsBeforeItIsJoined) {
+TYPED_TEST(LaneOnCuda, SurvivesStepThatThrowsBeforeJoin) {
   using Model = ::support::FaultyModel<Llama<::support::small, TypeParam, Cuda>>;
   const SessionOptions options = support::small_session(1);
   const auto weights = [&](int failing) {

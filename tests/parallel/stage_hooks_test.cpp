@@ -168,25 +168,25 @@ void check_order(const ExpectedStep& expected, WeightCopies weight_copies = Weig
   EXPECT_EQ(lines.back(), "join");
 }
 
-TEST(StageHooks, AreCalledBetweenTheStages) {
+TEST(StageHooks, AreCalledBetweenStages) {
   check_order<support::SmallModel<Bf16>>({.end = {"join", "sum"}});
 }
-TEST(StageHooks, OfATiedTableAreThose) {
+TEST(StageHooks, AreCalledForTiedTable) {
   check_order<Llama<tied, Bf16, Cpu>>({.is_tied = true, .end = {"join", "sum"}});
 }
-TEST(StageHooks, ComeBeforeCastsThatAreKept) {
+TEST(StageHooks, PrecedeKeptCasts) {
   check_order<support::SmallModel<Fp8Recipe<Tensorwise>>>(
       {.cast_blocks = {0, 1, 2}, .end = {"join", "sum"}});
   check_order<support::SmallModel<Fp8Recipe<Tensorwise>>>({.end = {"join", "sum"}},
                                                           WeightCopies::remade);
 }
-TEST(StageHooks, ComeBeforeCastsOfLayersThatHaveSome) {
+TEST(StageHooks, PrecedeCastsOfLayerwiseRecipes) {
   check_order<support::SmallModel<Layerwise<First<1, Bf16>, Fp8Recipe<Tensorwise>>>>(
       {.cast_blocks = {1, 2}, .end = {"join", "sum"}});
 }
 
 // Both passes of the calibration go through the step's micro-batches, and end in an update.
-TEST(StageHooks, MeetAmaxesBeforeHistoriesMove) {
+TEST(StageHooks, ReduceAmaxesBeforeHistoriesAreUpdated) {
   const Lines pass = expected_lines(false, false, {0, 1, 2}) + expected_lines(false, false, {}) +
                      Lines{"join", "maximum"};
   check_order<support::SmallModel<Fp8Recipe<Delayed>>>(
@@ -197,7 +197,7 @@ TEST(StageHooks, MeetAmaxesBeforeHistoriesMove) {
 static_assert(Accumulation{}.first && Accumulation{}.last);
 
 // Lanes beside the step are to be waited for, wherever it ended.
-TEST(StageHooks, AreJoinedAfterAStepThatThrew) {
+TEST(StageHooks, AreJoinedAfterStepThatThrew) {
   const SessionOptions options = support::small_options();
   Context<Cpu> context{2};
   using Model = support::FaultyModel<support::SmallModel<Bf16>>;
@@ -210,7 +210,7 @@ TEST(StageHooks, AreJoinedAfterAStepThatThrew) {
 }
 
 // Likewise, and what was read is of no use to the next one.
-TEST(StageHooks, AreJoinedAfterAnEvaluationThatThrew) {
+TEST(StageHooks, AreJoinedAfterEvaluationThatThrew) {
   const SessionOptions options = support::small_options();
   Context<Cpu> context{2};
   ModelSession<support::SmallModel<Bf16>, AdamW<>, Diary> session(options, context);
@@ -284,7 +284,7 @@ struct BesideAnother {
   };
 };
 
-TEST(StepSums, OfAllRanksDecide) {
+TEST(StepSums, AreCombinedOverAllRanks) {
   using Model = support::SmallModel<Bf16>;
   const SessionOptions options = support::small_options();
   const TokenBatch batch = support::step_batch(options, 0);
@@ -315,7 +315,7 @@ TEST(StepSums, OfAllRanksDecide) {
 }
 
 // What one rank met, all have to know.
-TEST(StepSums, AreThoseOfTheRank) {
+TEST(StepSums, ContainSumsOfOwnRank) {
   using Model = support::SmallModel<Fp8Recipe<Tensorwise>>;
   const SessionOptions options = support::small_options();
   const TokenBatch batch = support::step_batch(options, 0);

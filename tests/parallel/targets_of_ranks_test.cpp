@@ -121,7 +121,7 @@ TokenBatch batch_of_both(unsigned number) {
   return both;
 }
 
-TEST(TargetsOfRanks, AddUpInEveryStep) {
+TEST(TargetsOfRanks, AreSummedInEveryStep) {
   SessionOptions options = support::small_options();
   options.batch = {1, 48};
   Context<Cpu> context{1};

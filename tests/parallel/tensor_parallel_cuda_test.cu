@@ -129,14 +129,12 @@ void compare(const Setting& setting, double allowed) {
 class TensorParallelOnCuda : public support::OnGpu {};
 class TensorParallelOnCudaInFp8 : public support::OnGpuIn<Fp8Recipe<Delayed>> {};
 
-TEST_F(TensorParallelOnCuda, TwoRanksTakeTheStepOfOneOnTheCpu) {
-  compare<Bf16>({.ranks = 2}, 2e-3);
-}
+TEST_F(TensorParallelOnCuda, TwoRanksMatchOneRankOnCpu) { compare<Bf16>({.ranks = 2}, 2e-3); }
 TEST_F(TensorParallelOnCudaInFp8, TwoRanksTakeTheStepOfOneOnTheCpu) {
   compare<Fp8Recipe<Delayed>>({.ranks = 2}, 5e-3);
 }
 
-TEST_F(TensorParallelOnCuda, TwoGroupsTakeTheStepOfOneOnTheCpu) {
+TEST_F(TensorParallelOnCuda, TwoGroupsMatchOneRankOnCpu) {
   compare<Bf16>({.ranks = 4, .zero = Zero::weights}, 2e-3);
 }
 TEST_F(TensorParallelOnCudaInFp8, TwoGroupsTakeTheStepOfOneOnTheCpu) {
@@ -180,7 +178,7 @@ std::string told(const Outcome& outcome) {
   return text.str();
 }
 
-/// A rank, in a process of its own; see GroupsOnCuda.RecordedStepsHaveTheBitsOfOthers.
+/// A rank, in a process of its own; see GroupsOnCuda.RecordedStepsAreBitwiseEqualToUnrecorded.
 TEST(RecordedRank, DoesItsPart) {
   const char* part = std::getenv("OCTAVO_TEST_RECORDED_RANK");
   if (part == nullptr) GTEST_SKIP() << "the other tests of this file start it";
@@ -202,7 +200,7 @@ TEST(RecordedRank, DoesItsPart) {
   std::ofstream(file, std::ios::binary) << told(outcome);
 }
 
-TEST_P(GroupsOnCuda, RecordedStepsHaveTheBitsOfOthers) {
+TEST_P(GroupsOnCuda, RecordedStepsAreBitwiseEqualToUnrecorded) {
   const auto expected = train<Precision, 2, Cuda>(setting(GetParam()));
   const std::string files = message(testing::TempDir(), "octavo_recorded_rank_", ::getpid(), '_');
   const int port = free_port();
@@ -211,10 +209,10 @@ TEST_P(GroupsOnCuda, RecordedStepsHaveTheBitsOfOthers) {
     processes.start([&] {
       const std::string part =
           message(static_cast<int>(GetParam()), ' ', rank, ' ', port, ' ', files, rank);
-      become_test("--gtest_filter=RecordedRank.*", "OCTAVO_TEST_RECORDED_RANK", part);
+      exec_as_test("--gtest_filter=RecordedRank.*", "OCTAVO_TEST_RECORDED_RANK", part);
     });
   }
-  const std::vector<RankEnd> ends = processes.wait(200);
+  const std::vector<RankResult> ends = processes.wait(200);
   for (std::size_t rank = 0; rank < expected.size(); ++rank) {
     EXPECT_EQ(ends[rank].exit_code, 0) << "rank " << rank;
     std::ostringstream found;

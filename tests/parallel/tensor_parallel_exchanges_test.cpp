@@ -27,20 +27,20 @@ using tensor_parallel_test::options_of;
 using tensor_parallel_test::part_of_step;
 
 /// Notes what is gathered, also by the groups that it is split into.
-class NotedLink final : public ::support::HandingComm {
+class NotedLink final : public ::support::ForwardingComm {
  public:
   NotedLink(Communicator<Cpu>& ranks, std::set<std::string>& names)
-      : HandingComm(ranks), names_(names) {}
+      : ForwardingComm(ranks), names_(names) {}
   NotedLink(std::unique_ptr<Communicator<Cpu>> ranks, std::set<std::string>& names)
-      : HandingComm(*ranks), owned_(std::move(ranks)), names_(names) {}
+      : ForwardingComm(*ranks), owned_(std::move(ranks)), names_(names) {}
 
   void all_gather(Elements<const std::byte> part, Elements<std::byte> whole, const char* what,
                   const Context& context) override {
     names_.insert(what);
-    HandingComm::all_gather(part, whole, what, context);
+    ForwardingComm::all_gather(part, whole, what, context);
   }
   [[nodiscard]] std::unique_ptr<Communicator<Cpu>> split(int group) override {
-    return std::make_unique<NotedLink>(HandingComm::split(group), names_);
+    return std::make_unique<NotedLink>(ForwardingComm::split(group), names_);
   }
 
  private:
@@ -48,7 +48,7 @@ class NotedLink final : public ::support::HandingComm {
   std::set<std::string>& names_;
 };
 
-TEST(TensorParallelExchanges, SayOfWhichRunNormsAre) {
+TEST(TensorParallelExchanges, NameRunOfNorms) {
   std::set<std::string> names;
   support::on_ranks(2, [&](support::ThreadComm& communicator) {
     Context<Cpu> context{1};
@@ -65,7 +65,7 @@ TEST(TensorParallelExchanges, SayOfWhichRunNormsAre) {
 }
 
 // 200 tokens have 256 rows, of which each rank has half.
-TEST(TensorParallelExchanges, GiveEachElementOfAWeightOnce) {
+TEST(TensorParallelExchanges, ReadEachWeightElementOnce) {
   const tensor_parallel_test::Setting setting{
       .groups = 2, .zero = Zero::weights, .micro_batches = 2};
   support::on_ranks(4, [&](support::ThreadComm& communicator) {

@@ -38,7 +38,7 @@ template <class Of>
 void put_together(Values& wholes, auto& session, const Of& of) {
   session.model().visit([&](auto& parameter) {
     const auto shape = parameter.weight.shape();
-    const auto whole = parameter.part.whole_shape(shape);
+    const auto whole = parameter.part.full_shape(shape);
     std::vector<double>& values = wholes[parameter.name];
     values.resize(static_cast<std::size_t>(whole[0] * whole[1]), 1e30);
     const auto view = of(parameter);
@@ -113,7 +113,7 @@ void expect_near(const std::vector<float>& one, const std::vector<float>& other,
   for (std::size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(one[i], other[i], bound) << i;
 }
 
-TEST(TensorParallel, TwoRanksTrainAsOneInFp32) {
+TEST(TensorParallel, TwoRanksMatchOneRankInFp32) {
   const Outcome one = train<Fp32, 1>({.steps = 50})[0];
   EXPECT_LT(one.losses.back(), one.losses.front());
   const auto outcomes = train<Fp32, 2>({.steps = 50});
@@ -125,7 +125,7 @@ TEST(TensorParallel, TwoRanksTrainAsOneInFp32) {
   expect_agreement(outcomes);
 }
 
-TEST(TensorParallel, TwoRanksTrainAsOneInFp8) {
+TEST(TensorParallel, TwoRanksMatchOneRankInFp8) {
   using Precision = Fp8Recipe<Delayed>;
   const Setting setting{.micro_batches = 4, .steps = 50};
   const Outcome one = train<Precision, 1>(setting)[0];
@@ -139,7 +139,7 @@ TEST(TensorParallel, TwoRanksTrainAsOneInFp8) {
   }
 }
 
-TEST(TensorParallel, GroupsShareTheOptimizerToo) {
+TEST(TensorParallel, GroupsWithShardedOptimizerMatchOneRank) {
   const Outcome one = train<Fp32, 1>({.micro_batches = 4, .steps = 6})[0];
   for (const Zero zero : {Zero::optimizer, Zero::gradients, Zero::weights}) {
     Setting setting{.groups = 2, .zero = zero, .micro_batches = 4, .steps = 6};
@@ -151,7 +151,7 @@ TEST(TensorParallel, GroupsShareTheOptimizerToo) {
   }
 }
 
-TEST(TensorParallel, GroupsShareTheOptimizerInFp8) {
+TEST(TensorParallel, GroupsWithShardedOptimizerMatchOneRankInFp8) {
   using Precision = Fp8Recipe<Delayed>;
   const Outcome one = train<Precision, 1>({.micro_batches = 2, .steps = 6})[0];
   const auto outcomes =
@@ -160,7 +160,7 @@ TEST(TensorParallel, GroupsShareTheOptimizerInFp8) {
   expect_agreement(outcomes);
 }
 
-TEST(TensorParallel, RanksTrainAsOneWithMuon) {
+TEST(TensorParallel, RanksMatchOneRankWithMuon) {
   const Outcome one = train<Fp32, 1, GatherIn<>, Muon<>>({.micro_batches = 2, .steps = 6})[0];
   EXPECT_LT(one.losses.back(), one.losses.front());
   for (const int groups : {1, 2}) {
@@ -191,7 +191,7 @@ Values parameters_after(unsigned steps, const Of& of) {
   return values;
 }
 
-TEST(TensorParallel, WeightsOfGroupsCanTravelInFp8) {
+TEST(TensorParallel, GatheringWeightsInFp8IsBitwiseNeutral) {
   using Precision = Fp8Recipe<Delayed>;
   for (const Zero zero : {Zero::optimizer, Zero::weights}) {
     const Setting setting{.groups = 2, .zero = zero, .micro_batches = 2};
@@ -206,12 +206,12 @@ TEST(TensorParallel, WeightsOfGroupsCanTravelInFp8) {
   }
 }
 
-TEST(TensorParallel, StartsFromTheWeightsOfOneRank) {
+TEST(TensorParallel, StartsFromWeightsOfOneRank) {
   const auto weights = [](auto& parameter) { return parameter.weight; };
   EXPECT_TRUE((parameters_after<2>(0, weights)) == (parameters_after<1>(0, weights)));
 }
 
-TEST(TensorParallel, HasTheGradientsOfOneRank) {
+TEST(TensorParallel, GradientsMatchOneRank) {
   const auto gradients = [](auto& parameter) { return parameter.gradient; };
   const Values one = parameters_after<1>(1, gradients);
   const Values two = parameters_after<2>(1, gradients);
@@ -230,7 +230,7 @@ TEST(TensorParallel, HasTheGradientsOfOneRank) {
   }
 }
 
-TEST(TensorParallel, RecomputationAndChunksChangeNothing) {
+TEST(TensorParallel, RecomputationAndHeadChunksChangeNothing) {
   Setting setting;
   const auto kept = train<Fp32, 2>(setting);
   for (const Recompute recompute : {Recompute::norms, Recompute::ffn, Recompute::block}) {
@@ -243,7 +243,7 @@ TEST(TensorParallel, RecomputationAndChunksChangeNothing) {
   expect_near(kept[0].logits, chunks[0].logits, 1e-4);
 }
 
-TEST(TensorParallel, DocumentsReachOverTheRowsOfRanks) {
+TEST(TensorParallel, DocumentsSpanRowsOfSeveralRanks) {
   const std::vector<Index> documents{5, 20};
   std::vector<double> losses[2];
   const auto run = [&](auto& session, std::vector<double>& of) {
@@ -273,7 +273,7 @@ TEST(TensorParallel, DocumentsReachOverTheRowsOfRanks) {
 }
 
 // Of columns, and of groups of rows; with ZeRO-3 a rank has a shard of its part.
-TEST(TensorParallel, NamesTheElementOfTheWholeThatIsNotFinite) {
+TEST(TensorParallel, ReportsNonFiniteElementByGlobalIndex) {
   for (const Zero zero : {Zero::optimizer, Zero::weights}) {
     const Setting setting{.groups = 2, .zero = zero, .micro_batches = 2};
     support::on_ranks(4, [&](support::ThreadComm& communicator) {
@@ -308,7 +308,7 @@ TEST(TensorParallel, NamesTheElementOfTheWholeThatIsNotFinite) {
   }
 }
 
-TEST(TensorParallel, TakesWholeWeightsAndSaysWhichPartARankHas) {
+TEST(TensorParallel, SetsWholeWeightsAndRecordsPartInState) {
   const Index columns = config.heads * config.head_dim;
   std::vector<float> output(static_cast<std::size_t>(config.hidden * columns));
   for (std::size_t i = 0; i < output.size(); ++i) output[i] = static_cast<float>(i);
@@ -344,7 +344,7 @@ TEST(TensorParallel, TakesWholeWeightsAndSaysWhichPartARankHas) {
   });
 }
 
-TEST(TensorParallel, ARankTakesLessMemory) {
+TEST(TensorParallel, RanksUseLessMemory) {
   const Context<Cpu> context{1};
   const SessionOptions options = options_of({});
   const MemoryPlan one = plan_memory<Model<Fp32, 1>, AdamW<>, DataParallel<>>(options, context);
@@ -355,7 +355,7 @@ TEST(TensorParallel, ARankTakesLessMemory) {
   }
 }
 
-TEST(TensorParallel, RefusesRanksThatAreNoGroups) {
+TEST(TensorParallel, RejectsRankCountsThatFormNoGroups) {
   support::ThreadRanks three(3);
   support::ThreadComm communicator(three, 0);
   Context<Cpu> context{1};
@@ -378,7 +378,7 @@ TEST(TensorParallel, RefusesRanksThatAreNoGroups) {
 }
 
 // A session fills such sequences up, in a batch and for logits.
-TEST(TensorParallel, ServesRowsThatRanksCannotDivide) {
+TEST(TensorParallel, SupportsRowsNotDivisibleByRanks) {
   const auto outcomes = [&]<int Degree>(std::integral_constant<int, Degree>, BatchShape batch) {
     std::vector<Outcome> of_ranks(Degree);
     support::on_ranks(Degree, [&](support::ThreadComm& communicator) {
@@ -412,7 +412,7 @@ TEST(TensorParallel, ServesRowsThatRanksCannotDivide) {
   }
 }
 
-TEST(TensorParallel, RefusesDifferentBatchesInAGroup) {
+TEST(TensorParallel, RejectsDifferentBatchesInGroup) {
   std::vector<std::string> said(2);
   support::on_ranks(2, [&](support::ThreadComm& communicator) {
     Context<Cpu> context{1};
@@ -430,7 +430,7 @@ TEST(TensorParallel, RefusesDifferentBatchesInAGroup) {
   }
 }
 
-TEST(TensorParallel, AllRanksSkipAStepThatIsNotFiniteOnOne) {
+TEST(TensorParallel, AllRanksSkipStepThatIsNonFiniteOnOne) {
   std::vector<int> skipped(2);
   support::on_ranks(2, [&](support::ThreadComm& communicator) {
     Context<Cpu> context{1};

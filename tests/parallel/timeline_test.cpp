@@ -59,7 +59,7 @@ std::vector<TimelineSpan> named(const std::vector<TimelineSpan>& spans, SpanKind
 class TimelineOfRanks : public testing::TestWithParam<Zero> {};
 INSTANTIATE_TEST_SUITE_P(Stages, TimelineOfRanks, testing::Values(Zero::optimizer, Zero::weights));
 
-TEST_P(TimelineOfRanks, HasEachStageAndOperationOfEachStepInItsPlace) {
+TEST_P(TimelineOfRanks, OrdersStagesAndOperationsOfEachStep) {
   const std::vector<std::string> runs{"embedding.weight", "blocks.0", "blocks.1", "blocks.2",
                                       "final_norm.weight to head.weight"};
   for (const std::vector<TimelineSpan>& spans : timelines(2, GetParam())) {
@@ -115,7 +115,7 @@ TEST_P(TimelineOfRanks, HasEachStageAndOperationOfEachStepInItsPlace) {
   }
 }
 
-TEST(TimelineOfRanks, RanksCountFromTheSameTime) {
+TEST(TimelineOfRanks, RanksShareTimeOrigin) {
   constexpr int late = 400;
   const auto all = timelines(2, Zero::optimizer, late);
   // No rank can leave an exchange before the other has come to it.

@@ -10,7 +10,7 @@ using namespace octavo;
 
 bool has(const std::string& all, const char* name) { return all.find(name) != std::string::npos; }
 
-TEST(GpuPrecisions, AreThoseWhoseScalesTheGpuMultiplies) {
+TEST(GpuPrecisions, DependOnComputeCapability) {
   EXPECT_EQ(precisions_of(features_of(80)), "fp32 or bf16");
   EXPECT_EQ(precisions_of(features_of(86)), "fp32 or bf16");
   for (const int capability : {89, 90, 100, 103, 120, 121}) {
@@ -36,7 +36,7 @@ std::string refusal(const std::string& card, int capability) {
   return {};
 }
 
-TEST(GpuPrecisions, OthersAreRefusedInOneLineThatNamesThem) {
+TEST(GpuPrecisions, RejectsUnsupportedRecipes) {
   EXPECT_EQ(refusal<Fp8Recipe<Tensorwise>>("GPU 0 (NVIDIA A100)", 80),
             "GPU 0 (NVIDIA A100) does not support FP8 GEMMs; use fp32 or bf16");
   EXPECT_EQ(

@@ -202,7 +202,7 @@ using WithOwn = Layerwise<First<1, Bf16>, Own, Head<AllowFallback<Own>>>;
 static_assert(resolves<WithOwn, 1, LinearRole::down, Own>);
 static_assert(resolves<WithOwn, 3, LinearRole::head, AllowFallback<Own>>);
 
-TEST(PrecisionName, IsWhatManifestsPrint) {
+TEST(PrecisionName, NamesEveryRecipe) {
   EXPECT_EQ(precision_name<Fp32>(), "fp32");
   EXPECT_EQ(precision_name<Bf16>(), "bf16");
   EXPECT_EQ(precision_name<Fp8>(), "fp8 delayed");
@@ -217,7 +217,7 @@ TEST(PrecisionName, IsWhatManifestsPrint) {
 }
 
 // Recipes that compute otherwise have another name: a state says by it what it is of.
-TEST(PrecisionName, SaysWhatIsNoDefault) {
+TEST(PrecisionName, NamesNonDefaultOptions) {
   using Most = DelayedScaling<16, AmaxReduction::most_recent, Margin{2}>;
   EXPECT_EQ(precision_name<Fp8Recipe<Most>>(), "fp8 delayed (history 16, most recent, margin 2)");
   using Rounded = DelayedScaling<1024, AmaxReduction::max, Margin{0}, ScaleRounding::power_of_two>;
@@ -269,7 +269,7 @@ TEST(PrecisionName, DoesNotDependOnTheOrderOfParts) {
             name);
 }
 
-TEST(LinearRole, HasTheFieldsNames) {
+TEST(LinearRole, HasNamesOfFields) {
   EXPECT_EQ(name_of(LinearRole::qkv), "qkv");
   EXPECT_EQ(name_of(LinearRole::output), "output");
   EXPECT_EQ(name_of(LinearRole::gate_up), "gate_up");

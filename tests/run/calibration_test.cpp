@@ -70,7 +70,7 @@ void take_first_step(AnySession& session) {
 
 // Scales of 1 make zero of nearly all of a gradient; the next cast of the block then sees none, and
 // its scale, too, has to be right before the step.
-TEST(Calibration, TheFirstStepCastsWithScalesOfItsOwnValues) {
+TEST(Calibration, FirstStepUsesScalesOfItsOwnValues) {
   octavo::Context<octavo::Cpu> context{2};
   Session session(options(1), context);
   take_first_step(session);
@@ -81,7 +81,7 @@ TEST(Calibration, TheFirstStepCastsWithScalesOfItsOwnValues) {
 }
 
 // One block without histories does not speak for the others.
-TEST(Calibration, IsThereForTheBlocksThatNeedIt) {
+TEST(Calibration, AppliesToMixedRecipes) {
   using Mixed = octavo::Layerwise<octavo::First<1, octavo::Fp8Recipe<octavo::Tensorwise>>, Delayed>;
   octavo::Context<octavo::Cpu> context{2};
   support::SmallSession<Mixed> session(options(1), context);
@@ -99,7 +99,7 @@ TEST(Calibration, IsThereForTheBlocksThatNeedIt) {
   }
 }
 
-TEST(Calibration, TheFirstGradientsAreThoseOfBf16) {
+TEST(Calibration, FirstGradientsMatchBf16) {
   octavo::Context<octavo::Cpu> context{2};
   support::SmallSession<Bf16> expected(options(1), context);
   Session session(options(1), context);
@@ -113,7 +113,7 @@ TEST(Calibration, TheFirstGradientsAreThoseOfBf16) {
 }
 
 // Two entries of the calibration, then one a step, of however many micro-batches.
-TEST(Calibration, EveryStepAddsOnceToEveryHistory) {
+TEST(Calibration, EveryStepAddsOneEntryToEachHistory) {
   for (const Index micro_batches : {1, 2}) {
     octavo::Context<octavo::Cpu> context{2};
     Session session(options(micro_batches), context);
@@ -149,7 +149,7 @@ void expect_reports_of_slots(Session& session) {
   EXPECT_GT(flushed, 0U);
 }
 
-TEST(Calibration, StatisticsAreThoseOfOneStep) {
+TEST(Calibration, StatisticsCoverOneStep) {
   for (const Index micro_batches : {1, 2}) {
     octavo::Context<octavo::Cpu> context{2};
     Session session(options(micro_batches), context);
@@ -180,7 +180,7 @@ std::uint32_t nonfinite_casts(Session& session, const std::string& name) {
   return 0;
 }
 
-TEST(Calibration, ASkippedFirstStepLeavesNoHistory) {
+TEST(Calibration, SkippedFirstStepLeavesNoHistory) {
   octavo::Context<octavo::Cpu> context{2};
   Session session(options(1), context);
   const TokenBatch batch = support::step_batch(options(1), 0);
@@ -199,7 +199,7 @@ TEST(Calibration, ASkippedFirstStepLeavesNoHistory) {
 
 // What docs/recipes.md advises for evaluations of weights that were set: scales are 1 until a step,
 // and one without a learning rate moves no weight.
-TEST(Calibration, AStepWithoutALearningRateIsEnough) {
+TEST(Calibration, WorksInStepWithZeroLearningRate) {
   octavo::Context<octavo::Cpu> context{2};
   Session session(options(1), context);
   take_first_step(session);
@@ -228,7 +228,7 @@ double validation_loss(AnySession& session) {
   return batches.evaluate(session).mean();
 }
 
-TEST(Calibration, AnEvaluationBeforeTheFirstStepHasScalesAndLeavesNone) {
+TEST(Calibration, EvaluationBeforeFirstStepLeavesNoScales) {
   octavo::Context<octavo::Cpu> context{2};
   support::SmallSession<Bf16> wide(options(1), context);
   Session evaluated(options(1), context);
@@ -253,7 +253,7 @@ TEST(Calibration, AnEvaluationBeforeTheFirstStepHasScalesAndLeavesNone) {
 }
 
 // What a step quantised before is not what it multiplies with.
-TEST(Calibration, WeightsAreQuantisedAnewInEveryStep) {
+TEST(Calibration, EveryStepRequantisesWeights) {
   using Tensorwise = support::SmallSession<octavo::Fp8Recipe<octavo::Tensorwise>>;
   octavo::Context<octavo::Cpu> context{2};
   Tensorwise trained(options(1), context);

@@ -90,7 +90,7 @@ ChatBatches batches(int rank = 0, int ranks = 1, Index micro_batches = 6, Index 
            .seed = seed}};
 }
 
-TEST(ChatBatches, HandEachChatToTheSessionOnceAnEpoch) {
+TEST(ChatBatches, PassEachChatOncePerEpoch) {
   ChatBatches all = batches();
   const Index steps = all.steps_of(2);
   Recorder session;
@@ -111,7 +111,7 @@ TEST(ChatBatches, HandEachChatToTheSessionOnceAnEpoch) {
   }
 }
 
-TEST(ChatBatches, SayWhereChatsBegin) {
+TEST(ChatBatches, MarkChatBoundaries) {
   ChatBatches all = batches();
   Recorder session;
   (void)all.step(session, 0);
@@ -123,7 +123,7 @@ TEST(ChatBatches, SayWhereChatsBegin) {
   EXPECT_EQ(session.documents, begins);
 }
 
-TEST(ChatBatches, StepsAreThoseOfOneRankInTheOrderOfRanks) {
+TEST(ChatBatches, RanksSplitStepsOfOneRank) {
   ChatBatches all = batches();
   std::vector<ChatBatches> parts;
   parts.reserve(3);
@@ -143,7 +143,7 @@ TEST(ChatBatches, StepsAreThoseOfOneRankInTheOrderOfRanks) {
   EXPECT_EQ(all.hash(), parts[1].hash());
 }
 
-TEST(ChatBatches, EvaluationsCountEachTargetOnceAndAreCalledEquallyOften) {
+TEST(ChatBatches, RanksEvaluateEachTargetOnceAndEquallyOften) {
   ChatBatches all = batches();
   const std::set<std::int32_t> firsts = first_tokens(all.validation(), 1000);
   Recorder one;
@@ -178,7 +178,7 @@ TEST(ChatBatches, EvaluationsCountEachTargetOnceAndAreCalledEquallyOften) {
   EXPECT_EQ(limited(4), limited(1));
 }
 
-TEST(ChatBatches, GoOnAtAnyNumberOfRanks) {
+TEST(ChatBatches, ResumeWithAnyNumberOfRanks) {
   ChatBatches whole = batches(0, 1, 4);
   SavedState saved;
   for (int step = 0; step < 20; ++step) {
@@ -201,7 +201,7 @@ TEST(ChatBatches, GoOnAtAnyNumberOfRanks) {
   EXPECT_GT(whole.epoch(), 2);
 }
 
-TEST(ChatBatches, GoOnWithTheirOwnChatsOnly) {
+TEST(ChatBatches, RejectStateOfOtherChats) {
   ChatBatches first = batches();
   Recorder session;
   (void)first.step(session, 0);
@@ -217,7 +217,7 @@ TEST(ChatBatches, GoOnWithTheirOwnChatsOnly) {
   EXPECT_NE(other.hash(), first.hash()) << "the order counts, too";
 }
 
-TEST(ChatBatches, FillSequencesWithTheTokenThatWasGiven) {
+TEST(ChatBatches, PadSequencesWithFillerToken) {
   ChatBatches all(chats(1, 1), chats(1, 1000),
                   {.batch = {.sequences = 1, .tokens = 12, .most_documents = 7}, .filler = 99});
   Recorder session;
@@ -228,7 +228,7 @@ TEST(ChatBatches, FillSequencesWithTheTokenThatWasGiven) {
   EXPECT_EQ(session.tokens, expected);
 }
 
-TEST(ChatBatches, NeedRoomForAChatInEachSequence) {
+TEST(ChatBatches, RequireOneDocumentPerSequence) {
   EXPECT_THROW(ChatBatches(chats(9, 1), chats(9, 1), {.batch = {2, 12, 1}}), ConfigError);
   EXPECT_NO_THROW(ChatBatches(chats(9, 1), chats(9, 1), {.batch = {2, 12, 2}}));
 }

@@ -44,7 +44,7 @@ class GemmPlanFile : public ::support::TemporaryFolder {
   [[nodiscard]] std::filesystem::path path() const { return folder_ / "gemm-plans"; }
 };
 
-TEST_F(GemmPlanFile, KeepsWhatRunsAdd) {
+TEST_F(GemmPlanFile, AccumulatesPlansOfRuns) {
   EXPECT_TRUE(load_gemm_plans(path()).empty());
   store_gemm_plans(path(), {});
   EXPECT_FALSE(std::filesystem::exists(path()));
@@ -58,7 +58,7 @@ TEST_F(GemmPlanFile, KeepsWhatRunsAdd) {
 }
 
 // Its text is as long as the one before.
-TEST_F(GemmPlanFile, KeepsTheNewestOfAProduct) {
+TEST_F(GemmPlanFile, ReplacesOlderPlanOfSameGemm) {
   store_gemm_plans(path(), std::vector{record(1)});
   GemmPlanRecord newer = record(1);
   newer.algorithm.fill(9);
@@ -66,7 +66,7 @@ TEST_F(GemmPlanFile, KeepsTheNewestOfAProduct) {
   EXPECT_EQ(load_gemm_plans(path()), std::vector{newer});
 }
 
-TEST_F(GemmPlanFile, AReadThatFailsIsNoEmptyFile) {
+TEST_F(GemmPlanFile, ReportsReadError) {
   // Opens well, but its first page cannot be read.
   const std::filesystem::path unreadable = "/proc/self/mem";
   if (!std::filesystem::exists(unreadable)) GTEST_SKIP() << "there is no " << unreadable;
@@ -75,7 +75,7 @@ TEST_F(GemmPlanFile, AReadThatFailsIsNoEmptyFile) {
   EXPECT_EQ(error_of([&] { store_gemm_plans(unreadable, std::vector{record(1)}); }), expected);
 }
 
-TEST_F(GemmPlanFile, DamageIsNamedAndLeftAsItIs) {
+TEST_F(GemmPlanFile, ReportsDamageAndKeepsFile) {
   store_gemm_plans(path(), std::vector{record(1), record(2)});
   const std::string whole = content(path());
   const std::string torn = whole.substr(0, whole.size() - 5);
@@ -86,7 +86,7 @@ TEST_F(GemmPlanFile, DamageIsNamedAndLeftAsItIs) {
   EXPECT_EQ(content(path()), torn);
 }
 
-TEST_F(GemmPlanFile, AFolderOrAMissingOneIsNamed) {
+TEST_F(GemmPlanFile, ReportsUnreadableAndUnwritablePaths) {
   EXPECT_EQ(
       error_of([&] { (void)load_gemm_plans(folder_); }).find(folder_.string() + ": cannot be read"),
       0u);
@@ -97,7 +97,7 @@ TEST_F(GemmPlanFile, AFolderOrAMissingOneIsNamed) {
             0u);
 }
 
-TEST_F(GemmPlanFile, WritersAtTheSameTimeLoseNothing) {
+TEST_F(GemmPlanFile, ConcurrentWritersLoseNothing) {
   constexpr Index writers = 4;
   constexpr Index rounds = 25;
   std::vector<std::thread> threads;
@@ -115,7 +115,7 @@ TEST_F(GemmPlanFile, WritersAtTheSameTimeLoseNothing) {
   EXPECT_EQ(entries(), 2);  // and the lock
 }
 
-TEST_F(GemmPlanFile, ALockThatIsNotGivenBackEndsTheWait) {
+TEST_F(GemmPlanFile, StopsWaitingForHeldLock) {
   store_gemm_plans(path(), std::vector{record(1)});
   const int other = ::open((folder_ / ".gemm-plans.lock").c_str(), O_RDWR);
   ASSERT_EQ(::flock(other, LOCK_EX), 0);
@@ -133,7 +133,7 @@ TEST_F(GemmPlanFile, ALockThatIsNotGivenBackEndsTheWait) {
   ::close(folder);
 }
 
-TEST_F(GemmPlanFile, ALockIsWaitedForAsLongAsIsSaid) {
+TEST_F(GemmPlanFile, WaitsForLockWithinTimeout) {
   const int other = ::open((folder_ / ".gemm-plans.lock").c_str(), O_RDWR | O_CREAT, 0666);
   ASSERT_EQ(::flock(other, LOCK_EX), 0);
   std::thread thread([&] {
@@ -145,7 +145,7 @@ TEST_F(GemmPlanFile, ALockIsWaitedForAsLongAsIsSaid) {
   EXPECT_EQ(load_gemm_plans(path()).size(), 1u);
 }
 
-TEST_F(GemmPlanFile, ALockOfAnotherUserIsWaitedFor) {
+TEST_F(GemmPlanFile, WaitsForLockOfAnotherUser) {
   namespace fs = std::filesystem;
   const fs::path lock = folder_ / ".gemm-plans.lock";
   store_gemm_plans(path(), std::vector{record(1)});
@@ -164,7 +164,7 @@ TEST_F(GemmPlanFile, ALockOfAnotherUserIsWaitedFor) {
   EXPECT_EQ(load_gemm_plans(path()).size(), 2u);
 }
 
-TEST_F(GemmPlanFile, ALockThatAnotherUserKeepsToItselfIsNamed) {
+TEST_F(GemmPlanFile, ReportsUnwritableLockOfAnotherUser) {
   namespace fs = std::filesystem;
   store_gemm_plans(path(), std::vector{record(1)});
   fs::permissions(folder_, fs::perms::all);

@@ -14,7 +14,7 @@ namespace octavo::gpu_telemetry_cuda_test {
 
 class GpuTelemetryOnCuda : public support::OnGpu {};
 
-TEST_F(GpuTelemetryOnCuda, ReadsTheGpuOfAContext) {
+TEST_F(GpuTelemetryOnCuda, ReadsGpuOfContext) {
   const Context<Cuda> context;
   GpuTelemetry telemetry(context.bus_id(), std::chrono::hours(1));
   const std::optional<GpuReading> reading = telemetry.take();

@@ -26,7 +26,7 @@ std::string refusal(const std::string& bus_id, const std::string& library) {
   return "none";
 }
 
-TEST(GpuTelemetry, ReadsEverySensorOfTheGpuAtTheBusId) {
+TEST(GpuTelemetry, ReadsAllSensorsOfGpuAtBusId) {
   GpuTelemetry telemetry("0000:3b:00.0", 1h, OCTAVO_FAKE_NVML);
   const std::optional<GpuReading> reading = telemetry.take();
   ASSERT_TRUE(reading.has_value());
@@ -38,7 +38,7 @@ TEST(GpuTelemetry, ReadsEverySensorOfTheGpuAtTheBusId) {
   EXPECT_FALSE(telemetry.take().has_value()) << "the reading was taken before";
 }
 
-TEST(GpuTelemetry, OmitsSensorsThatTheGpuDoesNotReport) {
+TEST(GpuTelemetry, OmitsUnsupportedSensors) {
   GpuTelemetry telemetry("0000:5e:00.0", 1h, OCTAVO_FAKE_NVML);
   const std::optional<GpuReading> reading = telemetry.take();
   ASSERT_TRUE(reading.has_value());
@@ -47,7 +47,7 @@ TEST(GpuTelemetry, OmitsSensorsThatTheGpuDoesNotReport) {
                reading->memory_bytes);
 }
 
-TEST(GpuTelemetry, ReadsAgainInTheBackground) {
+TEST(GpuTelemetry, RefreshesInBackground) {
   GpuTelemetry telemetry("0000:3b:00.0", 1ms, OCTAVO_FAKE_NVML);
   const double first = telemetry.take()->sm_megahertz.value();
   std::optional<GpuReading> next;
@@ -60,7 +60,7 @@ TEST(GpuTelemetry, ReadsAgainInTheBackground) {
   EXPECT_GT(next->sm_megahertz.value(), first);
 }
 
-TEST(GpuTelemetry, NamesWhatIsMissing) {
+TEST(GpuTelemetry, ErrorsNameMissingLibraryGpuOrFunction) {
   const std::string absent = refusal("0000:3b:00.0", "/nowhere/libnvidia-ml.so.1");
   EXPECT_TRUE(absent.starts_with("cannot load NVML: /nowhere/libnvidia-ml.so.1: ")) << absent;
   EXPECT_EQ(refusal("0000:ff:00.0", OCTAVO_FAKE_NVML),
@@ -68,7 +68,7 @@ TEST(GpuTelemetry, NamesWhatIsMissing) {
   EXPECT_EQ(refusal("0000:3b:00.0", "libm.so.6"), "NVML lacks nvmlInit_v2; update NVIDIA's driver");
 }
 
-TEST(GpuTelemetry, ClosesNvmlEvenAfterAnError) {
+TEST(GpuTelemetry, ClosesNvmlEvenAfterError) {
   void* library = ::dlopen(OCTAVO_FAKE_NVML, RTLD_NOW);
   ASSERT_NE(library, nullptr);
   auto* const opened = reinterpret_cast<int (*)()>(::dlsym(library, "fake_nvml_opened"));

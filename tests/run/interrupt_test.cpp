@@ -14,28 +14,28 @@ namespace interrupt_test {
 using octavo::InterruptGuard;
 using testing::KilledBySignal;
 
-TEST(InterruptGuard, NotesASignal) {
+TEST(InterruptGuard, RecordsSignal) {
   const InterruptGuard guard;
   EXPECT_EQ(InterruptGuard::received(), 0);
   std::raise(SIGTERM);
   EXPECT_EQ(InterruptGuard::received(), SIGTERM);
 }
 
-TEST(InterruptGuard, NotesThatOfASchedulerThatWarns) {
+TEST(InterruptGuard, RecordsSchedulerWarning) {
   const InterruptGuard guard;
   std::raise(SIGUSR1);
   EXPECT_EQ(InterruptGuard::received(), SIGUSR1);
 }
 
 // The terminal of a run is gone, such as at the end of an ssh connection.
-TEST(InterruptGuard, NotesALostTerminal) {
+TEST(InterruptGuard, RecordsHangup) {
   const InterruptGuard guard;
   std::raise(SIGHUP);
   EXPECT_EQ(InterruptGuard::received(), SIGHUP);
 }
 
 // As nohup ignores it.
-TEST(InterruptGuard, LeavesALostTerminalIgnored) {
+TEST(InterruptGuard, LeavesIgnoredHangupIgnored) {
   const auto before = std::signal(SIGHUP, SIG_IGN);
   {
     const InterruptGuard guard;
@@ -46,7 +46,7 @@ TEST(InterruptGuard, LeavesALostTerminalIgnored) {
   std::signal(SIGHUP, before);
 }
 
-TEST(InterruptGuard, TakesARequestOfTheProgramItself) {
+TEST(InterruptGuard, AcceptsRequestOfProgram) {
   testing::internal::CaptureStderr();
   {
     const InterruptGuard guard("stopping\n");
@@ -58,7 +58,7 @@ TEST(InterruptGuard, TakesARequestOfTheProgramItself) {
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
 }
 
-TEST(InterruptGuard, StartsAnew) {
+TEST(InterruptGuard, StartsWithoutPendingSignal) {
   {
     const InterruptGuard guard;
     std::raise(SIGINT);
@@ -70,13 +70,13 @@ TEST(InterruptGuard, StartsAnew) {
   EXPECT_EQ(InterruptGuard::received(), SIGINT);
 }
 
-TEST(InterruptGuard, TakesWhatComesWithinASecondForOneSignal) {
+TEST(InterruptGuard, MergesSignalsWithinOneSecond) {
   const InterruptGuard guard;
   for (const int signal : {SIGTERM, SIGTERM, SIGINT, SIGTERM}) std::raise(signal);
   EXPECT_EQ(InterruptGuard::received(), SIGTERM);
 }
 
-TEST(InterruptGuardDeathTest, EndsTheProgramAtALaterSignal) {
+TEST(InterruptGuardDeathTest, LaterSignalEndsProgram) {
   const auto twice = [](int first, int second) {
     const InterruptGuard guard;
     std::raise(first);
@@ -99,14 +99,14 @@ std::string written_at(const std::vector<int>& signals, const char* text) {
   return testing::internal::GetCapturedStderr();
 }
 
-TEST(InterruptGuard, AcknowledgesTheFirstSignalOnly) {
+TEST(InterruptGuard, AcknowledgesOnlyFirstSignal) {
   EXPECT_EQ(written_at({}, "stopping\n"), "");
   EXPECT_EQ(written_at({SIGINT}, "stopping\n"), "stopping\n");
   EXPECT_EQ(written_at({SIGINT, SIGINT, SIGTERM}, "stopping\n"), "stopping\n");
   EXPECT_EQ(written_at({SIGTERM}, nullptr), "");
 }
 
-TEST(InterruptGuardDeathTest, LeavesSignalsAsTheyWere) {
+TEST(InterruptGuardDeathTest, RestoresSignalHandlers) {
   {
     const InterruptGuard guard;
   }

@@ -25,7 +25,7 @@ void add(RunTotals& totals, double loss, double milliseconds = 500) {
   totals.add(record);
 }
 
-TEST(RunTotals, GivesUpAfterSkippedStepsInARowOnly) {
+TEST(RunTotals, GivesUpOnlyAfterConsecutiveSkippedSteps) {
   RunTotals totals(3);
   for (const double loss : {3.0, infinite, nan, 3.0, nan, nan, 2.5}) {
     add(totals, loss);
@@ -39,7 +39,7 @@ TEST(RunTotals, GivesUpAfterSkippedStepsInARowOnly) {
   EXPECT_EQ(totals.steps(), 10);
 }
 
-TEST(RunTotals, TheMeanLossIsThatOfStepsThatCounted) {
+TEST(RunTotals, MeanLossExcludesSkippedSteps) {
   RunTotals totals(3);
   EXPECT_TRUE(std::isnan(totals.train_loss()));
   for (const double loss : {3.0, nan, 2.0}) add(totals, loss);
@@ -62,7 +62,7 @@ TEST(RunTotals, StepsWithoutTargetsHaveNoLoss) {
   EXPECT_EQ(totals.steps(), 4);
 }
 
-TEST(RunTotals, TheRateIsWithoutTheFirstStepWhereThereIsAnother) {
+TEST(RunTotals, RateExcludesFirstStepIfThereAreMore) {
   RunTotals alone(3);
   add(alone, 3.0);
   EXPECT_DOUBLE_EQ(alone.tokens_per_second(100), 200);
@@ -73,7 +73,7 @@ TEST(RunTotals, TheRateIsWithoutTheFirstStepWhereThereIsAnother) {
   EXPECT_DOUBLE_EQ(totals.tokens_per_second(100), 200);
 }
 
-TEST(RunTotals, GoesOnFromItsState) {
+TEST(RunTotals, RestoresItsState) {
   RunTotals first(4);
   for (int i = 0; i < 23; ++i) add(first, 3.0 - 0.1 * i);
   for (const double loss : {nan, 7.0, nan, nan}) add(first, loss);
@@ -101,7 +101,7 @@ TEST(RunTotals, GoesOnFromItsState) {
   EXPECT_EQ(RunTotals(4).tokens_per_second(100), 0.0);
 }
 
-TEST(RunTotals, CountsTheTokensOfEachStep) {
+TEST(RunTotals, CountsTokensOfEachStep) {
   RunTotals first(4);
   for (const double tokens : {64.0, 64.0, 192.0}) {
     StepRecord record;
@@ -119,7 +119,7 @@ TEST(RunTotals, CountsTheTokensOfEachStep) {
 }
 
 // Checkpoints of version 0.1.0 have zero there.
-TEST(RunTotals, TokensThatWereNotCountedAreUnknown) {
+TEST(RunTotals, UncountedTokensAreUnknown) {
   RunTotals first(4);
   add(first, 3.0);
   RunTotals second(4);
@@ -128,7 +128,7 @@ TEST(RunTotals, TokensThatWereNotCountedAreUnknown) {
   EXPECT_TRUE(std::isnan(second.tokens()));
 }
 
-TEST(RunTotals, WarnsOnceOfALossTwiceTheFirst) {
+TEST(RunTotals, ReportsDivergenceOnceAtTwiceFirstLoss) {
   RunTotals totals(3);
   for (const double loss : {3.0, 5.9, 4.0, 5.9}) {
     add(totals, loss);

@@ -34,7 +34,7 @@ constexpr Index window = 6;
 constexpr Index steps = 18;
 constexpr double threshold = 4;
 
-TEST(SpikeLimit, IsSoManyDeviationsAboveTheMedian) {
+TEST(SpikeLimit, IsGivenDeviationsAboveMedian) {
   // Median 3, deviations 2 1 0 1 97: their median is 1.
   EXPECT_DOUBLE_EQ(spike_limit({1, 100, 3, 2, 4}, 5), 3 + 5 * 1.4826);
   // Median 2.5, deviations 1.5 0.5 0.5 1.5: 1.
@@ -195,7 +195,7 @@ class Spike : public support::TemporaryFolder, public testing::WithParamInterfac
   Index at_ = 0;  ///< the step with the poison
 };
 
-TEST_P(Spike, IsSkipped) {
+TEST_P(Spike, IsSkippedWithOnSpikeSkip) {
   const End end = run(ranks_, run_of(OnSpike::skip), folder_ / "skip");
   EXPECT_EQ(end.summary.end(), "done");
   EXPECT_EQ(end.told.skipped, std::vector<Index>{at_});
@@ -209,7 +209,7 @@ TEST_P(Spike, IsSkipped) {
   EXPECT_TRUE(end.state == by_hand(ranks_, {}, 1, 1, {at_}));
 }
 
-TEST_P(Spike, StopsTheRunBeforeIt) {
+TEST_P(Spike, StopsRunBeforeStep) {
   const End end = run(ranks_, run_of(OnSpike::stop), folder_ / "stop");
   EXPECT_EQ(end.summary.end(), "spike");
   EXPECT_TRUE(end.summary.spiked);
@@ -229,7 +229,7 @@ TEST_P(Spike, StopsTheRunBeforeIt) {
   EXPECT_TRUE(rest.state == whole_.state);
 }
 
-TEST_P(Spike, IsGoneBackFromAndItsBatchesAreSkipped) {
+TEST_P(Spike, RollsBackAndSkipsItsBatches) {
   const End end = run(ranks_, run_of(OnSpike::rollback), folder_ / "rollback");
   EXPECT_EQ(end.summary.end(), "done");
   EXPECT_EQ(end.summary.rollbacks, 1);
@@ -306,7 +306,7 @@ class SpikesWithoutEnd : public support::TemporaryFolder {
   bool damages_ = false;  ///< each checkpoint once it is saved
 };
 
-TEST_F(SpikesWithoutEnd, AreGoneBackFromSoManyTimes) {
+TEST_F(SpikesWithoutEnd, StopRunAfterMaxRollbacks) {
   Told told;
   const RunSummary summary = run(OnSpike::rollback, 4, told);
   EXPECT_EQ(summary.end(), "spike");
@@ -326,7 +326,7 @@ TEST_F(SpikesWithoutEnd, AreGoneBackFromSoManyTimes) {
       << "steps that were gone back from are none";
 }
 
-TEST_F(SpikesWithoutEnd, InTheLastStepAreGoneBackFromToo) {
+TEST_F(SpikesWithoutEnd, InLastStepRollBackToo) {
   Told told;
   batches_.good_again = 6;
   const RunSummary summary = run(OnSpike::rollback, 4, told, 6);
@@ -336,7 +336,7 @@ TEST_F(SpikesWithoutEnd, InTheLastStepAreGoneBackFromToo) {
   EXPECT_EQ(batches_.steps, 8) << "the batch of the spike, and those of steps 5 and 6 anew";
 }
 
-TEST_F(SpikesWithoutEnd, StopARunThatHasNothingToGoBackTo) {
+TEST_F(SpikesWithoutEnd, StopRunWithoutCheckpoint) {
   Told told;
   const RunSummary summary = run(OnSpike::rollback, 50, told);
   EXPECT_EQ(summary.end(), "spike");
@@ -345,7 +345,7 @@ TEST_F(SpikesWithoutEnd, StopARunThatHasNothingToGoBackTo) {
   EXPECT_NE(told.spikes[0].reason.find("no checkpoint"), std::string::npos);
 }
 
-TEST_F(SpikesWithoutEnd, StopARunWhoseCheckpointIsDamaged) {
+TEST_F(SpikesWithoutEnd, StopRunWithDamagedCheckpoint) {
   Told told;
   damages_ = true;
   const RunSummary summary = run(OnSpike::rollback, 4, told);
@@ -356,7 +356,7 @@ TEST_F(SpikesWithoutEnd, StopARunWhoseCheckpointIsDamaged) {
   EXPECT_NE(told.spikes[0].reason.find("step-00000004/rank-00000.safetensors"), std::string::npos);
 }
 
-TEST_F(SpikesWithoutEnd, AreSkippedSoManyTimesInARow) {
+TEST_F(SpikesWithoutEnd, StopRunAfterMaxSkippedSteps) {
   Told told;
   const RunSummary summary = run(OnSpike::skip, 50, told);
   EXPECT_TRUE(summary.gave_up);
@@ -364,7 +364,7 @@ TEST_F(SpikesWithoutEnd, AreSkippedSoManyTimesInARow) {
   EXPECT_EQ(told.spikes.size(), 4u);
 }
 
-TEST_F(SpikesWithoutEnd, OptionsThatCannotBeAreRefused) {
+TEST_F(SpikesWithoutEnd, RejectInvalidOptions) {
   support::StateStub session;
   Told told;
   const auto refused = [&](const SpikeOptions& spikes) {

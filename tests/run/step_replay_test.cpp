@@ -131,7 +131,7 @@ class StepReplayed : public support::TemporaryFolder, public testing::WithParamI
   }
 };
 
-TEST_P(StepReplayed, HasTheBitsOfTheRunEachTime) {
+TEST_P(StepReplayed, IsBitwiseEqualToRunEachTime) {
   const Told whole = run(run_of());
   ASSERT_EQ(whole.records.size(), static_cast<std::size_t>(steps));
   ASSERT_NE(whole.records.at(1).weights_hash, whole.records.at(2).weights_hash);
@@ -158,7 +158,7 @@ TEST_P(StepReplayed, HasTheBitsOfTheRunEachTime) {
   }
 }
 
-TEST_P(StepReplayed, NamesTheBitThatIsAnother) {
+TEST_P(StepReplayed, ReportsDifferingBits) {
   const auto ranks = static_cast<std::size_t>(GetParam().ranks);
   const int faulty = GetParam().ranks - 1;
   with_ranks(GetParam(), [&](int rank, Session& session, Batches& batches) {
@@ -186,7 +186,7 @@ TEST_P(StepReplayed, NamesTheBitThatIsAnother) {
   });
 }
 
-TEST_P(StepReplayed, IsNotBehindASpikeThatARunStopsAt) {
+TEST_P(StepReplayed, RejectsStepAfterSpikeThatStopsRun) {
   Told skipping = run(run_of(OnSpike::skip));
   const auto spike = std::ranges::find_if(
       skipping.records, [](const auto& one) { return one.second.result.skipped; });
@@ -212,7 +212,7 @@ TEST_P(StepReplayed, IsNotBehindASpikeThatARunStopsAt) {
   }
 }
 
-TEST_P(StepReplayed, HasToBeOneOfTheRun) {
+TEST_P(StepReplayed, RejectsStepsOutsideRun) {
   with_ranks(GetParam(), [&](int, Session& session, Batches& batches) {
     RunTotals totals(steps);
     const auto replay = [&](Index step, Index replays) {
@@ -235,7 +235,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, StepReplayed,
                                           static_cast<int>(setting.param.zero));
                          });
 
-TEST(WeightsHash, IsThatOfTheBitsInEachStage) {
+TEST(WeightsHash, IsIndependentOfZeroStage) {
   std::vector<std::uint64_t> before, after;
   for (const Zero zero : {Zero::optimizer, Zero::gradients, Zero::weights}) {
     std::vector<std::vector<std::uint64_t>> of_rank(2);
@@ -258,7 +258,7 @@ TEST(WeightsHash, IsThatOfTheBitsInEachStage) {
 }
 
 // Whichever rank updates the weight, and wherever in it the element is.
-TEST(WeightsHash, IsAnotherForOneElement) {
+TEST(WeightsHash, ChangesWithAnyElement) {
   with_ranks({.ranks = 2}, [&](int, Session& session, Batches&) {
     const std::uint64_t hash = session.weights().hash_sync();
     for (const WeightInfo& weight : session.weights().list()) {

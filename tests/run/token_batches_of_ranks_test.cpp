@@ -50,7 +50,7 @@ TokenBatchesOptions options_of(int rank, int ranks, Index micro_batches) {
   return options;
 }
 
-TEST(TokenBatchesOfRanks, StepsAreThoseOfOneRankInTheOrderOfRanks) {
+TEST(TokenBatchesOfRanks, SplitStepsOfOneRank) {
   const auto bytes = text();
   TokenBatches all(bytes, options_of(0, 1, 6));
   std::vector<TokenBatches> parts;
@@ -67,7 +67,7 @@ TEST(TokenBatchesOfRanks, StepsAreThoseOfOneRankInTheOrderOfRanks) {
   EXPECT_EQ(all.epoch(), parts[2].epoch());
 }
 
-TEST(TokenBatchesOfRanks, EvaluationsAreCalledEquallyOftenAndCountEachTargetOnce) {
+TEST(TokenBatchesOfRanks, EvaluateEachTargetOnceAndEquallyOften) {
   const auto bytes = text();
   TokenBatches all(bytes, options_of(0, 1, 1));
   Recorder one;
@@ -106,7 +106,7 @@ std::vector<TokenBatches> ranks_of(const std::vector<std::uint8_t>& bytes, int r
 }
 
 // The state that one rank saves serves any number of ranks.
-TEST(TokenBatchesOfRanks, GoOnAtAnyNumberOfRanks) {
+TEST(TokenBatchesOfRanks, ResumeWithAnyNumberOfRanks) {
   const auto bytes = text();
   auto whole = ranks_of(bytes, 1);
   SavedState saved;
@@ -121,7 +121,7 @@ TEST(TokenBatchesOfRanks, GoOnAtAnyNumberOfRanks) {
   }
 }
 
-TEST(TokenBatchesOfRanks, GoOnWithTheirOwnTokensOnly) {
+TEST(TokenBatchesOfRanks, RejectStateOfOtherTokens) {
   auto bytes = text();
   auto parts = ranks_of(bytes, 1);
   (void)step_of(parts);

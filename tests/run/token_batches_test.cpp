@@ -39,7 +39,7 @@ SessionOptions session_options(BatchShape batch) {
 }
 
 // Of 16 tokens in lines of 5, three or four are a line's last; what follows each is no target.
-TEST(TokenBatches, WhatFollowsADocumentsEndIsNoTarget) {
+TEST(TokenBatches, TokenAfterDocumentEndIsNotTarget) {
   Context<Cpu> context{1};
   const BatchShape batch{2, 8, 8};
   const std::vector<std::uint8_t> text = lines(200);
@@ -58,7 +58,7 @@ TEST(TokenBatches, WhatFollowsADocumentsEndIsNoTarget) {
 }
 
 // Where documents end, steps are others and losses of an evaluation, too.
-TEST(TokenBatches, GoOnWithTheirOwnDocumentsOnly) {
+TEST(TokenBatches, RejectStateOfOtherDocumentEnds) {
   const std::vector<std::uint8_t> text = lines(200);
   const BatchShape batch{2, 8, 16};
   TokenBatches batches(text, options_of(batch));
@@ -83,7 +83,7 @@ TEST(TokenBatches, GoOnWithTheirOwnDocumentsOnly) {
   EXPECT_NE(refused(options).find("with documents that end in 0"), std::string::npos);
 }
 
-TEST(TokenBatches, MoreDocumentsThanTheShapeAllowsAreRefusedAtOnce) {
+TEST(TokenBatches, RejectMoreDocumentsThanShapeAllows) {
   const std::vector<std::uint8_t> text = lines(200);
   EXPECT_NO_THROW(TokenBatches(text, options_of({2, 8, 6})));
   try {
@@ -96,7 +96,7 @@ TEST(TokenBatches, MoreDocumentsThanTheShapeAllowsAreRefusedAtOnce) {
 }
 
 // Those that only evaluations have, too.
-TEST(TokenBatches, DocumentsOfTheValidationPartAreCounted) {
+TEST(TokenBatches, CountDocumentsOfValidationPart) {
   std::vector<std::uint8_t> text(200, 1);
   for (std::size_t i = 185; i < 200; i += 2) text[i] = 0;
   EXPECT_THROW(TokenBatches(text, options_of({1, 8, 1})), ConfigError);
@@ -121,7 +121,7 @@ struct BegunEvaluations final : support::SessionStub {
 };
 
 // Sessions are told that an evaluation begins, whether or not they would see for themselves.
-TEST(TokenBatches, BeginEveryEvaluation) {
+TEST(TokenBatches, AnnounceEveryEvaluation) {
   const std::vector<std::uint8_t> text = lines(330);
   TokenBatches batches(text, options_of({1, 16, 5}));
   BegunEvaluations session;
@@ -155,7 +155,7 @@ LossSum evaluate_lines(TrainingSession& session, const std::vector<std::uint8_t>
   return expected;
 }
 
-TEST(TokenBatches, DocumentsReachTheSession) {
+TEST(TokenBatches, PassDocumentsToSession) {
   Context<Cpu> context{1};
   const BatchShape batch{1, 20, 5};
   const std::vector<std::uint8_t> text = lines(411);
@@ -168,7 +168,7 @@ TEST(TokenBatches, DocumentsReachTheSession) {
 }
 
 // A step moves the weights; their quantised copies are those of before until they are made anew.
-TEST(TokenBatches, AreEvaluatedWithTheWeightsAsTheyAre) {
+TEST(TokenBatches, EvaluationUsesCurrentWeights) {
   Context<Cpu> context{1};
   const BatchShape batch{1, 16, 5};
   const std::vector<std::uint8_t> text = lines(330);
@@ -195,7 +195,7 @@ struct NotedBatch final : support::SessionStub {
   std::vector<Index> documents;
 };
 
-TEST(TokenBatches, EveryMicroBatchOfAStepIsDivided) {
+TEST(TokenBatches, DivideEveryMicroBatchIntoDocuments) {
   TokenBatchesOptions options = options_of({2, 8, 8});
   options.micro_batches = 2;
   const std::vector<std::uint8_t> text = lines(400);
@@ -218,7 +218,7 @@ TEST(TokenBatches, EveryMicroBatchOfAStepIsDivided) {
   EXPECT_GT(begins.back(), 16) << "the second micro-batch is to have a document's end";
 }
 
-TEST(TokenBatches, MoreDocumentsThanTheSessionAllowsAreAnError) {
+TEST(TokenBatches, ThrowForMoreDocumentsThanSessionAllows) {
   Context<Cpu> context{1};
   const std::vector<std::uint8_t> text = lines(400);
   TokenBatches batches(text, options_of({1, 20, 5}));

@@ -105,7 +105,7 @@ std::vector<Outcome> run(int ranks, Zero zero, Index most_documents,
 
 class TooManyDocuments : public support::TemporaryFolder {};
 
-TEST_F(TooManyDocuments, EndARunThatGoesOnAsIfNothingHadBeen) {
+TEST_F(TooManyDocuments, EndRunThatCanBeResumed) {
   for (const int ranks : {1, 2}) {
     for (const Zero zero : {Zero::optimizer, Zero::weights}) {
       const auto at = [&](const char* name) {
@@ -144,7 +144,7 @@ TEST_F(TooManyDocuments, EndARunThatGoesOnAsIfNothingHadBeen) {
 }
 
 // Of all that a rank has in a step: else it would refuse the step when others have begun it.
-TEST(TooManyDocumentsOfAStep, AreThoseOfTheMicroBatchThatHasMost) {
+TEST(TooManyDocumentsOfAStep, CountIsMaximumOverMicroBatches) {
   SessionOptions options = support::small_options();
   options.batch = {1, sequence, 4};
   options.micro_batches = 2;
@@ -163,7 +163,7 @@ TEST(TooManyDocumentsOfAStep, AreThoseOfTheMicroBatchThatHasMost) {
   });
 }
 
-TEST(TooManyDocumentsOfAnEvaluation, AreRefusedBeforeARun) {
+TEST(TooManyDocumentsOfAnEvaluation, AreRejectedBeforeRun) {
   const std::vector<std::uint8_t> letters = text();
   const Tokens tokens(letters);
   const auto batches = [&](int rank, Index most, Index begin = 160) {

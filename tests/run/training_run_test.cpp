@@ -67,7 +67,7 @@ RunOptions eight_steps() {
   return options;
 }
 
-TEST(TrainingRun, TellsOfEveryStepAndEvaluation) {
+TEST(TrainingRun, ReportsEveryStepAndEvaluation) {
   Record record;
   const RunOptions options = eight_steps();
   const RunSummary summary = run(options, record);
@@ -93,7 +93,7 @@ TEST(TrainingRun, TellsOfEveryStepAndEvaluation) {
 }
 
 // GEMMs are counted of one micro-batch, however many a step has.
-TEST(TrainingRun, CountsTheGemmsOfOneMicroBatch) {
+TEST(TrainingRun, CountsGemmsOfOneMicroBatch) {
   const std::vector<std::uint8_t> text = letters();
   std::vector<GemmCount> counts;
   for (const Index micro_batches : {1, 2}) {
@@ -115,7 +115,7 @@ TEST(TrainingRun, CountsTheGemmsOfOneMicroBatch) {
   EXPECT_EQ(counts[1].total, counts[0].total);
 }
 
-TEST(TrainingRun, EvaluatesAtTheEndOnlyIfAskedForNoMore) {
+TEST(TrainingRun, EvaluatesOnlyAtEndByDefault) {
   Record record;
   RunOptions options = eight_steps();
   options.evaluate_every = 0;
@@ -123,7 +123,7 @@ TEST(TrainingRun, EvaluatesAtTheEndOnlyIfAskedForNoMore) {
   EXPECT_EQ(record.evaluations, std::vector<Index>{8});
 }
 
-TEST(TrainingRun, GivesUpAfterStepsThatAreNotFinite) {
+TEST(TrainingRun, GivesUpAfterNonFiniteSteps) {
   Record record;
   RunOptions options = eight_steps();
   options.schedule = {.kind = ScheduleKind::constant, .learning_rate = 1e30, .steps = 100};
@@ -140,7 +140,7 @@ TEST(TrainingRun, GivesUpAfterStepsThatAreNotFinite) {
   EXPECT_FALSE(summary.operands.empty());
 }
 
-TEST(TrainingRun, OptionsThatEndNowhereAreRefused) {
+TEST(TrainingRun, RejectsInvalidOptions) {
   Record record;
   RunOptions options = eight_steps();
   options.operands_every = 0;
@@ -154,7 +154,7 @@ TEST(TrainingRun, OptionsThatEndNowhereAreRefused) {
   EXPECT_TRUE(record.steps.empty());
 }
 
-TEST(TrainingRun, ASignalEndsItAfterTheStep) {
+TEST(TrainingRun, SignalEndsItAfterStep) {
   const InterruptGuard guard;
   Record record;
   record.signal_after = 2;
@@ -166,7 +166,7 @@ TEST(TrainingRun, ASignalEndsItAfterTheStep) {
   EXPECT_EQ(record.evaluations, (std::vector<Index>{0, 3}));
 }
 
-TEST(TrainingRun, EndsAtItsEndTimeAsAfterASignal) {
+TEST(TrainingRun, EndTimeActsLikeSignal) {
   const InterruptGuard guard;
   Record record;
   RunOptions options;
@@ -177,7 +177,7 @@ TEST(TrainingRun, EndsAtItsEndTimeAsAfterASignal) {
   EXPECT_EQ(summary.signal, SIGTERM);
 }
 
-TEST(TrainingRun, ASignalOfARunBeforeDoesNotEndIt) {
+TEST(TrainingRun, SignalOfPreviousRunDoesNotEndIt) {
   {
     const InterruptGuard guard;
     Record record;
@@ -188,7 +188,7 @@ TEST(TrainingRun, ASignalOfARunBeforeDoesNotEndIt) {
   EXPECT_EQ(run(eight_steps(), record).end(), "done");
 }
 
-TEST(TrainingRun, ASignalInTheLastStepStopsNothing) {
+TEST(TrainingRun, SignalInLastStepIsIgnored) {
   const InterruptGuard guard;
   Record record;
   record.signal_after = 7;
@@ -212,7 +212,7 @@ struct EverySecondSkipped {
   std::int64_t skipped_every = 2;
 };
 
-TEST(TrainingRun, CountsAllStepsThatWereSkipped) {
+TEST(TrainingRun, CountsSkippedSteps) {
   Record record;
   RunOptions options;
   options.schedule = {.learning_rate = 1e-3, .steps = 5};
@@ -254,7 +254,7 @@ class SavedRun : public support::TemporaryFolder {
   std::vector<Index> failed_;
 };
 
-TEST_F(SavedRun, IsSavedWhenItIsDueAndAtItsEnd) {
+TEST_F(SavedRun, IsSavedWhenDueAndAtEnd) {
   Record record;
   EverySecondSkipped batches;
   EXPECT_TRUE(run_saved(batches, 8, record).is_saved);
@@ -277,7 +277,7 @@ TEST_F(SavedRun, IsSavedWhenItIsDueAndAtItsEnd) {
   EXPECT_EQ(saved_.size(), 3u);
 }
 
-TEST_F(SavedRun, GoesOnAfterASaveThatFails) {
+TEST_F(SavedRun, ContinuesAfterFailedSave) {
   Record record;
   EverySecondSkipped batches;
   fails_after_ = 3;
@@ -287,7 +287,7 @@ TEST_F(SavedRun, GoesOnAfterASaveThatFails) {
   EXPECT_EQ(record.steps.size(), 9u);
 }
 
-TEST_F(SavedRun, SaysThatItsLastSaveFailed) {
+TEST_F(SavedRun, ReportsFailureOfLastSave) {
   Record record;
   EverySecondSkipped batches;
   fails_after_ = 6;
@@ -295,7 +295,7 @@ TEST_F(SavedRun, SaysThatItsLastSaveFailed) {
   EXPECT_EQ(failed_, std::vector<Index>{8});
 }
 
-TEST_F(SavedRun, ThatGivesUpIsAsItWasSavedBefore) {
+TEST_F(SavedRun, IsNotSavedAfterGivingUp) {
   Record record;
   EverySecondSkipped batches;
   batches.skipped_every = 1;
@@ -303,7 +303,7 @@ TEST_F(SavedRun, ThatGivesUpIsAsItWasSavedBefore) {
   EXPECT_TRUE(saved_.empty());
 }
 
-TEST(TrainingRunErrors, ARunWithoutStepsIsRefused) {
+TEST(TrainingRunErrors, RejectsRunWithoutSteps) {
   Record record;
   RunOptions options = eight_steps();
   options.schedule.steps = 0;

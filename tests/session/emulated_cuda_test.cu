@@ -19,7 +19,7 @@ class EmulatedSessionOnCuda : public support::OnGpu {};
 template <Device D>
 using Session = ModelSession<Llama<llama_tiny, Emulated<Nvfp4>, D>>;
 
-TEST_F(EmulatedSessionOnCuda, StepsFollowTheCpu) {
+TEST_F(EmulatedSessionOnCuda, StepsMatchCpu) {
   SessionOptions options;
   options.batch = {2, 64};
   options.seed = 7;

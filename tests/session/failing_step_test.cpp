@@ -80,7 +80,7 @@ using Precisions =
                        octavo::Fp8Recipe<octavo::Tensorwise>, octavo::Fp8Recipe<octavo::Blockwise>>;
 TYPED_TEST_SUITE(FailingStep, Precisions);
 
-TYPED_TEST(FailingStep, ChangesNoBitOfTheStepsThatFollow) {
+TYPED_TEST(FailingStep, ChangesNoBitOfLaterSteps) {
   const ThreeSteps undisturbed = take_three_steps<TypeParam>();
   for (const int failing : {0, 2}) {
     const int micro_batches = undisturbed.micro_batches[static_cast<std::size_t>(failing)];
@@ -94,7 +94,7 @@ TYPED_TEST(FailingStep, ChangesNoBitOfTheStepsThatFollow) {
 
 // What ends the lanes may be what broke: the step is taken back all the same, and its own error
 // told.
-TYPED_TEST(FailingStep, IsTakenBackThoughRanksCannotBeJoined) {
+TYPED_TEST(FailingStep, IsRolledBackEvenIfJoinThrows) {
   const State undisturbed = take_three_steps<TypeParam>().state;
   for (const int failing : {0, 2}) {
     for (const int faulty : {0, 1, 2}) {
@@ -104,7 +104,7 @@ TYPED_TEST(FailingStep, IsTakenBackThoughRanksCannotBeJoined) {
   }
 }
 
-TYPED_TEST(FailingStep, ALearningRateThatIsNoneChangesNothing) {
+TYPED_TEST(FailingStep, InvalidLearningRateChangesNothing) {
   const octavo::SessionOptions options = support::small_options();
   octavo::Context<octavo::Cpu> context{1};
   octavo::ModelSession<support::SmallModel<TypeParam>> session(options, context);

@@ -109,7 +109,7 @@ TYPED_TEST_SUITE(FamiliesOnCuda, All);
 // Cpu by up to 2 % in FP8 and 0.3 % in BF16: so far apart may runs be that round differently. The
 // next test holds single gradients to more. A Gemma 3, whose embeddings are multiplied by √128,
 // moves its loss by up to 3.5 % in the same way, so it is compared for fewer steps.
-TYPED_TEST(FamiliesOnCuda, FollowTheCpu) {
+TYPED_TEST(FamiliesOnCuda, MatchCpu) {
   using Precision = typename TypeParam::Precision;
   const bool quantised = !std::is_same_v<Precision, Fp32> && !std::is_same_v<Precision, Bf16>;
   const double near = quantised ? 0.04 : 0.01;
@@ -139,20 +139,20 @@ TYPED_TEST(FamiliesOnCuda, FollowTheCpu) {
   }
 }
 
-TYPED_TEST(FamiliesOnCuda, EveryGradientIsAsFarFromFp32AsTheCpus) {
+TYPED_TEST(FamiliesOnCuda, GradientErrorsMatchCpu) {
   using Exact = typename TypeParam::template Session<Fp32, Cpu>;
   const SessionOptions options = support::small_session(1);
   Context<Cuda> on_gpu;
   Context<Cpu> on_cpu(support::few_threads);
   const TokenBatch batch = ::support::step_batch(options, 0);
-  const auto exact = ::support::telling_gradients<Exact>(options, batch, on_cpu);
+  const auto exact = ::support::nontrivial_gradients<Exact>(options, batch, on_cpu);
   const auto cuda = ::support::distances(
-      ::support::telling_gradients<typename TestFixture::template SessionOn<Cuda>>(options, batch,
-                                                                                   on_gpu),
+      ::support::nontrivial_gradients<typename TestFixture::template SessionOn<Cuda>>(
+          options, batch, on_gpu),
       exact);
   const auto cpu = ::support::distances(
-      ::support::telling_gradients<typename TestFixture::template SessionOn<Cpu>>(options, batch,
-                                                                                  on_cpu),
+      ::support::nontrivial_gradients<typename TestFixture::template SessionOn<Cpu>>(options, batch,
+                                                                                     on_cpu),
       exact);
   double largest = 0;
   for (std::size_t i = 0; i < cuda.size(); ++i) {
@@ -177,7 +177,7 @@ TYPED_TEST(FamiliesOnCuda, RecomputationAndRemadeCopiesChangeNoBit) {
 }
 
 // Products with biases among them.
-TYPED_TEST(FamiliesOnCuda, AllGemmsArePreparedBeforeTheFirstStep) {
+TYPED_TEST(FamiliesOnCuda, AllGemmsArePlannedBeforeFirstStep) {
   SessionOptions options = support::small_session(2);
   options.model.head_chunk = 96;
   options.gemm_choice = GemmChoice::rehearsed;

@@ -30,7 +30,7 @@ class FollowsCpuOnCuda : public support::OnGpuIn<P> {};
 using Precisions = testing::Types<Bf16, Fp32, Fp8Recipe<Delayed>, Fp8Recipe<Tensorwise>>;
 TYPED_TEST_SUITE(FollowsCpuOnCuda, Precisions);
 
-TYPED_TEST(FollowsCpuOnCuda, StepsFollowTheCpu) {
+TYPED_TEST(FollowsCpuOnCuda, StepsMatchCpu) {
   SessionOptions options;
   options.batch = {2, 64};
   options.seed = 7;
@@ -51,7 +51,7 @@ TYPED_TEST(FollowsCpuOnCuda, StepsFollowTheCpu) {
   }
 }
 
-TYPED_TEST(FollowsCpuOnCuda, LogitsFollowTheCpu) {
+TYPED_TEST(FollowsCpuOnCuda, LogitsMatchCpu) {
   constexpr InferenceShape shape{.longest = 96, .piece = 32};
   support::GpuContext on_gpu;
   Context<Cpu> on_cpu(4);

@@ -19,7 +19,7 @@ using support::SmallSession;
 
 using InFp8 = Layerwise<Bf16, ForAttention<Fp8Forward>>;
 
-TEST(Fp8AttentionSession, LearnsAboutAsBf16Does) {
+TEST(Fp8AttentionSession, LearnsAboutAsWellAsBf16) {
   const double bf16 = trained_loss<Bf16>();
   const double fp8 = trained_loss<InFp8>();
   EXPECT_LT(bf16, 3.6) << "nothing was learnt";
@@ -28,7 +28,7 @@ TEST(Fp8AttentionSession, LearnsAboutAsBf16Does) {
   EXPECT_NE(fp8, bf16);
 }
 
-TEST(Fp8AttentionSession, ReportsTheForwardThatRan) {
+TEST(Fp8AttentionSession, ReportsExecutedForward) {
   Context<Cpu> context(2);
   SmallSession<InFp8> session(support::small_options(), context);
   (void)step(session, 0);
@@ -40,7 +40,7 @@ TEST(Fp8AttentionSession, ReportsTheForwardThatRan) {
   }
 }
 
-TEST(Fp8AttentionSession, RecomputationAndThreadsKeepTheBits) {
+TEST(Fp8AttentionSession, RecomputationAndThreadsChangeNoBit) {
   Context<Cpu> context(1);
   SmallSession<InFp8> first(support::small_options(), context);
   SessionOptions options = support::small_options();

@@ -20,7 +20,7 @@ Weights gradients(octavo::Index micro_batches, unsigned seed = 3) {
   options.batch = {4 / micro_batches, 64};
   options.micro_batches = micro_batches;
   octavo::Context<octavo::Cpu> context{2};
-  return support::telling_gradients<support::SmallSession<Precision>>(
+  return support::nontrivial_gradients<support::SmallSession<Precision>>(
       options, support::step_batch(options, 0), context, seed);
 }
 
@@ -32,7 +32,7 @@ using Precisions =
                        octavo::Fp8Recipe<octavo::Blockwise>>;
 TYPED_TEST_SUITE(Gradients, Precisions);
 
-TYPED_TEST(Gradients, AComparisonNamesTheTensorThatIsWrong) {
+TYPED_TEST(Gradients, ComparisonReportsWrongTensor) {
   const Weights expected = gradients<TypeParam>(1);
   constexpr support::GradientBounds bounds = support::gradient_bounds<TypeParam>();
   EXPECT_TRUE(support::beyond(support::distances(expected, expected), bounds).empty());
@@ -59,7 +59,7 @@ TYPED_TEST(Gradients, AComparisonNamesTheTensorThatIsWrong) {
 }
 
 // Another order of sums, and other roundings: the bounds leave room for what is right.
-TYPED_TEST(Gradients, TwoMicroBatchesAreWithinTheBounds) {
+TYPED_TEST(Gradients, TwoMicroBatchesAreWithinBounds) {
   if constexpr (!std::is_same_v<TypeParam, octavo::Fp8Recipe<octavo::Delayed>>) {
     const auto found =
         support::beyond(support::distances(gradients<TypeParam>(2), gradients<TypeParam>(1)),
@@ -71,7 +71,7 @@ TYPED_TEST(Gradients, TwoMicroBatchesAreWithinTheBounds) {
 }
 
 // What rounding moves a tensor's factor by, and a comparison of one gradient would hide.
-TEST(MeanFactors, TellASmallFactorFromRounding) {
+TEST(MeanFactors, DistinguishSmallFactorFromRounding) {
   using Precision = octavo::Fp8Recipe<octavo::Tensorwise>;  // whose gradients differ most
   constexpr double bound = support::mean_factor_bound<Precision>();
   support::MeanFactors one;

@@ -42,7 +42,7 @@ using Precisions = ::support::TestTypes<Fp32, Bf16, Fp8Recipe<Tensorwise>, Fp8Re
                                         PrecisionNamed<"fp8-delayed-fp8-head">, Fp8Recipe<Delayed>>;
 TYPED_TEST_SUITE(LoraOnCuda, Precisions);
 
-TYPED_TEST(LoraOnCuda, FollowsTheCpu) {
+TYPED_TEST(LoraOnCuda, MatchesCpu) {
   const bool quantised = !std::is_same_v<TypeParam, Fp32> && !std::is_same_v<TypeParam, Bf16>;
   for (const Index micro_batches : {1, 2}) {
     Context<Cuda> on_gpu;
@@ -64,7 +64,7 @@ TYPED_TEST(LoraOnCuda, FollowsTheCpu) {
   }
 }
 
-TYPED_TEST(LoraOnCuda, FrozenWeightsThatAreSetAreCastAnewBesideTheRecord) {
+TYPED_TEST(LoraOnCuda, RecastsFrozenWeightsAfterSetDespiteReplay) {
   const std::string name = "blocks.1.gate_up.weight";
   std::vector<float> values(std::size_t{256} * 128);
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -84,7 +84,7 @@ TYPED_TEST(LoraOnCuda, FrozenWeightsThatAreSetAreCastAnewBesideTheRecord) {
   EXPECT_EQ(loss(4), loss(0));
 }
 
-TYPED_TEST(LoraOnCuda, AllGemmsArePreparedBeforeTheFirstStep) {
+TYPED_TEST(LoraOnCuda, AllGemmsArePlannedBeforeFirstStep) {
   SessionOptions options = options_of(2);
   options.model.head_chunk = 96;
   options.gemm_choice = GemmChoice::rehearsed;
@@ -134,7 +134,7 @@ using InFp8 = Llama<three_of_three, Lora<Fp8Recipe<Tensorwise>>, D>;
 class LoraOfExpertsOnCuda : public support::OnGpu {};
 class LoraOfFp8ExpertsOnCuda : public support::OnGpuIn<Fp8Recipe<Tensorwise>> {};
 
-TEST_F(LoraOfExpertsOnCuda, FollowsTheCpu) { expect_the_cpus_steps<InFp32>(0.02); }
+TEST_F(LoraOfExpertsOnCuda, MatchesCpu) { expect_the_cpus_steps<InFp32>(0.02); }
 TEST_F(LoraOfFp8ExpertsOnCuda, FollowsTheCpu) { expect_the_cpus_steps<InFp8>(0.1); }
 
 }  // namespace lora_cuda_test

@@ -88,14 +88,14 @@ void for_each_term(const Adapted& adapted, Index columns, const Body& body) {
 }
 
 // A model with merged weights learns dW, from which the gradients of A and B follow.
-TEST(LoraOfExperts, GradientsAreThoseOfMergedWeights) {
+TEST(LoraOfExperts, GradientsMatchMergedWeights) {
   constexpr double scale = 2.0;  // alpha / rank
   Context<Cpu> context{2};
   for (const Recompute recompute : {Recompute::none, Recompute::block}) {
     SessionOptions options = small_options();
     options.model.recompute = recompute;
     Session<Lora<Fp32>> session(options, context);
-    support::set_telling_adapters(session, 5);
+    support::set_nontrivial_adapters(session, 5);
     const Values weights = values_of(session);
     Session<Fp32> plain(small_options(), context);
     for (const WeightInfo& weight : plain.weights().list()) {
@@ -146,7 +146,7 @@ class LoraOfExpertsIn : public testing::Test {};
 using Precisions = support::TestTypes<Fp8Recipe<Tensorwise>, Fp8Recipe<Delayed>>;
 TYPED_TEST_SUITE(LoraOfExpertsIn, Precisions);
 
-TYPED_TEST(LoraOfExpertsIn, FrozenExpertsMultiplyAsTrainedOnes) {
+TYPED_TEST(LoraOfExpertsIn, FrozenExpertsMatchTrainedExperts) {
   Context<Cpu> context{2};
   Session<TypeParam> plain(small_options(), context);
   Session<Lora<TypeParam>> frozen(small_options(), context);
@@ -160,7 +160,7 @@ TYPED_TEST(LoraOfExpertsIn, FrozenExpertsMultiplyAsTrainedOnes) {
   EXPECT_NEAR(frozen.evaluate({batch.tokens, batch.targets}).sum, expected, bound * expected);
 }
 
-TYPED_TEST(LoraOfExpertsIn, OnlyAdaptersLearnUnderEveryRecomputation) {
+TYPED_TEST(LoraOfExpertsIn, OnlyAdaptersLearnWithAnyRecomputation) {
   Context<Cpu> context{2};
   std::vector<double> expected;
   for (const Recompute recompute : {Recompute::none, Recompute::ffn, Recompute::block}) {
@@ -180,7 +180,7 @@ TYPED_TEST(LoraOfExpertsIn, OnlyAdaptersLearnUnderEveryRecomputation) {
   }
 }
 
-TEST(LoraOfExperts, OnlyAttentionHasAdaptersInFiles) {
+TEST(LoraOfExperts, FilesContainOnlyAttentionAdapters) {
   LlamaConfig qwen3 = small;  // its experts are named like layers that can have adapters
   qwen3.qk_norm = true;
   const std::vector<AdaptedTensor> all = adapted_tensors(description_of(qwen3), LoraOptions());
@@ -190,7 +190,7 @@ TEST(LoraOfExperts, OnlyAttentionHasAdaptersInFiles) {
   }
 }
 
-TEST(LoraOfExperts, AdaptersOfExpertsAreRefused) {
+TEST(LoraOfExperts, RejectsAdaptersOfExperts) {
   Context<Cpu> context{1};
   SessionOptions options = small_options();
   set_lora_targets(options.model.lora, {"q_proj", "down_proj"});

@@ -58,7 +58,7 @@ void expect_gradients_of_the_formula(const SessionOptions& options) {
   const LoraOptions& lora = options.model.lora;
   Context<Cpu> context{1};
   TinySession session(options, context);
-  support::set_telling_adapters(session, 5);
+  support::set_nontrivial_adapters(session, 5);
   const auto rows = static_cast<std::size_t>(options.batch.rows() * options.micro_batches);
   const support::TokenBatch batch = support::make_batch(rows, tiny.vocabulary, 4);
   const double loss = session.step({batch.tokens, batch.targets}, 0.0).loss;
@@ -97,17 +97,15 @@ void expect_gradients_of_the_formula(const SessionOptions& options) {
   }
 }
 
-TEST(Lora, GradientsAreThoseOfTheFormula) {
-  expect_gradients_of_the_formula(tiny_options({"all-linear"}));
-}
+TEST(Lora, GradientsMatchFormula) { expect_gradients_of_the_formula(tiny_options({"all-linear"})); }
 
-TEST(Lora, GradientsOfSomeLayersAddUpOverMicroBatches) {
+TEST(Lora, GradientsOfSelectedLayersSumOverMicroBatches) {
   SessionOptions options = tiny_options({"q_proj", "v_proj", "up_proj"});
   options.micro_batches = 2;
   expect_gradients_of_the_formula(options);
 }
 
-TEST(Lora, NothingButAdaptersHasGradientsAndState) {
+TEST(Lora, OnlyAdaptersHaveGradientsAndState) {
   const SessionOptions options = tiny_options({"k_proj", "down_proj"});
   Context<Cpu> context{1};
   TinySession session(options, context);
@@ -126,7 +124,7 @@ TEST(Lora, NothingButAdaptersHasGradientsAndState) {
   Index others = 0;
   Index taken = 0;  // with A in eights of rows, and each in 256 elements
   session.model().visit([&](auto& parameter) {
-    (parameter.is_adapter ? adapters : others) += parameter.whole_size();
+    (parameter.is_adapter ? adapters : others) += parameter.full_size();
     if (parameter.is_adapter) taken += round_up(parameter.weight.size(), 256);
   });
   EXPECT_EQ(session.facts().parameters, adapters + others);
@@ -142,7 +140,7 @@ TEST(Lora, NothingButAdaptersHasGradientsAndState) {
   }
 }
 
-TEST(Lora, MatricesBeginAsThoseOfPeft) {
+TEST(Lora, InitialMatricesMatchPeft) {
   Context<Cpu> context{1};
   TinySession session(tiny_options({"all-linear"}), context);
   std::set<double> firsts;
@@ -190,7 +188,7 @@ using Precisions =
     support::TestTypes<Bf16, Fp8Recipe<Tensorwise>, Fp8Recipe<Blockwise>, Fp8Recipe<Delayed>>;
 TYPED_TEST_SUITE(LoraIn, Precisions);
 
-TYPED_TEST(LoraIn, FrozenLayersMultiplyAsTrainedOnesDo) {
+TYPED_TEST(LoraIn, FrozenLayersMatchTrainedLayers) {
   Context<Cpu> context{1};
   Session<TypeParam> plain(small_options(), context);
   Session<Lora<TypeParam>> frozen(small_options(), context);
@@ -204,7 +202,7 @@ TYPED_TEST(LoraIn, FrozenLayersMultiplyAsTrainedOnesDo) {
   EXPECT_NEAR(evaluate(frozen), expected, bound * expected);
 }
 
-TYPED_TEST(LoraIn, AdaptersLearnAndNothingElseMoves) {
+TYPED_TEST(LoraIn, OnlyAdaptersLearn) {
   Context<Cpu> context{1};
   Session<Lora<TypeParam>> session(small_options(), context);
   const auto before = support::values_by_parameter(session, weight_of);
@@ -217,9 +215,9 @@ TYPED_TEST(LoraIn, AdaptersLearnAndNothingElseMoves) {
 }
 
 /// Adapters' gradients are near those with layers in FP32, whose values others are roundings of.
-TYPED_TEST(LoraIn, GradientsAreNearThoseOfFp32) {
+TYPED_TEST(LoraIn, GradientsAreCloseToFp32) {
   const auto gradients = [](auto&& session) {
-    support::set_telling_adapters(session, 6);
+    support::set_nontrivial_adapters(session, 6);
     train(session, 0, 1, 0.0);
     return support::values_by_parameter(session, gradient_of);
   };
@@ -247,7 +245,7 @@ TYPED_TEST(LoraIn, GradientsAreNearThoseOfFp32) {
   }
 }
 
-TYPED_TEST(LoraIn, AnotherSessionGoesOnToTheBit) {
+TYPED_TEST(LoraIn, ResumesBitwiseInAnotherSession) {
   Context<Cpu> context{1};
   Session<Lora<TypeParam>> first(small_options(), context);
   train(first, 0, 2);
@@ -275,7 +273,7 @@ TYPED_TEST(LoraIn, AnotherSessionGoesOnToTheBit) {
 }
 
 /// Copies of frozen weights follow when these are set, however many steps were taken.
-TYPED_TEST(LoraIn, FrozenWeightsThatAreSetAreCastAnew) {
+TYPED_TEST(LoraIn, RecastsFrozenWeightsAfterSet) {
   Context<Cpu> context{1};
   const std::string name = "blocks.1.gate_up.weight";
   std::vector<float> values(std::size_t{256} * 128);
@@ -300,7 +298,7 @@ TYPED_TEST(LoraIn, FrozenWeightsThatAreSetAreCastAnew) {
 }
 
 /// Scales are 1 after it, by which frozen weights were not cast.
-TEST(Lora, AFirstStepThatIsSkippedLeavesNothing) {
+TEST(Lora, SkippedFirstStepLeavesNoTrace) {
   Context<Cpu> context{1};
   Session<Lora<Fp8Recipe<Delayed>>> fresh(small_options(), context);
   Session<Lora<Fp8Recipe<Delayed>>> session(small_options(), context);
@@ -341,7 +339,7 @@ void expect_orthogonal_columns(const std::string& name, const double* values, In
   }
 }
 
-TEST(Lora, MuonOrthogonalisesTheMatricesOfEveryAdapter) {
+TEST(Lora, MuonOrthogonalisesMatricesOfEveryAdapter) {
   using Muons = ModelSession<Llama<tiny, Lora<Fp32>, Cpu>, Muon<>>;
   SessionOptions options = tiny_options({"q_proj", "v_proj", "down_proj"});
   options.optimizer = MuonSettings{.rate = MuonRate::original, .weight_decay = 0};
@@ -376,7 +374,7 @@ TEST(Lora, MuonOrthogonalisesTheMatricesOfEveryAdapter) {
     EXPECT_EQ(values != before.at(name), name.find("lora_") != std::string::npos) << name;
   }
   session.model().visit([&](auto& parameter) {
-    for (Index i = parameter.is_adapter ? parameter.whole_size() : parameter.weight.size();
+    for (Index i = parameter.is_adapter ? parameter.full_size() : parameter.weight.size();
          i < parameter.weight.size(); ++i) {
       EXPECT_EQ(parameter.weight.data()[i], 0.0f) << parameter.name << ", padding " << i;
     }
@@ -421,7 +419,7 @@ Outcome train_on(int ranks, Zero zero) {
   return outcome;
 }
 
-TEST(Lora, RanksTrainAsOne) {
+TEST(Lora, RanksMatchOneRank) {
   using Precision = Fp32;
   const Outcome one = train_on<Precision>(1, Zero::optimizer);
   const Outcome two = train_on<Precision>(2, Zero::optimizer);
@@ -448,11 +446,11 @@ void expect_stages_of_zero_agree() {
   }
 }
 
-TEST(Lora, StagesOfZeroAgreeToTheBit) { expect_stages_of_zero_agree<AdamW<>>(); }
+TEST(Lora, ZeroStagesAreBitwiseEqual) { expect_stages_of_zero_agree<AdamW<>>(); }
 
-TEST(Lora, StagesOfZeroAgreeToTheBitWithMuon) { expect_stages_of_zero_agree<Muon<>>(); }
+TEST(Lora, ZeroStagesAreBitwiseEqualWithMuon) { expect_stages_of_zero_agree<Muon<>>(); }
 
-TEST(Lora, OptionsThatMakeNoAdaptersAreRefused) {
+TEST(Lora, RejectsInvalidOptions) {
   Context<Cpu> context{1};
   const auto expect_refused = [&](const LoraOptions& lora, const char* why) {
     SessionOptions options = tiny_options({"all-linear"});

@@ -51,8 +51,8 @@ void expect_margin() {
   }
 }
 
-TEST(Margin, NoneTrains) { expect_margin<AmaxReduction::most_recent, 0>(); }
-TEST(Margin, OneTrains) { expect_margin<AmaxReduction::max, 1>(); }
-TEST(Margin, TwoTrains) { expect_margin<AmaxReduction::max, 2>(); }
+TEST(Margin, TrainsWithoutMargin) { expect_margin<AmaxReduction::most_recent, 0>(); }
+TEST(Margin, TrainsWithMarginOfOne) { expect_margin<AmaxReduction::max, 1>(); }
+TEST(Margin, TrainsWithMarginOfTwo) { expect_margin<AmaxReduction::max, 2>(); }
 
 }  // namespace margin_test

@@ -36,7 +36,7 @@ std::vector<float> telling_values(std::size_t count, std::size_t factor) {
   return values;
 }
 
-TEST(MergedAdapters, PiecesMayBeginAnywhereInARow) {
+TEST(MergedAdapters, PiecesMayBeginWithinRow) {
   LoraOptions options{.rank = rank, .alpha = 5};
   set_lora_targets(options, {"q_proj", "v_proj"});
   detail::MergedAdapters merged(description_of(config), options);

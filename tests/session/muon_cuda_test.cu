@@ -45,15 +45,13 @@ void expect_the_cpus_steps(Index lora_rank) {
   EXPECT_EQ(cuda.replays().recordings, 1u);
 }
 
-TEST_F(MuonSessionOnCuda, FollowsTheCpuWithMomentumInEightBits) {
+TEST_F(MuonSessionOnCuda, MatchesCpuWithEightBitMomentum) {
   expect_the_cpus_steps<Bf16, EightBitMuon>(0);
 }
 
-TEST_F(MuonSessionOnCuda, FollowsTheCpuWithAdapters) {
-  expect_the_cpus_steps<Lora<Bf16>, Muon<>>(4);
-}
+TEST_F(MuonSessionOnCuda, MatchesCpuWithAdapters) { expect_the_cpus_steps<Lora<Bf16>, Muon<>>(4); }
 
-TEST_F(MuonSessionOnCuda, ResumesToTheBitWithMomentumInEightBits) {
+TEST_F(MuonSessionOnCuda, ResumesBitwiseWithEightBitMomentum) {
   const SessionOptions options = options_of(0);
   Context<Cuda> context;
   context.set_deterministic(true);
@@ -105,7 +103,7 @@ std::vector<double> losses_after_a_step(int ranks) {
   return losses;
 }
 
-TEST_F(MuonSessionOnCuda, RanksThatShareLayersTrainAsOneOnTheCpu) {
+TEST_F(MuonSessionOnCuda, TensorParallelRanksMatchOneRankOnCpu) {
   const double expected = losses_after_a_step<1, Cpu>(1)[0];
   for (const int ranks : {2, 4}) {
     for (const double loss : losses_after_a_step<2, Cuda>(ranks)) {

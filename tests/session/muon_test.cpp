@@ -21,7 +21,7 @@ StepResult take_step(TrainingSession& session, double rate) {
   return session.step({batch.tokens, batch.targets}, rate);
 }
 
-TEST(MuonSession, TheNormIsThatOfAllGradients) {
+TEST(MuonSession, NormCoversAllGradients) {
   Context<Cpu> context(1);
   SessionOptions options = support::small_options();
   options.optimizer = MuonSettings{};
@@ -42,7 +42,7 @@ TEST(MuonSession, TheNormIsThatOfAllGradients) {
   EXPECT_GT(of_others, 1e-3 * of_matrices);
 }
 
-TEST(MuonSession, WeightsThatAreSetReachTheirMasters) {
+TEST(MuonSession, SettingWeightsUpdatesMasters) {
   Context<Cpu> context(1);
   SessionOptions options = support::small_options();
   options.optimizer = MuonSettings{};

@@ -17,7 +17,7 @@ using short_training::step;
 using short_training::trained_loss;
 using support::SmallSession;
 
-TEST(Nvfp4Session, LearnsAboutAsBf16Does) {
+TEST(Nvfp4Session, LearnsAboutAsWellAsBf16) {
   const double bf16 = trained_loss<Bf16>();
   const double nvfp4 = trained_loss<Nvfp4>();
   EXPECT_LT(bf16, 3.6) << "nothing was learnt";
@@ -25,7 +25,7 @@ TEST(Nvfp4Session, LearnsAboutAsBf16Does) {
   EXPECT_NE(nvfp4, bf16);
 }
 
-TEST(Nvfp4Session, AStateThreadsAndRecomputationKeepTheBits) {
+TEST(Nvfp4Session, LoadingThreadsAndRecomputationChangeNoBit) {
   Context<Cpu> context(1);
   SmallSession<Nvfp4> first(support::small_options(), context);
   for (unsigned i = 0; i < 3; ++i) (void)step(first, i);
@@ -46,7 +46,7 @@ TEST(Nvfp4Session, AStateThreadsAndRecomputationKeepTheBits) {
 
 // A skipped step draws no random numbers: the steps after it have the bits that they have without
 // it.
-TEST(Nvfp4Session, ASkippedStepLeavesNoTrace) {
+TEST(Nvfp4Session, SkippedStepLeavesNoTrace) {
   const auto train = [](bool poisoned) {
     Context<Cpu> context(2);
     SmallSession<Nvfp4> session(support::small_options(), context);

@@ -90,7 +90,7 @@ TYPED_TEST(OffloadedActivations, ChangeNoBit) {
   expect_equal(3, Recompute::ffn);
 }
 
-TEST(OffloadActivations, ChangeNoBitOfDocumentsAndNormalisedQueries) {
+TEST(OffloadActivations, ChangesNoBitWithDocumentsAndNormalisedQueries) {
   using S = Session<Bf16, deep(layers, true)>;
   const std::vector<Index> documents{7, 30, 50, 96};
   const auto options = [](bool offloads) {
@@ -101,7 +101,7 @@ TEST(OffloadActivations, ChangeNoBitOfDocumentsAndNormalisedQueries) {
   EXPECT_TRUE(train<S>(options(true), documents) == train<S>(options(false), documents));
 }
 
-TEST(OffloadActivations, ChangeNoBitOfAdapters) {
+TEST(OffloadActivations, ChangesNoBitWithAdapters) {
   using S = Session<Lora<Fp8Recipe<Delayed>>>;
   const auto options = [](bool offloads) {
     SessionOptions result = options_of(Recompute::swiglu, offloads, 2);
@@ -111,7 +111,7 @@ TEST(OffloadActivations, ChangeNoBitOfAdapters) {
   EXPECT_TRUE(train<S>(options(true)) == train<S>(options(false)));
 }
 
-TEST(OffloadActivations, ChangeNoBitOfFewBlocks) {
+TEST(OffloadActivations, ChangesNoBitWithFewBlocks) {
   using One = Session<Bf16, deep(1)>;
   using Two = Session<Bf16, deep(2)>;
   EXPECT_TRUE(train<One>(options_of(Recompute::ffn, true)) ==
@@ -120,7 +120,7 @@ TEST(OffloadActivations, ChangeNoBitOfFewBlocks) {
               train<Two>(options_of(Recompute::ffn, false)));
 }
 
-TEST(OffloadActivations, ChangeNoBitWithTensorParallelism) {
+TEST(OffloadActivations, ChangesNoBitWithTensorParallelism) {
   constexpr LlamaConfig config = [] {
     LlamaConfig result = deep(layers);
     result.kv_heads = 2;
@@ -143,7 +143,7 @@ TEST(OffloadActivations, ChangeNoBitWithTensorParallelism) {
   EXPECT_EQ(losses[0], losses[1]);
 }
 
-TEST(OffloadActivations, AreNotInTheState) {
+TEST(OffloadActivations, StateIsIndependentOfOffloading) {
   using S = Session<Fp8Recipe<Delayed>>;
   for (const bool first_offloads : {false, true}) {
     Context<Cpu> context{1};
@@ -167,7 +167,7 @@ std::size_t in_arena(Index elements, std::size_t element) {
       round_up(elements * static_cast<Index>(element), Index{allocation_alignment}));
 }
 
-TEST(OffloadActivations, TakeThePlannedMemory) {
+TEST(OffloadActivations, UsesPlannedMemory) {
   // Queries, keys and values, the attention's output, its log-sum-exp, the statistics of both
   // norms, and the residual stream within a block of 48 tokens in BF16.
   const std::size_t block = in_arena(48 * 256, 2) + in_arena(48 * 128, 2) + in_arena(48 * 2, 4) +
@@ -195,7 +195,7 @@ TEST(OffloadActivations, TakeThePlannedMemory) {
   }
 }
 
-TEST(OffloadActivations, AreInTheHostMemoryNextToTheOptimizersState) {
+TEST(OffloadActivations, AddsToHostMemoryOfOptimizerState) {
   Context<Cpu> context{1};
   using Model = Llama<deep(layers), Bf16, Cpu>;
   const auto host_of = [&](bool activations, bool optimizer) {
@@ -206,7 +206,7 @@ TEST(OffloadActivations, AreInTheHostMemoryNextToTheOptimizersState) {
   EXPECT_EQ(host_of(true, true), host_of(true, false) + host_of(false, true));
 }
 
-TEST(OffloadActivations, CopiesAreInTheTimeline) {
+TEST(OffloadActivations, CopiesAppearInTimeline) {
   Context<Cpu> context{1};
   const SessionOptions options = options_of(Recompute::ffn, true, 3);
   Session<Bf16> session(options, context);
@@ -227,7 +227,7 @@ TEST(OffloadActivations, CopiesAreInTheTimeline) {
   }
 }
 
-TEST(OffloadActivations, RefuseThePolicyThatRecomputesThem) {
+TEST(OffloadActivations, RejectsRecomputationOfWholeBlocks) {
   Context<Cpu> context{1};
   try {
     const Session<Bf16> session(options_of(Recompute::block, true), context);

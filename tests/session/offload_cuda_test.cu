@@ -54,7 +54,7 @@ TYPED_TEST(OffloadOnCuda, ChangesNoBit) {
   EXPECT_TRUE(states[0] == states[1]);
 }
 
-TYPED_TEST(OffloadOnCuda, ASkippedStepChangesNothing) {
+TYPED_TEST(OffloadOnCuda, SkippedStepChangesNothing) {
   using Session = typename TestFixture::Session;
   const SessionOptions options = TestFixture::options(true);
   Context<Cuda> context;
@@ -72,7 +72,7 @@ TYPED_TEST(OffloadOnCuda, ASkippedStepChangesNothing) {
   EXPECT_TRUE(save_state_sync(session.state().entries()) == before);
 }
 
-TYPED_TEST(OffloadOnCuda, GoesOnFromTheStateOfASessionWithout) {
+TYPED_TEST(OffloadOnCuda, ResumesFromStateWithoutOffload) {
   using Session = typename TestFixture::Session;
   Context<Cuda> context;
   context.set_deterministic(true);

@@ -107,7 +107,7 @@ TYPED_TEST(OffloadOf, ChangesNoBit) {
   }
 }
 
-TYPED_TEST(OffloadOf, TakesAndGivesTheStateOfASessionWithout) {
+TYPED_TEST(OffloadOf, StateIsInterchangeableWithAndWithoutOffload) {
   for (const bool first_offloads : {false, true}) {
     Context<Cpu> context{1};
     Session<TypeParam> first(options_of(first_offloads), context);
@@ -144,7 +144,7 @@ std::size_t state_bytes(Index elements) {
   }
 }
 
-TYPED_TEST(OffloadOf, MovesExactlyTheStateToTheHost) {
+TYPED_TEST(OffloadOf, MovesExactlyOptimizerStateToHost) {
   for (const int ranks : {1, 2}) {
     const auto plan_of = [&](bool offloads) {
       using Model = support::SmallModel<std::tuple_element_t<0, TypeParam>>;
@@ -171,7 +171,7 @@ TYPED_TEST(OffloadOf, MovesExactlyTheStateToTheHost) {
   }
 }
 
-TEST(Offload, BuffersAreNoLargerThanTheLargestRun) {
+TEST(Offload, BuffersAreAtMostAsLargeAsLargestRun) {
   const auto bytes = [](Index elements) {
     SessionOptions options = options_of(true);
     options.offload.chunk = elements;
@@ -183,7 +183,7 @@ TEST(Offload, BuffersAreNoLargerThanTheLargestRun) {
   EXPECT_LT(bytes(chunk), bytes(Index{1} << 23));
 }
 
-TEST(Offload, RefusesChunksThatCutAGroup) {
+TEST(Offload, RejectsChunksThatSplitGroups) {
   Context<Cpu> context{1};
   for (const Index wrong : {Index{0}, Index{-256}, Index{128}, Index{1000}}) {
     SessionOptions options = options_of(true);
@@ -199,7 +199,7 @@ TEST(Offload, RefusesChunksThatCutAGroup) {
   }
 }
 
-TEST(Offload, CopiesOfEachChunkAreInTheTimeline) {
+TEST(Offload, CopiesOfEachChunkAppearInTimeline) {
   Context<Cpu> context{1};
   Session<Wide> session(options_of(true), context);
   std::ptrdiff_t chunks = 0;

@@ -39,7 +39,7 @@ OperandHealth settled(const std::vector<OperandReport>& operands) {
   return health;
 }
 
-TEST(OperandHealth, IsSilentWhileAmaxesMoveSlowly) {
+TEST(OperandHealth, IsSilentForSlowlyChangingAmaxes) {
   OperandHealth health;
   float amax = 1000;
   for (int record = 0; record < 40; ++record) {
@@ -48,7 +48,7 @@ TEST(OperandHealth, IsSilentWhileAmaxesMoveSlowly) {
   }
 }
 
-TEST(OperandHealth, NamesASaturatedOperandOnce) {
+TEST(OperandHealth, ReportsSaturatedOperandOnce) {
   const std::vector<OperandReport> operands{operand("a", 1),
                                             operand("blocks.3.qkv.input", 1, 0.02)};
   OperandHealth health = settled(operands);
@@ -58,7 +58,7 @@ TEST(OperandHealth, NamesASaturatedOperandOnce) {
   EXPECT_TRUE(health.examine(operands).empty());
 }
 
-TEST(OperandHealth, CountsThoseThatMeetTheSameTrouble) {
+TEST(OperandHealth, MergesOperandsWithSameTrouble) {
   OperandHealth health = settled({operand("a", 1), operand("b", 1), operand("c", 1)});
   const std::vector<OperandTrouble> troubles =
       health.examine({operand("a", 1, 0, 0.75), operand("b", 1, 0, 0.9), operand("c", 1, 0, 0.6)});
@@ -70,7 +70,7 @@ TEST(OperandHealth, CountsThoseThatMeetTheSameTrouble) {
   EXPECT_EQ(health.examine({operand("a", 1), operand("b", 1), operand("c", 1, 0.5)}).size(), 1u);
 }
 
-TEST(OperandHealth, NamesAnAmaxThatLeavesItsPlace) {
+TEST(OperandHealth, ReportsAmaxFarFromUsualValue) {
   for (const float factor : {64.0f, 1.0f / 64.0f}) {
     OperandHealth health = settled({operand("a", 2)});
     const auto sentences = texts(health.examine({operand("a", 2 * factor)}));
@@ -80,7 +80,7 @@ TEST(OperandHealth, NamesAnAmaxThatLeavesItsPlace) {
   }
 }
 
-TEST(OperandHealth, AnAmaxOfZeroOrNoneHasNoPlace) {
+TEST(OperandHealth, IgnoresZeroAmaxes) {
   OperandHealth health;
   for (int record = 0; record < 10; ++record) {
     EXPECT_TRUE(health.examine({operand("a", record % 2 == 0 ? 0.0f : 3.0f)}).empty());

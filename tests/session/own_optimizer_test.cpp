@@ -75,7 +75,7 @@ std::map<std::string, std::vector<float>> weights_of(Session& session) {
 }
 
 // The way that all weights went is the rate times the gradients' norm.
-TEST(OwnOptimizer, MovesWeightsByItsRule) {
+TEST(OwnOptimizer, UpdatesWeightsByItsRule) {
   Context<Cpu> context;
   SessionOptions options = support::small_options();
   options.max_gradient_norm = 0;
@@ -98,7 +98,7 @@ TEST(OwnOptimizer, MovesWeightsByItsRule) {
   EXPECT_NEAR(std::sqrt(squared_way), expected, 1e-4 * expected);
 }
 
-TEST(OwnOptimizer, LearnsAndItsStateGoesOn) {
+TEST(OwnOptimizer, LearnsAndRestoresItsState) {
   Context<Cpu> context;
   const SessionOptions options = support::small_options();
   const support::TokenBatch batch = support::step_batch(options, 0);

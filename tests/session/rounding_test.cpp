@@ -65,7 +65,7 @@ void expect_independent(const Roundings& a, const Roundings& b, const std::strin
   EXPECT_NEAR(equal / static_cast<double>(count), 0.5, 5.0 * deviation) << what;
 }
 
-TEST(StochasticRounding, GoesEitherWayHalfOfTheTime) {
+TEST(StochasticRounding, RoundsUpHalfOfTheTime) {
   octavo::Context<octavo::Cpu> context{2};
   const octavo::SessionOptions all = options(7);
   Session session(all, context);
@@ -74,7 +74,7 @@ TEST(StochasticRounding, GoesEitherWayHalfOfTheTime) {
   }
 }
 
-TEST(StochasticRounding, EveryMatrixHasItsOwnBits) {
+TEST(StochasticRounding, MatricesUseIndependentBits) {
   octavo::Context<octavo::Cpu> context{2};
   const octavo::SessionOptions all = options(7);
   Session session(all, context);
@@ -87,7 +87,7 @@ TEST(StochasticRounding, EveryMatrixHasItsOwnBits) {
   }
 }
 
-TEST(StochasticRounding, EveryStepAndSeedHasItsOwnBits) {
+TEST(StochasticRounding, StepsAndSeedsUseIndependentBits) {
   octavo::Context<octavo::Cpu> context{2};
   Session session(options(7), context);
   Session same(options(7), context);

@@ -27,7 +27,7 @@ class AnyLengthOnCuda : public support::OnGpuIn<Precision> {};
 using Precisions = ::support::TestTypes<Bf16, Fp8Recipe<Delayed>, Fp8Recipe<Rowwise>>;
 TYPED_TEST_SUITE(AnyLengthOnCuda, Precisions);
 
-TYPED_TEST(AnyLengthOnCuda, TrainsAsWhatIsFilledByHand) {
+TYPED_TEST(AnyLengthOnCuda, IsBitwiseEqualToManualPadding) {
   constexpr Index length = 2039;
   constexpr Index run_length = 2048;
   SessionOptions options = ::support::small_options();
@@ -68,7 +68,7 @@ using Recipes = ::support::TestTypes<Bf16, Fp8Recipe<Delayed>, Fp8Recipe<Tensorw
 TYPED_TEST_SUITE(TextOfAnyLengthOnCuda, Recipes);
 
 // The rows of 16 sequences are whole 16s, those of one are not: its logits are wanted all the same.
-TYPED_TEST(TextOfAnyLengthOnCuda, HasTheLogitsOfTheCpu) {
+TYPED_TEST(TextOfAnyLengthOnCuda, LogitsMatchCpu) {
   constexpr Index length = 101;
   SessionOptions options = ::support::small_options();
   options.batch = {16, length};

@@ -29,7 +29,7 @@ Index length(Index sequences, Index tokens) {
   return Model::run_shape({sequences, tokens}).tokens;
 }
 
-TEST(RunShape, HasRowsIn16sWhereSomeLayerQuantises) {
+TEST(RunShape, RoundsRowsTo16IfAnyLayerQuantises) {
   EXPECT_EQ((length<Delayed8b, Cpu>(1, 40)), 48);
   EXPECT_EQ((length<Delayed8b, Cpu>(2, 40)), 40);
   EXPECT_EQ((length<Delayed8b, Cpu>(3, 5)), 16);
@@ -42,7 +42,7 @@ TEST(RunShape, HasRowsIn16sWhereSomeLayerQuantises) {
   EXPECT_EQ((length<Lora<Bf16>, Cpu>(3, 5)), 5);
 }
 
-TEST(RunShape, HasRowsIn64sOnCudaWhereThatIsNearlyFree) {
+TEST(RunShape, RoundsRowsTo64OnCudaIfNearlyFree) {
   EXPECT_EQ((length<Delayed8b, Cuda>(1, 8144)), 8192);
   EXPECT_EQ((length<Delayed8b, Cuda>(1, 8143)), 8192);
   EXPECT_EQ((length<Bf16, Cuda>(1, 8143)), 8192);
@@ -54,17 +54,17 @@ TEST(RunShape, HasRowsIn64sOnCudaWhereThatIsNearlyFree) {
   EXPECT_EQ((length<Bf16, Cuda>(1, 1009)), 1024);
 }
 
-TEST(RunShape, StaysWithinAModelsPositions) {
+TEST(RunShape, StaysWithinPositionsOfModel) {
   EXPECT_EQ((length<Delayed8b, Cuda, gpt2_124m>(1, 1023)), 1024);
   EXPECT_EQ((length<Delayed8b, Cuda, gpt2_124m>(1, 1025)), 1025);
 }
 
-TEST(RunShape, ServesRanksThatShareTheLayers) {
+TEST(RunShape, SupportsTensorParallelism) {
   EXPECT_EQ((length<Bf16, Cpu, llama3_8b, 4>(1, 33)), 36);
   EXPECT_EQ((length<Delayed8b, Cpu, llama3_8b, 4>(1, 33)), 48);
 }
 
-TEST(RunShape, OfARunShapeIsItself) {
+TEST(RunShape, IsIdempotent) {
   for (Index tokens = 1; tokens < 20000; tokens += tokens < 300 ? 1 : 37) {
     for (const Index sequences : {1, 3, 4}) {
       const Index once = length<Delayed8b, Cuda>(sequences, tokens);
@@ -75,7 +75,7 @@ TEST(RunShape, OfARunShapeIsItself) {
   }
 }
 
-TEST(RunShape, LeavesWhatIsNoLength) {
+TEST(RunShape, KeepsInvalidLengths) {
   EXPECT_EQ((length<Delayed8b, Cuda>(1, -20)), -20);
   EXPECT_EQ((length<Delayed8b, Cpu>(3, -20)), -20);
   Context<Cpu> context{1};
@@ -93,7 +93,7 @@ TEST(RunShape, LeavesWhatIsNoLength) {
   }
 }
 
-TEST(RunShape, IsSaid) {
+TEST(RunShape, NoteReportsPadding) {
   EXPECT_EQ(run_shape_note(48, {1, 48}), "");
   EXPECT_EQ(run_shape_note(40, {1, 48}),
             "sequences of 40 tokens are padded to 48, as FP8 GEMMs, tensor parallelism or fast "
@@ -110,7 +110,7 @@ struct Shortened : PresetModel<support::small, Fp32, Cpu> {
   }
 };
 
-TEST(RunShape, MayNotBeShorter) {
+TEST(RunShape, SessionRejectsModelThatShortensSequences) {
   Context<Cpu> context{1};
   try {
     ModelSession<Shortened> session(support::small_options(), context);
@@ -130,14 +130,14 @@ struct Changed {
   }
 };
 
-TEST(RunShape, MayBeLongerOnly) {
+TEST(RunShape, MayOnlyLengthenSequences) {
   SessionOptions options = support::small_options();
   options.batch = {2, 5, 3};
-  EXPECT_EQ((octavo::detail::as_run<Changed<0, 3, 0>>(options).batch.tokens), 8);
-  EXPECT_EQ((octavo::detail::as_run<Changed<0, 0, 0>>(options).batch.tokens), 5);
-  EXPECT_THROW((void)(octavo::detail::as_run<Changed<0, -1, 0>>(options)), UsageError);
-  EXPECT_THROW((void)(octavo::detail::as_run<Changed<1, 0, 0>>(options)), UsageError);
-  EXPECT_THROW((void)(octavo::detail::as_run<Changed<0, 0, 1>>(options)), UsageError);
+  EXPECT_EQ((octavo::detail::with_run_shape<Changed<0, 3, 0>>(options).batch.tokens), 8);
+  EXPECT_EQ((octavo::detail::with_run_shape<Changed<0, 0, 0>>(options).batch.tokens), 5);
+  EXPECT_THROW((void)(octavo::detail::with_run_shape<Changed<0, -1, 0>>(options)), UsageError);
+  EXPECT_THROW((void)(octavo::detail::with_run_shape<Changed<1, 0, 0>>(options)), UsageError);
+  EXPECT_THROW((void)(octavo::detail::with_run_shape<Changed<0, 0, 1>>(options)), UsageError);
 }
 
 /// The batch with sequences of `to` tokens in place of `from`: each goes on with itself.
@@ -153,7 +153,7 @@ TokenBatch filled(const TokenBatch& batch, std::size_t from, std::size_t to) {
 }
 
 /// Steps of 3 x 5 tokens are those of 3 x 16 that are filled by hand, to the bit.
-TEST(AnyLength, TrainsAsWhatIsFilledByHand) {
+TEST(AnyLength, IsBitwiseEqualToManualPadding) {
   for (const bool documents : {false, true}) {
     SessionOptions options = support::small_options();
     options.micro_batches = 2;
@@ -183,7 +183,7 @@ TEST(AnyLength, TrainsAsWhatIsFilledByHand) {
 
 /// With a scale a row nothing of a sequence depends on what follows it: its losses are those that
 /// it has beside another sequence, in a batch that needs no filler.
-TEST(AnyLength, HasTheLossesOfEachSequence) {
+TEST(AnyLength, LossesAreIndependentOfPadding) {
   SessionOptions alone = support::small_options();
   alone.batch = {1, 40};
   SessionOptions pair = alone;
@@ -239,21 +239,21 @@ auto after_filler(unsigned offset) {
   return std::tuple(result.loss, result.gradient_norm, support::weights(session));
 }
 
-TEST(AnyLength, FillerIsInNoGradient) {
+TEST(AnyLength, FillerDoesNotAffectGradients) {
   EXPECT_EQ(after_filler<Fp32>(0), after_filler<Fp32>(17));
   EXPECT_EQ(after_filler<Bf16>(0), after_filler<Bf16>(17));
 }
 
 /// Gradients of weights sum over rows, which share a scale a feature: filler may round them
 /// otherwise, by far less than the 2^-4 that E4M3 may round a value by.
-TEST(AnyLength, FillerMayRoundGradientsInFp8) {
+TEST(AnyLength, FillerAffectsFp8GradientsOnlyByRounding) {
   const auto one = after_filler<Fp8Recipe<Rowwise>>(0);
   const auto other = after_filler<Fp8Recipe<Rowwise>>(17);
   EXPECT_EQ(std::get<0>(one), std::get<0>(other));
   EXPECT_NEAR(std::get<1>(one), std::get<1>(other), 1e-3 * std::get<1>(one));
 }
 
-TEST(AnyLength, GeneratesToTheLastTokenThatFits) {
+TEST(AnyLength, GeneratesUpToMaximumLength) {
   SessionOptions options = support::small_options();
   options.batch = {1, 41};
   Context<Cpu> context{1};

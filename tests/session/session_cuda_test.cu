@@ -48,7 +48,7 @@ using Precisions =
                          ::support::MixedPrecision, Fp8Recipe<Blockwise>>;
 TYPED_TEST_SUITE(SessionOnCuda, Precisions);
 
-TYPED_TEST(SessionOnCuda, FollowsTheCpu) {
+TYPED_TEST(SessionOnCuda, MatchesCpu) {
   for (const Index micro_batches : {1, 2}) {
     const SessionOptions options = small_session(micro_batches);
     Context<Cuda> on_gpu;
@@ -77,13 +77,14 @@ TYPED_TEST(SessionOnCuda, FollowsTheCpu) {
 }
 
 // The loss and the norm of all gradients hide a constant factor on one, and errors in small ones.
-TYPED_TEST(SessionOnCuda, EveryGradientIsTheCpus) {
+TYPED_TEST(SessionOnCuda, GradientsMatchCpu) {
   const SessionOptions options = small_session(1);
   Context<Cuda> on_gpu;
   Context<Cpu> on_cpu(support::few_threads);
   const TokenBatch batch = step_batch(options, 0);
-  const auto cuda = ::support::telling_gradients<Session<TypeParam, Cuda>>(options, batch, on_gpu);
-  const auto cpu = ::support::telling_gradients<Session<TypeParam, Cpu>>(options, batch, on_cpu);
+  const auto cuda =
+      ::support::nontrivial_gradients<Session<TypeParam, Cuda>>(options, batch, on_gpu);
+  const auto cpu = ::support::nontrivial_gradients<Session<TypeParam, Cpu>>(options, batch, on_cpu);
   const auto all = ::support::distances(cuda, cpu);
   ASSERT_EQ(all.size(), 30U);  // 3 blocks of 9 tensors, embedding, final norm, head
   for (const auto& one : ::support::beyond(all, ::support::device_gradient_bounds<TypeParam>())) {
@@ -100,7 +101,7 @@ TYPED_TEST(SessionOnCuda, EveryGradientIsTheCpus) {
 }
 
 // Where rounding hides a factor of 1.05 on one gradient, several show it.
-TYPED_TEST(SessionOnCuda, EveryKindOfGradientIsAsLargeAsTheCpus) {
+TYPED_TEST(SessionOnCuda, MeanGradientFactorsMatchCpu) {
   const SessionOptions options = small_session(1);
   const TokenBatch batch = step_batch(options, 0);
   Context<Cuda> on_gpu;
@@ -110,12 +111,13 @@ TYPED_TEST(SessionOnCuda, EveryKindOfGradientIsAsLargeAsTheCpus) {
   ::support::MeanFactors of_cpu;
   for (unsigned seed = 3; seed < 3 + ::support::mean_factor_gradients; ++seed) {
     const auto exact =
-        ::support::telling_gradients<Session<Fp32, Cpu>>(options, batch, on_cpu, seed);
+        ::support::nontrivial_gradients<Session<Fp32, Cpu>>(options, batch, on_cpu, seed);
     of_cuda.add(
-        ::support::telling_gradients<Session<TypeParam, Cuda>>(options, batch, on_gpu, seed),
+        ::support::nontrivial_gradients<Session<TypeParam, Cuda>>(options, batch, on_gpu, seed),
         exact);
-    of_cpu.add(::support::telling_gradients<Session<TypeParam, Cpu>>(options, batch, on_cpu, seed),
-               exact);
+    of_cpu.add(
+        ::support::nontrivial_gradients<Session<TypeParam, Cpu>>(options, batch, on_cpu, seed),
+        exact);
   }
   double worst = 0;
   for (const auto& [kind, mean] : of_cpu.means()) {
@@ -129,16 +131,16 @@ TYPED_TEST(SessionOnCuda, EveryKindOfGradientIsAsLargeAsTheCpus) {
 
 // What a recipe's rounding costs is the same on both devices: neither's gradients are farther from
 // those of FP32.
-TYPED_TEST(SessionOnCuda, EveryGradientIsAsFarFromFp32AsTheCpus) {
+TYPED_TEST(SessionOnCuda, GradientErrorsMatchCpu) {
   const SessionOptions options = small_session(1);
   Context<Cuda> on_gpu;
   Context<Cpu> on_cpu(support::few_threads);
   const TokenBatch batch = step_batch(options, 0);
-  const auto exact = ::support::telling_gradients<Session<Fp32, Cpu>>(options, batch, on_cpu);
+  const auto exact = ::support::nontrivial_gradients<Session<Fp32, Cpu>>(options, batch, on_cpu);
   const auto cuda = ::support::distances(
-      ::support::telling_gradients<Session<TypeParam, Cuda>>(options, batch, on_gpu), exact);
+      ::support::nontrivial_gradients<Session<TypeParam, Cuda>>(options, batch, on_gpu), exact);
   const auto cpu = ::support::distances(
-      ::support::telling_gradients<Session<TypeParam, Cpu>>(options, batch, on_cpu), exact);
+      ::support::nontrivial_gradients<Session<TypeParam, Cpu>>(options, batch, on_cpu), exact);
   double largest = 0;
   double of_cpu = 0;
   for (std::size_t i = 0; i < cuda.size(); ++i) {
@@ -150,14 +152,14 @@ TYPED_TEST(SessionOnCuda, EveryGradientIsAsFarFromFp32AsTheCpus) {
               precision_name<TypeParam>().c_str(), largest, of_cpu);
 }
 
-TYPED_TEST(SessionOnCuda, DeterministicRunsGiveTheSameBits) {
+TYPED_TEST(SessionOnCuda, DeterministicRunsAreBitwiseEqual) {
   for (const Index micro_batches : {1, 2}) {
     const SessionOptions options = small_session(micro_batches);
     EXPECT_TRUE(this->weights_after(6, options) == this->weights_after(6, options));
   }
 }
 
-TYPED_TEST(SessionOnCuda, AllGemmsArePreparedBeforeTheFirstStep) {
+TYPED_TEST(SessionOnCuda, AllGemmsArePlannedBeforeFirstStep) {
   for (const Index micro_batches : {1, 2}) {
     SessionOptions options = small_session(micro_batches);
     options.model.head_chunk = 96;  // 256 tokens: the last chunk is a shorter one
@@ -177,7 +179,7 @@ TYPED_TEST(SessionOnCuda, AllGemmsArePreparedBeforeTheFirstStep) {
   }
 }
 
-TYPED_TEST(SessionOnCuda, ARunWithTheFirstRunsPlansGivesItsBits) {
+TYPED_TEST(SessionOnCuda, ReusedGemmPlansReproduceBits) {
   SessionOptions options = small_session(2);
   options.gemm_choice = GemmChoice::rehearsed;
   std::vector<GemmPlanRecord> plans;
@@ -202,7 +204,7 @@ TYPED_TEST(SessionOnCuda, ARunWithTheFirstRunsPlansGivesItsBits) {
 }
 
 // The first session rehearses, the second has all plans: the rehearsal is the difference.
-TYPED_TEST(SessionOnCuda, ARehearsalLeavesNoTrace) {
+TYPED_TEST(SessionOnCuda, RehearsalLeavesNoTrace) {
   SessionOptions options = small_session(2);
   options.gemm_choice = GemmChoice::rehearsed;
   Context<Cuda> rehearsing;
@@ -233,7 +235,7 @@ TYPED_TEST(SessionOnCuda, RecomputationAndRemadeCopiesChangeNoBit) {
 
 // Masked targets make the number of targets differ from step to step. The loss of the steps without
 // any, the first and the sixth, is NaN on both.
-TYPED_TEST(SessionOnCuda, OneRecordServesEveryNumberOfTargets) {
+TYPED_TEST(SessionOnCuda, OneRecordingServesAnyNumberOfTargets) {
   const SessionOptions options = small_session(2);
   Context<Cuda> on_gpu;
   Context<Cpu> on_cpu(support::few_threads);
@@ -260,7 +262,7 @@ TYPED_TEST(SessionOnCuda, OneRecordServesEveryNumberOfTargets) {
 }
 
 // Documents begin elsewhere, and are more or fewer, from step to step.
-TYPED_TEST(SessionOnCuda, OneRecordServesEveryDivisionIntoDocuments) {
+TYPED_TEST(SessionOnCuda, OneRecordingServesAnyDivisionIntoDocuments) {
   SessionOptions options = small_session(2);
   options.batch.most_documents = 20;
   Context<Cuda> on_gpu;
@@ -297,7 +299,7 @@ TYPED_TEST(SessionOnCuda, OneRecordServesEveryDivisionIntoDocuments) {
 }
 
 // 400 tokens, which FP8 needs in 16s, in sequences of 100, which no tile of attention has.
-TYPED_TEST(SessionOnCuda, FollowsTheCpuInSequencesOfAnyLength) {
+TYPED_TEST(SessionOnCuda, MatchesCpuForSequencesOfAnyLength) {
   SessionOptions options = small_session(1);
   options.batch = {4, 100};
   Context<Cuda> on_gpu;
@@ -315,7 +317,7 @@ TYPED_TEST(SessionOnCuda, FollowsTheCpuInSequencesOfAnyLength) {
   EXPECT_EQ(attention.expected, by_cudnn ? "cudnn" : "octavo") << attention.fallback;
 }
 
-TYPED_TEST(SessionOnCuda, AStepThatThrowsChangesNoBitOfThoseThatFollow) {
+TYPED_TEST(SessionOnCuda, StepThatThrowsChangesNoBitOfLaterSteps) {
   using Faulty = ModelSession<::support::FaultyModel<Llama<::support::small, TypeParam, Cuda>>>;
   const SessionOptions options = small_session(2);
   const auto weights = [&](int failing) {
@@ -354,7 +356,7 @@ TYPED_TEST(SessionOnCuda, EvaluationTakesNoMemory) {
   EXPECT_EQ(free_bytes(context), before);
 }
 
-TYPED_TEST(SessionOnCuda, SkipsAStepThatIsNotFinite) {
+TYPED_TEST(SessionOnCuda, SkipsNonFiniteStep) {
   const SessionOptions options = small_session(1);
   Context<Cuda> context;
   Session<TypeParam, Cuda> session(options, context);

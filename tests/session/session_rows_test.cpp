@@ -7,7 +7,7 @@ INSTANTIATE_TYPED_TEST_SUITE_P(ScalePerRow, SessionTest, Precisions);
 
 class SessionOfAnFp8Head : public support::TemporaryFolder {};
 
-TEST_F(SessionOfAnFp8Head, GoesOnFromACheckpoint) {
+TEST_F(SessionOfAnFp8Head, ResumesFromCheckpoint) {
   using Rows = octavo::Fp8Recipe<octavo::Rowwise>;
   expect_to_go_on<support::SmallSession<octavo::Layerwise<Rows, octavo::Head<Rows>>>>(folder_);
 }

@@ -82,7 +82,7 @@ TYPED_TEST(SessionStateOnCuda, EvaluationAndGenerationBetweenStepsChangeNoBit) {
   EXPECT_TRUE(evaluated == this->trained(options));
 }
 
-TYPED_TEST(SessionStateOnCuda, SessionsByTurnsTrainAsEachAlone) {
+TYPED_TEST(SessionStateOnCuda, InterleavedSessionsAreIndependent) {
   SessionOptions options[] = {small_session(2), small_session(1)};
   options[1].batch = {2, 128};
   options[1].seed = 8;
@@ -104,7 +104,7 @@ TYPED_TEST(SessionStateOnCuda, SessionsByTurnsTrainAsEachAlone) {
   }
 }
 
-TYPED_TEST(SessionStateOnCuda, ASkippedFirstStepLeavesNoTrace) {
+TYPED_TEST(SessionStateOnCuda, SkippedFirstStepLeavesNoTrace) {
   using T = typename Llama<::support::small, TypeParam, Cuda>::T;
   const SessionOptions options = small_session(2);
   const auto skipped = this->trained(options, [&](auto& session, auto& context, unsigned i) {
@@ -124,7 +124,7 @@ std::vector<std::vector<float>> logits_of_lengths() {
   const SessionOptions options = small_session(1);
   Context<D> context;
   Session<Precision, D> session(options, context);
-  ::support::set_telling_weights(session.model(), 3, context);
+  ::support::set_nontrivial_weights(session.model(), 3, context);
   session.begin_evaluation();
   const TokenBatch text = step_batch(options, 0);
   std::vector<std::vector<float>> logits;
@@ -183,12 +183,12 @@ void expect_the_cpus_logits() {
               precision_name<Precision>().c_str(), cudas / norm, rounding / norm, apart / norm);
 }
 
-TYPED_TEST(SessionStateOnCuda, LogitsAreTheCpus) { expect_the_cpus_logits<TypeParam>(); }
+TYPED_TEST(SessionStateOnCuda, LogitsMatchCpu) { expect_the_cpus_logits<TypeParam>(); }
 
 class SessionOnCudaInFp32 : public support::OnGpu {};
 
 // Longer than a sequence, so that every length is met and the window moves.
-TEST_F(SessionOnCudaInFp32, TextIsTheCpus) {
+TEST_F(SessionOnCudaInFp32, GeneratedTextMatchesCpu) {
   expect_the_cpus_logits<Fp32>();
   const SessionOptions options = small_session(1);
   GenerateOptions drawn;
@@ -197,7 +197,7 @@ TEST_F(SessionOnCudaInFp32, TextIsTheCpus) {
   const TokenBatch text = step_batch(options, 0);
   const auto generated = [&]<Device D>(Context<D>& context) {
     Session<Fp32, D> session(options, context);
-    ::support::set_telling_weights(session.model(), 3, context);
+    ::support::set_nontrivial_weights(session.model(), 3, context);
     return generate(session, std::span(text.tokens).first(3), options.batch.tokens, drawn);
   };
   Context<Cuda> on_gpu;
@@ -218,7 +218,7 @@ struct Work {
 
 // Without momentum, in FP32, all that a step leaves is its weights: so each step of a session that
 // recorded its second one can be taken by a fresh session, whose first step is never recorded.
-TEST_F(SessionOnCudaInFp32, ARecordTakesEveryStepAsIfItWereEnqueued) {
+TEST_F(SessionOnCudaInFp32, ReplayedStepsMatchEnqueuedSteps) {
   SessionOptions options = small_session(2);
   options.optimizer = AdamWSettings{.beta1 = 0, .beta2 = 0};
   const Work works[] = {{"first"},
@@ -274,7 +274,7 @@ TEST_F(SessionOnCudaInFp32, ARecordTakesEveryStepAsIfItWereEnqueued) {
 
 class SessionAttentionOnCuda : public support::OnGpu {};
 
-TEST_F(SessionAttentionOnCuda, IsDeterministicWhereTheContextIsAndSaysSo) {
+TEST_F(SessionAttentionOnCuda, UsesAndReportsDeterministicBackward) {
   const SessionOptions options = small_session(1);
   for (const bool deterministic : {false, true}) {
     Context<Cuda> context;
@@ -287,10 +287,10 @@ TEST_F(SessionAttentionOnCuda, IsDeterministicWhereTheContextIsAndSaysSo) {
                                 options.batch.tokens,
                                 {model.heads, model.kv_heads, model.head_dim}},
                                context);
-    const bool has_cudnn = !limits.cudnn_answers.empty() &&
-                           limits.cudnn_answers[0].second.refusal.empty() &&
-                           (!deterministic || limits.cudnn_answers[0].second.backward <=
-                                                  limits.most_deterministic_workspace);
+    const bool has_cudnn = !limits.cudnn_support.empty() &&
+                           limits.cudnn_support[0].second.refusal.empty() &&
+                           (!deterministic || limits.cudnn_support[0].second.backward <=
+                                                  limits.max_deterministic_workspace);
     int backwards = 0;
     for (const AttentionEntry& entry : session.manifest().attentions()) {
       if (std::string_view(entry.pass) != "backward") continue;
@@ -315,7 +315,7 @@ constexpr LlamaConfig tied = [] {
 class TiedSessionOnCuda
     : public support::OnGpuIn<Fp8Recipe<Tensorwise>, ::support::TemporaryFolder> {};
 
-TEST_F(TiedSessionOnCuda, TakesAllItsPlansFromAFile) {
+TEST_F(TiedSessionOnCuda, LoadsAllGemmPlansFromFile) {
   SessionOptions options = small_session(2);
   options.model.head_chunk = 96;
   options.gemm_choice = GemmChoice::rehearsed;

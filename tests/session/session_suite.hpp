@@ -97,7 +97,7 @@ class SessionTest : public support::TemporaryFolder {
 
 TYPED_TEST_SUITE_P(SessionTest);
 
-TYPED_TEST_P(SessionTest, EqualSeedsAndAnyThreadsGiveEqualBits) {
+TYPED_TEST_P(SessionTest, IsDeterministicForAnyThreadCount) {
   const std::vector<std::byte> one = this->weights_after_five_steps(1);
   EXPECT_TRUE(one == this->weights_after_five_steps(1));
   EXPECT_TRUE(one == this->weights_after_five_steps(2));
@@ -121,7 +121,7 @@ TYPED_TEST_P(SessionTest, NonFiniteStepsLeaveNoTrace) {
   }
 }
 
-TYPED_TEST_P(SessionTest, ManifestIsWhatRuns) {
+TYPED_TEST_P(SessionTest, ManifestMatchesExecution) {
   using Precision = TypeParam;
   octavo::Context<octavo::Cpu> context{2};
   octavo::SessionOptions options = this->options();
@@ -186,7 +186,7 @@ double reference_loss(Session& session, const support::TokenBatch& text, octavo:
 
 // A fresh model is at log 96 = 4.56. The text's own noise leaves 1.69: a token follows from the one
 // before with a chance of 3/4 + 1/4 · 1/96, and each other one has 1/4 · 1/96.
-TYPED_TEST_P(SessionTest, TrainingLearnsWhatTheTextHas) {
+TYPED_TEST_P(SessionTest, TrainingReachesExpectedLoss) {
   octavo::Context<octavo::Cpu> context{2};
   support::SmallSession<TypeParam> session(this->options(), context);
   const support::TokenBatch unseen = support::step_batch(this->options(), 1000);
@@ -198,12 +198,12 @@ TYPED_TEST_P(SessionTest, TrainingLearnsWhatTheTextHas) {
   EXPECT_NEAR(session.evaluate({unseen.tokens, unseen.targets}).mean(), learnt, 0.01 * learnt);
 }
 
-TYPED_TEST_P(SessionTest, GoesOnFromACheckpoint) {
+TYPED_TEST_P(SessionTest, ResumesFromCheckpoint) {
   expect_to_go_on<support::SmallSession<TypeParam>>(this->folder_);
 }
 
-REGISTER_TYPED_TEST_SUITE_P(SessionTest, EqualSeedsAndAnyThreadsGiveEqualBits,
-                            NonFiniteStepsLeaveNoTrace, ManifestIsWhatRuns,
-                            TrainingLearnsWhatTheTextHas, GoesOnFromACheckpoint);
+REGISTER_TYPED_TEST_SUITE_P(SessionTest, IsDeterministicForAnyThreadCount,
+                            NonFiniteStepsLeaveNoTrace, ManifestMatchesExecution,
+                            TrainingReachesExpectedLoss, ResumesFromCheckpoint);
 
 }  // namespace

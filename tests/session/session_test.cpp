@@ -24,7 +24,7 @@ using octavo::StepResult;
 using support::SmallSession;
 using support::TokenBatch;
 
-TEST(Session, NamesWhatTheOptimizerKeeps) {
+TEST(Session, FactsNameOptimizerState) {
   octavo::Context<octavo::Cpu> context{1};
   const SessionOptions options = support::small_options();
   using Narrow = octavo::AdamW<octavo::MasterWeights<Bf16>, octavo::Moments<Bf16>>;
@@ -36,7 +36,7 @@ TEST(Session, NamesWhatTheOptimizerKeeps) {
             "AdamW with fp32 weights and bf16 moments");
 }
 
-TEST(AllocationCounter, Counts) {
+TEST(AllocationCounter, CountsAllocations) {
   std::vector<int> kept;
   EXPECT_EQ(support::count_allocations([&] { kept.resize(100); }), 1U);
   EXPECT_EQ(support::count_allocations([&] { kept.resize(50); }), 0U);
@@ -63,7 +63,7 @@ void expect_no_allocation() {
             0U);
 }
 
-TEST(Session, AStepAndAnEvaluationAllocateNothing) {
+TEST(Session, StepAndEvaluationDoNotAllocate) {
   expect_no_allocation<Bf16>();
   expect_no_allocation<Fp8Recipe<octavo::Delayed>>();
   expect_no_allocation<Fp8Recipe<octavo::Tensorwise>>();
@@ -110,7 +110,7 @@ void expect_hidden_infinity_is_noticed() {
   EXPECT_EQ(nonfinite_operands(session), std::vector<std::string>{});
 }
 
-TEST(Session, AnInfinityThatASaturatingCastHidesIsNoticed) {
+TEST(Session, DetectsInfinityHiddenBySaturatingCast) {
   expect_hidden_infinity_is_noticed<Fp8Recipe<octavo::Delayed>>();
   expect_hidden_infinity_is_noticed<Fp8Recipe<octavo::Tensorwise>>();
   expect_hidden_infinity_is_noticed<Fp8Recipe<octavo::Rowwise>>();
@@ -132,7 +132,7 @@ void expect_granularity(const std::string& of_inputs, const std::string& of_weig
 }
 
 // One scale of many would say nothing.
-TEST(Session, OnlyAScaleOfAWholeTensorIsReported) {
+TEST(Session, ReportsOnlyScalesOfWholeTensors) {
   expect_granularity<Fp8Recipe<octavo::Tensorwise>>("tensor", "tensor");
   expect_granularity<Fp8Recipe<octavo::Rowwise>>("row", "row");
   expect_granularity<Fp8Recipe<octavo::Blockwise>>("1x128", "128x128");
@@ -150,7 +150,7 @@ double flushed_gradients(Session& session) {
 }
 
 // Scales of 1 would make zero of most of a gradient.
-TEST(Session, TheFirstStepWithDelayedScalesKeepsItsGradients) {
+TEST(Session, FirstStepWithDelayedScalesKeepsGradients) {
   SessionOptions options = support::small_options();
   options.batch = {32, 48};
   octavo::Context<octavo::Cpu> context{2};
@@ -160,7 +160,7 @@ TEST(Session, TheFirstStepWithDelayedScalesKeepsItsGradients) {
   EXPECT_LT(flushed_gradients(session), 0.01);
 }
 
-TEST(Session, AnEnormousLearningRateEndsInSkippedStepsNotInNaN) {
+TEST(Session, HugeLearningRateSkipsStepsInsteadOfNaN) {
   const SessionOptions options = support::small_options();
   octavo::Context<octavo::Cpu> context{2};
   SmallSession<Bf16> session(options, context);
@@ -183,7 +183,7 @@ TEST(Session, AnEnormousLearningRateEndsInSkippedStepsNotInNaN) {
 // The first step of AdamW moves every weight by the learning rate, whatever the gradient's size,
 // so clipping shows in what follows a step of another size. With beta1 = beta2 = 0 and a large
 // epsilon the update is the clipped gradient itself over epsilon.
-TEST(Session, GradientsAreClippedToTheLargestNorm) {
+TEST(Session, ClipsGradientsToMaximumNorm) {
   const auto updates = [](float max_norm, double* norm) {
     SessionOptions options = support::small_options();
     options.max_gradient_norm = max_norm;
@@ -253,7 +253,7 @@ TEST(Session, IgnoredTargetsDoNotCount) {
   EXPECT_FALSE(step.skipped);
 }
 
-TEST(Session, EvaluationGivesTheLossThatTrainingSees) {
+TEST(Session, EvaluationLossMatchesTrainingLoss) {
   const SessionOptions options = support::small_options();
   octavo::Context<octavo::Cpu> context{2};
   SmallSession<Fp8Recipe<octavo::Tensorwise>> session(options, context);
@@ -263,7 +263,7 @@ TEST(Session, EvaluationGivesTheLossThatTrainingSees) {
   EXPECT_NEAR(session.step({batch.tokens, batch.targets}, 1e-3).loss, evaluated, 1e-9);
 }
 
-TEST(Session, SessionsOfOneContextDoNotDisturbEachOther) {
+TEST(Session, SessionsOfOneContextAreIndependent) {
   const SessionOptions options = support::small_options();
   const TokenBatch batch = support::step_batch(options, 0);
   octavo::Context<octavo::Cpu> context{2};
@@ -278,7 +278,7 @@ TEST(Session, SessionsOfOneContextDoNotDisturbEachOther) {
 }
 
 // The workspace that a context lends is the one of the session that asked last.
-TEST(Session, AnotherSessionMayBeMadeWithinAnEvaluation) {
+TEST(Session, SessionCanBeCreatedDuringEvaluation) {
   const SessionOptions options = support::small_options();
   const TokenBatch batch = support::step_batch(options, 0);
   octavo::Context<octavo::Cpu> context{2};

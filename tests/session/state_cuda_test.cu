@@ -60,7 +60,7 @@ using Cases = ::support::TestTypes<
     std::tuple<::support::MixedPrecision, AdamW<>>>;
 TYPED_TEST_SUITE(StateOnCuda, Cases);
 
-TYPED_TEST(StateOnCuda, GoesFromCpuToCudaAndBackToTheBit) {
+TYPED_TEST(StateOnCuda, MovesBetweenCpuAndCudaBitwise) {
   const SessionOptions options = support::small_session(2);
   Context<Cpu> on_cpu(support::few_threads);
   Context<Cuda> on_gpu;
@@ -83,7 +83,7 @@ TYPED_TEST(StateOnCuda, GoesFromCpuToCudaAndBackToTheBit) {
 }
 
 // Another thread reads it to pinned memory, between steps that are launched from their record.
-TYPED_TEST(StateOnCuda, IsReadWhileStepsGoOnAndChangesNone) {
+TYPED_TEST(StateOnCuda, ReadsSnapshotDuringSteps) {
   const SessionOptions options = support::small_session(2);
   Context<Cuda> context;
   context.set_deterministic(true);
@@ -100,15 +100,15 @@ TYPED_TEST(StateOnCuda, IsReadWhileStepsGoOnAndChangesNone) {
     const SavedState expected = save_state_sync(unread.state().entries());
     const std::vector<StateEntry> entries = session.state().entries();
     std::size_t size = 0;
-    for (const StateEntry& entry : entries) size += entry.read_beside ? entry.bytes : 0;
+    for (const StateEntry& entry : entries) size += entry.read_async ? entry.bytes : 0;
     const OwnedBytes memory = session.state().allocate_for_reading(size);
     session.state().begin_reading();
     std::thread reader([&] {
       std::this_thread::sleep_for(std::chrono::milliseconds(100));  // several steps
       std::size_t place = 0;
       for (const StateEntry& entry : entries) {
-        if (!entry.read_beside) continue;
-        entry.read_beside(memory.get() + place);
+        if (!entry.read_async) continue;
+        entry.read_async(memory.get() + place);
         place += entry.bytes;
       }
       session.state().end_reading();
@@ -119,7 +119,7 @@ TYPED_TEST(StateOnCuda, IsReadWhileStepsGoOnAndChangesNone) {
     step += 3;
     std::size_t place = 0;
     for (const StateEntry& entry : entries) {
-      if (!entry.read_beside) continue;
+      if (!entry.read_async) continue;
       const std::vector<std::byte> read(memory.get() + place, memory.get() + place + entry.bytes);
       EXPECT_TRUE(read == expected.at(entry.name).bytes) << entry.name;
       place += entry.bytes;

@@ -29,7 +29,7 @@ std::vector<std::uint32_t> numbers(std::size_t bytes, std::uint32_t round) {
 /// Reads 500 MiB that change as soon as they may, after the device has come to where it waits.
 /// @param left  bytes of the device that are free then, at most; the rest is taken
 /// @return  bytes that were put aside
-std::size_t bytes_aside(std::size_t left) {
+std::size_t device_staged_bytes(std::size_t left) {
   constexpr std::size_t size = 500 * mebibyte;
   const Context<Cuda> context;
   Buffer<Cuda> state(size, context);
@@ -59,25 +59,25 @@ std::size_t bytes_aside(std::size_t left) {
     thread.join();
     const auto* read = reinterpret_cast<const std::uint32_t*>(copy.get());
     EXPECT_TRUE(std::equal(expected.begin(), expected.end(), read)) << "round " << round;
-    most = std::max(most, reader.bytes_aside());
+    most = std::max(most, reader.device_staged_bytes());
   }
   return most;
 }
 
 using StateReader = support::OnGpu;
 
-TEST_F(StateReader, PutsAsideWhatIsNotCopiedWhenTheDeviceWaits) {
-  EXPECT_EQ(bytes_aside(~std::size_t{0}), 500 * mebibyte);
+TEST_F(StateReader, StagesUncopiedBytesOnDevice) {
+  EXPECT_EQ(device_staged_bytes(~std::size_t{0}), 500 * mebibyte);
 }
 
-TEST_F(StateReader, PutsAsideWhatTheDeviceHasMemoryFor) {
-  const std::size_t aside = bytes_aside(detail::bytes_left_free + 200 * mebibyte);
+TEST_F(StateReader, StagesOnlyWhatFitsInDeviceMemory) {
+  const std::size_t aside = device_staged_bytes(detail::bytes_left_free + 200 * mebibyte);
   EXPECT_GT(aside, 64 * mebibyte);
   EXPECT_LE(aside, 200 * mebibyte);
 }
 
-TEST_F(StateReader, WaitsForAllWhereTheDeviceHasNoMemory) {
-  EXPECT_LT(bytes_aside(detail::bytes_left_free), mebibyte);
+TEST_F(StateReader, WaitsForCopyWithoutDeviceMemory) {
+  EXPECT_LT(device_staged_bytes(detail::bytes_left_free), mebibyte);
 }
 
 }  // namespace state_reader_cuda_test

@@ -17,7 +17,7 @@ std::vector<std::byte> bytes(std::size_t count, unsigned factor) {
   return result;
 }
 
-TEST(StateReader, PutsEachPieceInItsPlace) {
+TEST(StateReader, CopiesStateLargerThanOnePiece) {
   const Context<Cpu> context{1};
   StateReader<Cpu> reader(context);
   const std::vector<std::byte> state = bytes(octavo::detail::bytes_read_at_once + 1000, 77);
@@ -29,7 +29,7 @@ TEST(StateReader, PutsEachPieceInItsPlace) {
 }
 
 // The memory of the last one may be somebody else's by then.
-TEST(StateReader, CopiesNothingOfTheLastReading) {
+TEST(StateReader, DoesNotRepeatCopiesOfPreviousReading) {
   const Context<Cpu> context{1};
   StateReader<Cpu> reader(context);
   const std::vector<std::byte> state = bytes(1000, 77);

@@ -55,7 +55,7 @@ using Cases = support::TestTypes<
     std::tuple<support::MixedPrecision, AdamW<>>>;
 TYPED_TEST_SUITE(State, Cases);
 
-TYPED_TEST(State, AnotherSessionGoesOnToTheBit) {
+TYPED_TEST(State, ResumesBitwiseInAnotherSession) {
   const SessionOptions options = support::small_options();
   for (const unsigned before : {0u, 3u}) {
     Context<Cpu> context(1);
@@ -73,7 +73,7 @@ TYPED_TEST(State, AnotherSessionGoesOnToTheBit) {
   }
 }
 
-TYPED_TEST(State, NamesEveryPartOnce) {
+TYPED_TEST(State, EntriesHaveUniqueNamesAndShapes) {
   Context<Cpu> context(1);
   Session<TypeParam> session(support::small_options(), context);
   const SavedState saved = save_state_sync(session.state().entries());
@@ -84,7 +84,7 @@ TYPED_TEST(State, NamesEveryPartOnce) {
   EXPECT_TRUE(saved.at("optimizer.steps").shape.empty());
 }
 
-TEST(StateInEightBits, HasCodesOfWholeParametersAndAScaleForEachOf128) {
+TEST(StateInEightBits, HasCodesAndOneScalePer128Elements) {
   Context<Cpu> context(1);
   Session<std::tuple<Fp8Recipe<Blockwise>, Narrowest>> session(support::small_options(), context);
   const SavedState saved = save_state_sync(session.state().entries());
@@ -110,7 +110,7 @@ std::string refusal(const SavedState& saved, TrainingSession& session) {
   return "it was loaded";
 }
 
-TEST(StateErrors, WhatDoesNotFitIsNamedAndNothingIsWritten) {
+TEST(StateErrors, ReportsMismatchAndChangesNothing) {
   const SessionOptions options = support::small_options();
   Context<Cpu> context(1);
   ModelSession<SmallModel<Bf16>> bf16(options, context);
@@ -161,7 +161,7 @@ TEST(StateErrors, WhatDoesNotFitIsNamedAndNothingIsWritten) {
 }
 
 // Whatever is wrong, and however late it is found.
-TEST(StateErrors, NothingIsWrittenBeforeAllIsChecked) {
+TEST(StateErrors, ChecksAllEntriesBeforeWriting) {
   const SessionOptions options = support::small_options();
   Context<Cpu> context(1);
   ModelSession<SmallModel<Bf16>> saved(options, context);
@@ -181,7 +181,7 @@ TEST(StateErrors, NothingIsWrittenBeforeAllIsChecked) {
   EXPECT_EQ(refusal(good, session), "it was loaded");
 }
 
-TEST(StateErrors, PartsOfOneNameAreRefused) {
+TEST(StateErrors, RejectsDuplicateNames) {
   Context<Cpu> context(1);
   ModelSession<SmallModel<Bf16>> session(support::small_options(), context);
   std::vector<StateEntry> entries = session.state().entries();
@@ -199,7 +199,7 @@ std::vector<T> values(const SavedState& state, const std::string& name) {
   return result;
 }
 
-TYPED_TEST(State, WeightsThatAreSetReachTheirMasters) {
+TYPED_TEST(State, SettingWeightsUpdatesMasters) {
   using T = typename SmallModel<std::tuple_element_t<0, TypeParam>>::T;
   Context<Cpu> context(1);
   Session<TypeParam> session(support::small_options(), context);
@@ -222,7 +222,7 @@ TYPED_TEST(State, WeightsThatAreSetReachTheirMasters) {
 }
 
 // All weights of one session in another: the same losses.
-TYPED_TEST(State, WeightsThatAreSetAreUsed) {
+TYPED_TEST(State, SetWeightsAreUsed) {
   using T = typename SmallModel<std::tuple_element_t<0, TypeParam>>::T;
   SessionOptions options = support::small_options();
   Context<Cpu> context(1);
@@ -247,7 +247,7 @@ TYPED_TEST(State, WeightsThatAreSetAreUsed) {
 }
 
 // Histories of other weights say nothing.
-TEST(SetWeight, MakesHistoriesBeMeasuredAnew) {
+TEST(SetWeight, RequiresCalibration) {
   Context<Cpu> context(1);
   ModelSession<SmallModel<Fp8Recipe<Delayed>>> session(support::small_options(), context);
   take_steps(session, 0, 2);
@@ -262,7 +262,7 @@ TEST(SetWeight, MakesHistoriesBeMeasuredAnew) {
   EXPECT_EQ(must_calibrate(), std::vector<std::int64_t>{0});
 }
 
-TEST(SetWeight, OldHistoriesAreForgottenWhereAPieceIsRefused) {
+TEST(SetWeight, ResetsHistoriesEvenIfPieceIsRejected) {
   Context<Cpu> context(1);
   ModelSession<SmallModel<Fp8Recipe<Delayed>>> session(support::small_options(), context);
   take_steps(session, 0, 2);
@@ -275,7 +275,7 @@ TEST(SetWeight, OldHistoriesAreForgottenWhereAPieceIsRefused) {
 }
 
 // The scale of a weight that was set is that of a session which never had another.
-TEST(SetWeight, OldHistoriesAreForgotten) {
+TEST(SetWeight, ResetsHistories) {
   Context<Cpu> context(1);
   using Model = SmallModel<Fp8Recipe<Delayed>>;
   ModelSession<Model> trained(support::small_options(), context);
@@ -294,7 +294,7 @@ TEST(SetWeight, OldHistoriesAreForgotten) {
 }
 
 // Whoever forgets to begin an evaluation gets no casts of older weights.
-TEST(Evaluation, IsOfTheWeightsAsTheyAreNow) {
+TEST(Evaluation, UsesCurrentWeights) {
   Context<Cpu> context(1);
   const support::TokenBatch batch = support::step_batch(support::small_options(), 9);
   std::vector<double> sums;
@@ -346,7 +346,7 @@ TYPED_TEST_SUITE(EvaluationOf, Evaluated);
 
 // Each step moves the weights; casts of those before it are told by nothing else: no state is asked
 // for between.
-TYPED_TEST(EvaluationOf, EachStepIsOfItsWeights) {
+TYPED_TEST(EvaluationOf, UsesWeightsOfLatestStep) {
   Context<Cpu> context(1);
   std::vector<std::vector<float>> expected;
   for (const WeightCopies copies : {WeightCopies::kept, WeightCopies::remade}) {
@@ -366,7 +366,7 @@ TYPED_TEST(EvaluationOf, EachStepIsOfItsWeights) {
   }
 }
 
-TYPED_TEST(EvaluationOf, AStateThatWasLoadedIsOfItsWeights) {
+TYPED_TEST(EvaluationOf, UsesWeightsOfLoadedState) {
   Context<Cpu> context(1);
   ModelSession<SmallModel<TypeParam>> trained(support::small_options(), context);
   for (unsigned i = 0; i < 3; ++i) take_step(trained, i);
@@ -396,7 +396,7 @@ struct FaultyRanks {
 };
 
 // What was cast before it threw is no reason to keep the rest.
-TEST(Evaluation, ThatThrewIsBegunAnew) {
+TEST(Evaluation, RestartsAfterException) {
   Context<Cpu> context(1);
   using Model = SmallModel<Fp8Recipe<Tensorwise>>;
   ModelSession<Model> undisturbed(support::small_options(), context);
@@ -409,7 +409,7 @@ TEST(Evaluation, ThatThrewIsBegunAnew) {
   EXPECT_EQ(looked_at(session), looked_at(undisturbed));
 }
 
-TEST(SessionOptions, WhatNoSessionCanBeMadeWithIsRefused) {
+TEST(SessionOptions, RejectsInvalidValues) {
   Context<Cpu> context(1);
   const auto refuses = [&](const std::string& name, auto change) {
     SessionOptions options = support::small_options();
@@ -451,7 +451,7 @@ TEST(SessionOptions, WhatNoSessionCanBeMadeWithIsRefused) {
 }
 
 // Bits of stochastic rounding are those of the session that was saved, whatever the other's seed.
-TEST(StateOfAnotherSeed, RoundsAsTheSavedOneDoes) {
+TEST(StateOfAnotherSeed, PreservesStochasticRoundingOfSavedSession) {
   Context<Cpu> context(1);
   SessionOptions options = support::small_options();
   ModelSession<SmallModel<Bf16>, Narrow> first(options, context);
@@ -463,7 +463,7 @@ TEST(StateOfAnotherSeed, RoundsAsTheSavedOneDoes) {
   EXPECT_TRUE(take_steps(second, 1, 3) == take_steps(first, 1, 3));
 }
 
-TEST(StateErrors, WeightsThatThereAreNotAreNamed) {
+TEST(StateErrors, RejectsUnknownMismatchedAndNonFiniteWeights) {
   Context<Cpu> context(1);
   ModelSession<SmallModel<Bf16>> session(support::small_options(), context);
   const std::vector<float> some(128);
@@ -479,7 +479,7 @@ TEST(StateErrors, WeightsThatThereAreNotAreNamed) {
 }
 
 // The largest numbers of FP32 are beyond BF16's.
-TEST(StateErrors, WeightsAreFiniteInTheirFormat) {
+TEST(StateErrors, RejectsWeightsBeyondRangeOfFormat) {
   Context<Cpu> context(1);
   ModelSession<SmallModel<Bf16>> narrow(support::small_options(), context);
   ModelSession<SmallModel<Fp32>> wide(support::small_options(), context);

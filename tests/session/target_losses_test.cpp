@@ -36,7 +36,7 @@ std::vector<double> expected_losses(const reference::Weights& weights, const Tok
   return losses;
 }
 
-TEST(TargetLosses, AreThoseOfTheFormula) {
+TEST(TargetLosses, MatchFormula) {
   SessionOptions options = support::small_options();
   options.batch = {2, 24};
   options.model.head_chunk = 20;  // no divisor of the rows
@@ -69,7 +69,7 @@ TEST(TargetLosses, AreThoseOfTheFormula) {
 }
 
 // A step of rate 0 is what an evaluation before all others needs.
-TEST(TargetLosses, DelayedScalesSayThatTheyAreToBeCalibrated) {
+TEST(TargetLosses, DelayedScalesRequireCalibration) {
   const SessionOptions options = support::small_options();
   Context<Cpu> context{1};
   EXPECT_FALSE((SmallSession<Bf16>(options, context).must_calibrate()));

@@ -11,7 +11,7 @@ namespace timed_hooks_test {
 using namespace octavo;
 
 // The head of a model with a tied table announces the table's backward within its own stage.
-TEST(TimedHooks, ATiedTableIsPartOfTheHeadsStage) {
+TEST(TimedHooks, TiedTableBelongsToStageOfHead) {
   const Context<Cpu> context(1);
   const FlatParameters<float, float, Cpu> head, table;
   Timeline<Cpu> timeline;

@@ -98,7 +98,7 @@ inline reference::Weights merged(reference::Weights weights, const reference::We
 
 /// Gives matrices B, which start at zero, values that matter.
 template <class Session>
-void set_telling_adapters(Session& session, unsigned seed) {
+void set_nontrivial_adapters(Session& session, unsigned seed) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal(0.0f, 0.1f);
   for (const octavo::WeightInfo& weight : session.weights().list()) {
@@ -118,7 +118,7 @@ std::map<std::string, std::vector<double>> values_by_parameter(Session& session,
   session.model().visit([&](auto& parameter) {
     const auto tensor = tensor_of(parameter);
     std::vector<double>& values = result[parameter.name];
-    const octavo::Index live = tensor.empty() ? 0 : parameter.whole_size();
+    const octavo::Index live = tensor.empty() ? 0 : parameter.full_size();
     for (octavo::Index i = 0; i < live; ++i) {
       values.push_back(static_cast<double>(static_cast<float>(tensor.data()[i])));
     }

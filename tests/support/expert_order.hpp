@@ -27,7 +27,7 @@ struct ExpertOrder {
     return {pairs.flat(), places.view(), offsets.flat(), tiles.flat()};
   }
   void compute() {
-    Workplace place(2, octavo::expert_order_workspace(choices.size()));
+    ContextWithWorkspace place(2, octavo::expert_order_workspace(choices.size()));
     order_by_expert(choices.input(), view(), place.context);
   }
 

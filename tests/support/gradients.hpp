@@ -22,8 +22,8 @@ namespace support {
 /// Sets weights for which every part of the model matters to the loss; a fresh model's queries and
 /// keys have gradients that are lost in the rounding of others. Equal on every device.
 template <class Model>
-void set_telling_weights(Model& model, unsigned seed,
-                         const octavo::Context<typename Model::DeviceType>& context) {
+void set_nontrivial_weights(Model& model, unsigned seed,
+                            const octavo::Context<typename Model::DeviceType>& context) {
   using T = typename Model::T;
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
@@ -187,10 +187,11 @@ constexpr double mean_factor_bound() {
 /// The gradients of one step with telling weights.
 /// @param seed  of the weights
 template <class Session, octavo::Device D>
-reference::Weights telling_gradients(const octavo::SessionOptions& options, const TokenBatch& batch,
-                                     octavo::Context<D>& context, unsigned seed = 3) {
+reference::Weights nontrivial_gradients(const octavo::SessionOptions& options,
+                                        const TokenBatch& batch, octavo::Context<D>& context,
+                                        unsigned seed = 3) {
   Session session(options, context);
-  set_telling_weights(session.model(), seed, context);
+  set_nontrivial_weights(session.model(), seed, context);
   EXPECT_FALSE(session.step({batch.tokens, batch.targets}, 0.0).skipped);
   return gradients_from_device(session.model(), context);
 }

@@ -12,14 +12,14 @@
 
 namespace support {
 
-class HandingComm : public octavo::Communicator<octavo::Cpu> {
+class ForwardingComm : public octavo::Communicator<octavo::Cpu> {
  public:
   template <class T>
   using Elements = octavo::TensorView<T, 1, octavo::Cpu>;
   using Context = octavo::Context<octavo::Cpu>;
 
   /// @param ranks  outlive this
-  explicit HandingComm(octavo::Communicator<octavo::Cpu>& ranks) : ranks_(ranks) {}
+  explicit ForwardingComm(octavo::Communicator<octavo::Cpu>& ranks) : ranks_(ranks) {}
 
   [[nodiscard]] int rank() const override { return ranks_.rank(); }
   [[nodiscard]] int size() const override { return ranks_.size(); }

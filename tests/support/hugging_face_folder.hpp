@@ -31,9 +31,9 @@ inline std::string elements(const std::string& dtype, const std::vector<float>& 
 /// [in, out] there.
 /// @param values_of  `values_of(name, count)` are those of [out, in], a std::vector<float>
 template <class Model, class ValuesOf>
-std::vector<HandTensor> hugging_face_tensors(Model& model, const std::string& dtype,
-                                             const ValuesOf& values_of) {
-  std::vector<HandTensor> tensors;
+std::vector<RawTensor> hugging_face_tensors(Model& model, const std::string& dtype,
+                                            const ValuesOf& values_of) {
+  std::vector<RawTensor> tensors;
   model.visit([&](const auto& parameter) {
     const octavo::Index columns = parameter.weight.extent(1);
     const bool is_vector = parameter.weight.extent(0) == 1;
@@ -60,7 +60,7 @@ std::vector<HandTensor> hugging_face_tensors(Model& model, const std::string& dt
 /// Writes config.json and model.safetensors.
 inline void write_hugging_face_folder(const std::filesystem::path& folder,
                                       const octavo::ModelDescription& model,
-                                      const std::vector<HandTensor>& tensors) {
+                                      const std::vector<RawTensor>& tensors) {
   std::filesystem::create_directories(folder);
   write_bytes(folder / "config.json", octavo::hugging_face_config(model, "bfloat16"));
   write_bytes(folder / "model.safetensors", safetensors_bytes(tensors));
@@ -69,7 +69,7 @@ inline void write_hugging_face_folder(const std::filesystem::path& folder,
 /// The bytes of a file's tensors, by name.
 inline std::map<std::string, std::string> tensor_bytes(const std::string& file) {
   std::map<std::string, std::string> bytes;
-  for (HandTensor& tensor : read_by_hand(file)) bytes[tensor.name] = std::move(tensor.bytes);
+  for (RawTensor& tensor : parse_raw_tensors(file)) bytes[tensor.name] = std::move(tensor.bytes);
   return bytes;
 }
 

@@ -20,7 +20,7 @@
 namespace octavo::support {
 
 /// Waits on the GPU for so many nanoseconds.
-static __global__ void be_late(std::uint64_t time) {
+static __global__ void spin_kernel(std::uint64_t time) {
   std::uint64_t begin = 0;
   std::uint64_t now = 0;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(begin));
@@ -65,7 +65,7 @@ class LateRank final : public Communicator<Cuda> {
   /// there yet when they are told to. From the first thing that it asks of ranks on, because a
   /// timeline waits for what was enqueued before.
   /// @param context  the session's; outlives this
-  void be_late_in_step(const Context<Cuda>& context) { late_ = &context; }
+  void delay_next_step(const Context<Cuda>& context) { late_ = &context; }
 
   [[nodiscard]] int rank() const override { return ranks_.rank(); }
   [[nodiscard]] int size() const override { return ranks_.size(); }
@@ -104,8 +104,8 @@ class LateRank final : public Communicator<Cuda> {
   void all_gather_host_sync(std::span<const std::byte> part, std::span<std::byte> whole,
                             const char* what) override {
     if (const Context<Cuda>* context = std::exchange(late_, nullptr); context != nullptr) {
-      be_late<<<1, 1, 0, context->stream()>>>(200'000'000);
-      check(cudaGetLastError(), "be_late");
+      spin_kernel<<<1, 1, 0, context->stream()>>>(200'000'000);
+      check(cudaGetLastError(), "spin_kernel");
     }
     ranks_.all_gather_host_sync(part, whole, what);
   }
@@ -123,8 +123,8 @@ class LateRank final : public Communicator<Cuda> {
   /// Enqueues `take(rank, sent)` for what every rank sends, behind what has to be there before.
   template <class Take>
   void exchange(const std::byte* sends, const Context<Cuda>& context, const Take& take) {
-    be_late<<<1, 1, 0, context.stream()>>>(2'000'000);  // a small model's whole step is shorter
-    check(cudaGetLastError(), "be_late");
+    spin_kernel<<<1, 1, 0, context.stream()>>>(2'000'000);  // a small model's whole step is shorter
+    check(cudaGetLastError(), "spin_kernel");
     const std::vector<Shown> sent = show({sends, sends_}, context);
     for (std::size_t rank = 0; rank < sent.size(); ++rank) {
       check(cudaStreamWaitEvent(context.stream(), sent[rank].event, 0), "cudaStreamWaitEvent");

@@ -79,9 +79,10 @@ std::vector<unsigned char> bytes_of(const std::vector<T>& elements) {
 }
 
 /// A context with a workspace of its own.
-class Workplace {
+class ContextWithWorkspace {
  public:
-  explicit Workplace(int threads = 2, std::size_t workspace_bytes = 0) : context(threads) {
+  explicit ContextWithWorkspace(int threads = 2, std::size_t workspace_bytes = 0)
+      : context(threads) {
     bind(workspace_bytes);
   }
 

@@ -50,8 +50,8 @@ inline octavo::Launch launch_of(int rank, int size, int port) {
 /// Makes this process one of this program that runs a test, whatever part of all tests it had.
 /// @param filter    of that test
 /// @param variable  of the environment, which gets `value`: what the test is to be
-[[noreturn]] inline void become_test(const char* filter, const char* variable,
-                                     const std::string& value) {
+[[noreturn]] inline void exec_as_test(const char* filter, const char* variable,
+                                      const std::string& value) {
   ::setenv(variable, value.c_str(), 1);
   ::unsetenv("GTEST_TOTAL_SHARDS");
   ::unsetenv("GTEST_SHARD_INDEX");
@@ -60,10 +60,10 @@ inline octavo::Launch launch_of(int rank, int size, int port) {
 }
 
 /// What is left of a rank's process.
-struct RankEnd {
-  int exit_code = 0;   ///< 3: it threw; minus the signal that ended it
-  std::string said;    ///< what it threw
-  double seconds = 0;  ///< since the first was started
+struct RankResult {
+  int exit_code = 0;         ///< 3: it threw; minus the signal that ended it
+  std::string error_output;  ///< what it threw
+  double seconds = 0;        ///< since the first was started
 };
 
 class RankProcesses {
@@ -77,11 +77,11 @@ class RankProcesses {
     }
   }
 
-  /// Runs a body as a process; it writes to `said` what it throws.
+  /// Runs a body as a process; it writes to `error_output` what it throws.
   template <class Body>
   void start(const Body& body) {
     Process process;
-    process.said.reset(std::tmpfile());
+    process.error_output.reset(std::tmpfile());
     const pid_t parent = ::getpid();
     process.pid = ::fork();
     octavo::require<octavo::IoError>(process.pid >= 0, "fork");
@@ -91,10 +91,10 @@ class RankProcesses {
       try {
         body();
       } catch (const std::exception& error) {
-        std::fputs(error.what(), process.said.get());
+        std::fputs(error.what(), process.error_output.get());
         code = 3;
       }
-      std::fflush(process.said.get());
+      std::fflush(process.error_output.get());
       ::_exit(code);
     }
     processes_.push_back(std::move(process));
@@ -104,7 +104,7 @@ class RankProcesses {
 
   /// Waits for the ends of all but one, whose end it makes.
   /// @param but  -1: waits for all
-  std::vector<RankEnd> wait(int limit, int but = -1) {
+  std::vector<RankResult> wait(int limit, int but = -1) {
     for (;;) {
       bool is_over = true;
       for (std::size_t rank = 0; rank < processes_.size(); ++rank) {
@@ -114,7 +114,7 @@ class RankProcesses {
       if (is_over || seconds() > limit) break;
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
-    std::vector<RankEnd> ends;
+    std::vector<RankResult> ends;
     for (Process& process : processes_) {
       if (!process.is_done) {
         ::kill(process.pid, SIGKILL);
@@ -132,8 +132,8 @@ class RankProcesses {
   struct Process {
     pid_t pid = 0;
     bool is_done = false;
-    RankEnd end{};
-    std::unique_ptr<std::FILE, Close> said{};
+    RankResult end{};
+    std::unique_ptr<std::FILE, Close> error_output{};
   };
 
   [[nodiscard]] double seconds() const {
@@ -147,9 +147,9 @@ class RankProcesses {
     process.is_done = true;
     process.end.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
     process.end.seconds = seconds();
-    std::rewind(process.said.get());
-    for (int letter = 0; (letter = std::fgetc(process.said.get())) != EOF;) {
-      process.end.said += static_cast<char>(letter);
+    std::rewind(process.error_output.get());
+    for (int letter = 0; (letter = std::fgetc(process.error_output.get())) != EOF;) {
+      process.end.error_output += static_cast<char>(letter);
     }
     return true;
   }

@@ -92,7 +92,7 @@ TEST_P(ReferenceAgainstGolden, LaterTokensChangeNoEarlierLogit) {
   }
 }
 
-TEST_P(ReferenceAgainstGolden, ZeroFinalNormGivesTheLogarithmOfTheVocabulary) {
+TEST_P(ReferenceAgainstGolden, ZeroFinalNormGivesLogOfVocabulary) {
   for (double& gain : golden_.weights.at("model.norm.weight")) gain = 0.0;
   EXPECT_NEAR(reference_loss(), std::log(golden_.config.vocabulary), 1e-12);
 }
@@ -118,7 +118,7 @@ INSTANTIATE_TEST_SUITE_P(Files, ReferenceAgainstGolden,
 
 // theta 500, head_dim 16, original length 32, factor 8, low 1, high 4: wavelengths up to 8 stay,
 // those past 32 are divided by 8.
-TEST(ReferenceRope, TheSmallLlamaUsesAllThreeBranches) {
+TEST(ReferenceRope, SmallLlamaUsesAllThreeBranches) {
   const Golden golden = reference::read_golden(reference::golden_path("llama_small.golden"));
   reference::ReferenceConfig plain = golden.config;
   plain.llama3_rope = false;

@@ -24,7 +24,7 @@ inline std::string safetensors_bytes(const std::string& header, const std::strin
 }
 
 /// A tensor of a file.
-struct HandTensor {
+struct RawTensor {
   std::string name;
   std::string dtype;
   std::vector<std::int64_t> shape;
@@ -32,10 +32,10 @@ struct HandTensor {
 };
 
 /// A file of these tensors, in their order.
-inline std::string safetensors_bytes(const std::vector<HandTensor>& tensors) {
+inline std::string safetensors_bytes(const std::vector<RawTensor>& tensors) {
   nlohmann::json header = nlohmann::json::object();
   std::string data;
-  for (const HandTensor& tensor : tensors) {
+  for (const RawTensor& tensor : tensors) {
     header[tensor.name] = {{"dtype", tensor.dtype},
                            {"shape", tensor.shape},
                            {"data_offsets", {data.size(), data.size() + tensor.bytes.size()}}};
@@ -45,11 +45,11 @@ inline std::string safetensors_bytes(const std::vector<HandTensor>& tensors) {
 }
 
 /// The tensors of a file, in the order of their names. For files that are what they should be.
-inline std::vector<HandTensor> read_by_hand(const std::string& file) {
+inline std::vector<RawTensor> parse_raw_tensors(const std::string& file) {
   std::uint64_t length = 0;
   for (std::size_t i = 8; i-- > 0;) length = length << 8 | static_cast<unsigned char>(file.at(i));
   const auto header = nlohmann::json::parse(file.substr(8, length));
-  std::vector<HandTensor> tensors;
+  std::vector<RawTensor> tensors;
   for (const auto& [name, entry] : header.items()) {
     if (name == "__metadata__") continue;
     const auto begin = entry.at("data_offsets").at(0).get<std::uint64_t>();

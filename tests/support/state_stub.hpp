@@ -72,7 +72,7 @@ class StateStub : public SessionStub, private octavo::SessionState {
   std::vector<octavo::GemmPlanRecord> gemm_plans() const override { return plans; }
 
   void fail(bool fails) { fails_ = fails; }
-  void take_memory_away() { has_little_memory_ = true; }
+  void fail_allocations() { fails_allocations_ = true; }
   void set_model(const std::string& name) { facts_.name = name; }
   /// To be changed before a test uses the session.
   octavo::SessionFacts& own_facts() { return facts_; }
@@ -103,7 +103,7 @@ class StateStub : public SessionStub, private octavo::SessionState {
         std::memcpy(target, memory.data(), memory.size());
       };
       if (!all[i].shape.empty()) {
-        all[i].read_beside = [this, &memory](std::byte* target) {
+        all[i].read_async = [this, &memory](std::byte* target) {
           octavo::require<octavo::IoError>(!fails_, "the state cannot be read");
           octavo::require<octavo::UsageError>(is_reading_, "it is read, but nobody waits for that");
           std::memcpy(target, memory.data(), memory.size());
@@ -124,7 +124,7 @@ class StateStub : public SessionStub, private octavo::SessionState {
     is_reading_.notify_all();
   }
   octavo::OwnedBytes allocate_for_reading(std::size_t bytes) override {
-    octavo::require<octavo::MemoryError>(!has_little_memory_, "no memory");
+    octavo::require<octavo::MemoryError>(!fails_allocations_, "no memory");
     return SessionState::allocate_for_reading(bytes);
   }
 
@@ -166,7 +166,7 @@ class StateStub : public SessionStub, private octavo::SessionState {
   std::vector<octavo::StateEntry> entries_;
   std::vector<std::vector<std::byte>> memory_;
   bool fails_ = false;
-  bool has_little_memory_ = false;
+  bool fails_allocations_ = false;
   std::atomic<bool> is_reading_{false};
   int readings_ = 0;
 };

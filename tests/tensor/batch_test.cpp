@@ -34,7 +34,7 @@ struct Tables {
 
 using Numbers = std::vector<std::int32_t>;
 
-TEST(DocumentTables, SayWhereEachRowStands) {
+TEST(DocumentTables, GivePositionOfEachRow) {
   const Tables tables({2, 5, 4}, {2, 7});
   const Documents<Cpu> documents = tables.documents();
   EXPECT_EQ(Tables::values(documents.begins), (Numbers{0, 2, 5, 7, 10}));
@@ -42,7 +42,7 @@ TEST(DocumentTables, SayWhereEachRowStands) {
   EXPECT_EQ(Tables::values(documents.followers), (Numbers{1, 0, 2, 1, 0, 1, 0, 2, 1, 0}));
 }
 
-TEST(DocumentTables, TheNumberOfRowsFillsTheRestOfTheBegins) {
+TEST(DocumentTables, UnusedBeginsHoldRowCount) {
   const Tables none({2, 3, 5}, {});
   EXPECT_EQ(Tables::values(none.documents().begins), (Numbers{0, 3, 6, 6, 6, 6}));
   EXPECT_EQ(Tables::values(none.documents().positions), (Numbers{0, 1, 2, 0, 1, 2}));
@@ -52,7 +52,7 @@ TEST(DocumentTables, TheNumberOfRowsFillsTheRestOfTheBegins) {
 }
 
 // A table of 64 documents has 65 places, and the next one begins behind them.
-TEST(DocumentTables, OfManyDocumentsDoNotOverlap) {
+TEST(DocumentTables, DoNotOverlapForManyDocuments) {
   std::vector<Index> begins;
   Numbers expected{0};
   for (Index row = 1; row < 64; ++row) {
@@ -66,19 +66,19 @@ TEST(DocumentTables, OfManyDocumentsDoNotOverlap) {
   EXPECT_EQ(Tables::values(tables.documents().followers), Numbers(64, 0));
 }
 
-TEST(DocumentTables, AFirstRowOfASequenceMayBeListed) {
+TEST(DocumentTables, BeginsMayIncludeFirstRowOfSequence) {
   EXPECT_EQ(Tables({2, 4, 4}, {0, 3, 4}).elements, Tables({2, 4, 4}, {3}).elements);
 }
 
 // A step's places go on from micro-batch to micro-batch.
-TEST(DocumentTables, OfOneMicroBatchPassOverTheOthers) {
+TEST(DocumentTables, IgnoreBeginsOfOtherMicroBatches) {
   const std::vector<Index> begins{1, 6, 9, 11};
   EXPECT_EQ(Tables({1, 4, 3}, begins, 0).elements, Tables({1, 4, 3}, {1}).elements);
   EXPECT_EQ(Tables({1, 4, 3}, begins, 4).elements, Tables({1, 4, 3}, {2}).elements);
   EXPECT_EQ(Tables({1, 4, 3}, begins, 8).elements, Tables({1, 4, 3}, {1, 3}).elements);
 }
 
-TEST(DocumentTables, MoreDocumentsThanTheShapeAllowsAreRefused) {
+TEST(DocumentTables, RejectMoreDocumentsThanShapeAllows) {
   EXPECT_NO_THROW(Tables({2, 4, 3}, {2}));
   try {
     const Tables tables({2, 4, 3}, {2, 6, 7});
@@ -90,7 +90,7 @@ TEST(DocumentTables, MoreDocumentsThanTheShapeAllowsAreRefused) {
   }
 }
 
-TEST(DocumentTables, TheMicroBatchWithMostDocumentsCounts) {
+TEST(DocumentTables, MostDocumentsIsMaximumOverMicroBatches) {
   const BatchShape shape{2, 4, 8};
   EXPECT_EQ(most_documents_of({}, 3, shape), 2);
   // Those at the beginning of a sequence are counted already.
@@ -100,12 +100,12 @@ TEST(DocumentTables, TheMicroBatchWithMostDocumentsCounts) {
   EXPECT_EQ(most_documents_of(begins, 3, shape), 5);
 }
 
-TEST(DocumentTables, AShapeWithoutDocumentsHasNone) {
+TEST(DocumentTables, AreEmptyForShapeWithoutDocuments) {
   EXPECT_EQ(document_table_elements({2, 64}), 0);
   EXPECT_TRUE(documents_over<Cpu>(nullptr, {2, 64}).empty());
 }
 
-TEST(BatchShape, HasAtLeastADocumentASequenceAndAtMostOneARow) {
+TEST(BatchShape, RejectsDocumentCountsBelowSequencesOrAboveRows) {
   for (const Index most : {0, 2, 8}) EXPECT_NO_THROW(check_most_documents({2, 4, most})) << most;
   for (const Index most : {-1, 1, 9}) {
     EXPECT_THROW(check_most_documents({2, 4, most}), ConfigError) << most;

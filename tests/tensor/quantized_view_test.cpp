@@ -16,12 +16,12 @@ using Vec128 = PerBlock<1, 128, float>;
 using Blk128 = PerBlock<128, 128, float>;
 using Mx = PerBlock<1, 32, E8M0>;
 
-TEST(ScaleLayout, PerTensorHasOne) {
+TEST(ScaleLayout, PerTensorHasOneScale) {
   EXPECT_EQ(scale_count<PerTensor>(100, 300), 1);
   EXPECT_EQ(scale_index<PerTensor>(99, 299, 100, 300), 0);
 }
 
-TEST(ScaleLayout, ARowHasOneScale) {
+TEST(ScaleLayout, PerRowHasOneScaleForEachRow) {
   EXPECT_EQ(scale_count<PerRow>(100, 300), 100);
   EXPECT_EQ(scale_index<PerRow>(0, 299, 100, 300), 0);
   EXPECT_EQ(scale_index<PerRow>(99, 0, 100, 300), 99);
@@ -37,7 +37,7 @@ TEST(ScaleLayout, Vec128RunsAlongTheRows) {
   EXPECT_EQ(scale_index<Vec128>(99, 299, 100, 300), 299);
 }
 
-TEST(ScaleLayout, Blk128PadsARowOfBlocksToFour) {
+TEST(ScaleLayout, Blk128PadsBlockRowsToMultipleOfFour) {
   // s[row_block * L4 + k_block], L4 = ceil(K / 128) rounded up to 4
   EXPECT_EQ(scale_count<Blk128>(300, 300), 3 * 4);
   EXPECT_EQ(scale_count<Blk128>(256, 512), 2 * 4);
@@ -58,7 +58,7 @@ TEST(ScaleLayout, E8M0RunsAlongTheReducedDimension) {
 }
 
 // The FP32 scale of the tensor takes the room of 16.
-TEST(ScaleLayout, E4M3FollowsTheScaleOfTheTensor) {
+TEST(ScaleLayout, E4M3ScalesFollowTensorScale) {
   using Rows = PerBlock<1, 16, E4M3>;
   using Squares = PerBlock<16, 16, E4M3>;
   EXPECT_EQ(scale_count<Rows>(5, 96), 16 + 30);
@@ -91,7 +91,7 @@ void check_that_blocks_have_scales_of_their_own(Index block_rows, Index block_co
   }
 }
 
-TEST(ScaleLayout, EveryBlockHasAScaleOfItsOwn) {
+TEST(ScaleLayout, EveryBlockHasItsOwnScale) {
   check_that_blocks_have_scales_of_their_own<Vec128>(1, 128);
   check_that_blocks_have_scales_of_their_own<Blk128>(128, 128);
   check_that_blocks_have_scales_of_their_own<Mx>(1, 32);
@@ -129,22 +129,22 @@ TEST(OperandMemory, TakesBothCopiesWithTheirScales) {
   using Memory = OperandMemory<Fp8Recipe<Blockwise>, OperandKind::input, Cpu>;
   Arena<Cpu> arena;
   Memory memory;
-  memory.take_row_major(arena, MemoryKind::activations, 100, 300);
+  memory.allocate_row_major(arena, MemoryKind::activations, 100, 300);
   EXPECT_EQ(arena.plan().peak, 30208u + 1280u);  // 30000 bytes and 300 scales, in runs of 256
-  memory.take_transposed(arena, MemoryKind::activations, 100, 300);
+  memory.allocate_transposed(arena, MemoryKind::activations, 100, 300);
   EXPECT_EQ(arena.plan().peak, 30208u + 1280u + 30208u + 1280u);  // 300 x 1 scales again
 }
 
 TEST(OperandMemory, TakesAScaleForEachRowOfEachCopy) {
   OperandMemory<Fp8Recipe<Rowwise>, OperandKind::input, Cpu> memory;
   Arena<Cpu> arena;
-  memory.take_row_major(arena, MemoryKind::activations, 100, 300);
+  memory.allocate_row_major(arena, MemoryKind::activations, 100, 300);
   EXPECT_EQ(arena.plan().peak, 30208u + 512u);  // 30000 bytes and 100 scales, in runs of 256
-  memory.take_transposed(arena, MemoryKind::activations, 100, 300);
+  memory.allocate_transposed(arena, MemoryKind::activations, 100, 300);
   EXPECT_EQ(arena.plan().peak, 30208u + 512u + 30208u + 1280u);  // 300 scales
 }
 
-TEST(OperandMemory, OperandHasTheCopiesThatAreWanted) {
+TEST(OperandMemory, OperandHasRequestedCopies) {
   OperandMemory<Fp8Recipe<Delayed>, OperandKind::input, Cpu> memory;
   std::array<E4M3, 6> row_major{};
   std::array<E4M3, 6> transposed{};

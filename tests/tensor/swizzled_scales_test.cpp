@@ -29,7 +29,7 @@ void walk(Index rows, Index blocks, const Body& body) {
   EXPECT_EQ(place, swizzled_scale_count(rows, blocks));
 }
 
-TEST(SwizzledScales, LieWhereCuBlasReadsThem) {
+TEST(SwizzledScales, MatchCublasLayout) {
   for (const Index rows : {1, 33, 128, 129, 300}) {
     for (const Index blocks : {1, 4, 5, 12}) {
       walk(rows, blocks, [&](Index row, Index block, Index place) {
@@ -40,7 +40,7 @@ TEST(SwizzledScales, LieWhereCuBlasReadsThem) {
   }
 }
 
-TEST(SwizzledScales, AreTorchaos) {
+TEST(SwizzledScales, MatchTorchao) {
   int compared = 0;
   const auto compare = [&](const std::string& name, const std::vector<double>& numbers) {
     if (!name.starts_with("swizzled:")) return;

@@ -47,7 +47,7 @@ TEST(TensorView, EmptyViewsStayEmpty) {
   EXPECT_TRUE((View{nullptr, {6, 4}}.rows(2, 3).empty()));
 }
 
-TEST(TensorView, ConstIsAddedButNeverTakenAway) {
+TEST(TensorView, ConvertsToConstButNotBack) {
   Numbers n;
   const TensorView<const float, 2, Cpu> input = n.view;
   EXPECT_EQ(input.data(), n.view.data());
@@ -64,7 +64,7 @@ Index rows_of(TensorView<const T, 2, D> x, TensorView<T, 1, D> y) {
   return x.extent(0) + y.extent(0);
 }
 
-TEST(TensorView, ViewsForWritingAreDeducedWhereViewsForReadingAreAskedFor) {
+TEST(TensorView, MutableViewDeducesToConstViewParameter) {
   Numbers n;
   const TensorView<float, 1, Cpu> row{n.values.data(), {4}};
   EXPECT_EQ(rows_of(n.view, row), 10);

@@ -13,7 +13,7 @@ struct Release {
 
 namespace user_names_test {
 
-TEST(UserNames, AreNotTheLibrarys) {
+TEST(UserNames, DoNotCollideWithLibraryNames) {
   using namespace octavo;
   EXPECT_EQ(Copies{}.count + Release{}.number, 3);
 }

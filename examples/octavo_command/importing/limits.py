@@ -14,9 +14,9 @@ RULES = {  # the rule, and whether a number satisfies it
     "at_least_one": _whole(1),
     "at_least_two": _whole(2),
     "one_to_hundred": _whole(1, 100),
-    "not_negative_whole": _whole(0),
+    "non_negative_integer": _whole(0),
     "above_zero": ("a number above 0", lambda value: 0 < value <= FP32),
-    "not_negative": ("a number of at least 0", lambda value: 0 <= value <= FP32),
+    "non_negative_number": ("a number of at least 0", lambda value: 0 <= value <= FP32),
     "share": ("a number from 0 to below 1", lambda value: 0 <= value < 1),
     "share_above_zero": ("a number above 0 and below 1", lambda value: 0 < value < 1),
 }
@@ -25,9 +25,9 @@ FLAGS = {
                     "tensor-parallel validation-batches",
     "at_least_two": "keep-last spike-window",
     "one_to_hundred": "muon-iterations",
-    "not_negative_whole": "check-replicas checkpoint-every evaluate-every keep-every lora sample seed warmup",
+    "non_negative_integer": "check-replicas checkpoint-every evaluate-every keep-every lora sample seed warmup",
     "above_zero": "epsilon learning-rate lora-alpha spike-threshold",
-    "not_negative": "max-gradient-norm temperature weight-decay",
+    "non_negative_number": "max-gradient-norm temperature weight-decay",
     "share": "beta1 beta2 decay-fraction final-fraction muon-momentum",
     "share_above_zero": "validation-fraction",
 }

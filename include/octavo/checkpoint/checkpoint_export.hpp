@@ -103,7 +103,7 @@ inline void export_checkpoint(const std::filesystem::path& checkpoint,
                               const ModelDescription& model, const std::filesystem::path& folder,
                               const HuggingFaceOptions& options = {}) {
   HuggingFaceWriter::require_free(folder);
-  const ListedCheckpoint found = detail::look_at_checkpoint(checkpoint);
+  const ListedCheckpoint found = detail::inspect_checkpoint(checkpoint);
   require<IoError>(found.manifest.has_value(), checkpoint.string(),
                    " is not a complete checkpoint: ", found.problem);
   detail::verify_files(*found.manifest, checkpoint, Sharding{}, Context<Cpu>(0));

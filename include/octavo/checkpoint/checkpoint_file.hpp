@@ -117,24 +117,24 @@ class StateCopy {
   void give_memory(OwnedBytes memory, std::size_t size) {
     memory_ = std::move(memory);
     size_ = size;
-    is_beside_ = true;
+    is_async_ = true;
   }
   /// Returns whether there is memory for saving asynchronously.
-  [[nodiscard]] bool is_beside() const { return is_beside_; }
+  [[nodiscard]] bool is_async() const { return is_async_; }
 
   /// Copies entries that cannot be read during steps, and waits for them.
   void take_sync(std::vector<StateEntry> entries) {
     entries_ = std::move(entries);
     places_.clear();
     std::size_t size = 0;
-    for (const StateEntry& entry : entries_) size += entry.read_beside ? 0 : entry.bytes;
+    for (const StateEntry& entry : entries_) size += entry.read_async ? 0 : entry.bytes;
     at_once_.resize(size);
     std::size_t place = 0;
     for (std::size_t i = 0; i < entries_.size(); ++i) {
       const StateEntry& entry = entries_[i];
       Place& at = places_[entry.name];
       at.number = i;
-      if (entry.read_beside) continue;
+      if (entry.read_async) continue;
       at.bytes = std::span(at_once_).subspan(place, entry.bytes);
       entry.read_sync(at.bytes.data());
       place += entry.bytes;
@@ -144,15 +144,15 @@ class StateCopy {
         "two parts of the state have the same name; name each parameter and layer once");
   }
 
-  /// Copies the rest, on a separate thread; see `StateEntry::read_beside`.
-  void read_beside() {
+  /// Copies the rest, on a separate thread; see `StateEntry::read_async`.
+  void read_async() {
     std::size_t place = 0;
     for (const StateEntry& entry : entries_) {
-      if (!entry.read_beside) continue;
+      if (!entry.read_async) continue;
       require<UsageError>(entry.bytes <= size_ - place, "the state has more bytes than the ", size_,
                           " that it had in the first save; save the same entries");
       places_.at(entry.name).bytes = {memory_.get() + place, entry.bytes};
-      entry.read_beside(memory_.get() + place);
+      entry.read_async(memory_.get() + place);
       place += entry.bytes;
     }
   }
@@ -162,7 +162,7 @@ class StateCopy {
   [[nodiscard]] std::span<const std::byte> bytes(const std::string& name) {
     const Place& place = places_.at(name);
     const StateEntry& entry = entries_[place.number];
-    if (is_beside_ || !entry.read_beside) return place.bytes;
+    if (is_async_ || !entry.read_async) return place.bytes;
     if (one_.size() < entry.bytes) one_.resize(entry.bytes);
     entry.read_sync(one_.data());
     return std::span(one_).first(entry.bytes);
@@ -176,7 +176,7 @@ class StateCopy {
     std::map<std::string, std::int64_t> result;
     for (const StateEntry& entry : entries_) {
       const std::size_t count = entry.bytes / sizeof(std::int64_t);
-      if (entry.format != "int64" || count > most || entry.read_beside) continue;
+      if (entry.format != "int64" || count > most || entry.read_async) continue;
       for (std::size_t i = 0; i < count; ++i) {
         const std::string name = entry.shape.empty() ? entry.name : message(entry.name, '.', i);
         std::memcpy(&result[name], places_.at(entry.name).bytes.data() + i * sizeof(std::int64_t),
@@ -195,14 +195,14 @@ class StateCopy {
   std::vector<StateEntry> entries_;
   std::map<std::string, Place> places_;
   std::vector<std::byte> at_once_;
-  bool is_beside_ = false;
+  bool is_async_ = false;
   OwnedBytes memory_;
   std::size_t size_ = 0;
   std::vector<std::byte> one_;  ///< the entry that is being written
 };
 
 /// Returns the number of threads that write and read files during steps.
-inline int threads_beside_steps() {
+inline int background_threads() {
   constexpr int most = 4;  // more are not faster: disks limit them
   return std::clamp(Context<Cpu>(0).threads() / 4, 1, most);
 }
@@ -218,7 +218,7 @@ inline FileDigest write_state_file(const std::filesystem::path& path, StateCopy&
   }
   SafetensorsWriter writer(path, std::move(tensors), metadata);
   FileDigest digest;
-  const Context<Cpu> host(threads_beside_steps());
+  const Context<Cpu> host(background_threads());
   const auto add = [&](std::span<const std::byte> bytes) {
     digest.bytes += bytes.size();
     digest.checksum = crc32c(bytes, digest.checksum, host);

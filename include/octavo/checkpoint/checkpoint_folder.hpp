@@ -72,7 +72,7 @@ inline std::optional<Index> step_in(std::string name) {
 }
 
 /// Examines the folder of a checkpoint. Checksums of large files are not verified.
-inline ListedCheckpoint look_at_checkpoint(const std::filesystem::path& path) {
+inline ListedCheckpoint inspect_checkpoint(const std::filesystem::path& path) {
   const std::string name = path.filename().string();
   const std::optional<Index> named = step_in(name);
   ListedCheckpoint found{path, named.value_or(0)};
@@ -113,7 +113,7 @@ inline ListedCheckpoint look_at_checkpoint(const std::filesystem::path& path) {
 /// Renames a damaged checkpoint, so that its step can be saved again.
 /// @return  its new path, such as RUN/checkpoints/damaged-step-00000100
 /// @throws IoError  naming the folder and the system's error
-inline std::filesystem::path set_aside(const std::filesystem::path& checkpoint) {
+inline std::filesystem::path rename_damaged(const std::filesystem::path& checkpoint) {
   const std::filesystem::path folder = checkpoint.parent_path();
   const std::string name = "damaged-" + checkpoint.filename().string();
   std::filesystem::path aside = folder / name;
@@ -121,7 +121,7 @@ inline std::filesystem::path set_aside(const std::filesystem::path& checkpoint) 
     aside = folder / message(name, '-', next);
   }
   if (::rename(checkpoint.c_str(), aside.c_str()) != 0) folder_failed(checkpoint, "renamed");
-  synchronise_names(folder);
+  fsync_folder(folder);
   return aside;
 }
 
@@ -162,7 +162,7 @@ inline std::vector<std::filesystem::path> superfluous(const std::vector<ListedCh
     const std::string name = at->path().filename().string();
     if (!detail::step_in(name).has_value()) continue;
     if (name.starts_with('.') && !detail::is_temporary_name(name)) continue;
-    ListedCheckpoint& one = all.emplace_back(detail::look_at_checkpoint(at->path()));
+    ListedCheckpoint& one = all.emplace_back(detail::inspect_checkpoint(at->path()));
     const std::string own_name = detail::checkpoint_name(one.step);
     if (one.is_committed && name != own_name && (one.manifest.has_value() || one.is_damaged)) {
       one.manifest.reset();

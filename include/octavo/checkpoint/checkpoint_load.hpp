@@ -166,7 +166,7 @@ inline CheckpointManifest load_checkpoint(const std::filesystem::path& path,
   std::vector<std::string> names;
   bool converts = false;
   detail::require_undamaged(session, [&] {
-    ListedCheckpoint found = detail::look_at_checkpoint(folder);
+    ListedCheckpoint found = detail::inspect_checkpoint(folder);
     require<IoError>(found.manifest.has_value(), folder.string(),
                      " is not a complete checkpoint: ", found.problem);
     manifest = std::move(*found.manifest);

@@ -225,8 +225,8 @@ class CheckpointPieces {
                                  std::vector<Copy>& result) const {
     const Array<Index, 2> shape = shape_of_part(wanted);
     const Array<Index, 2> found_shape = shape_of_part(found);
-    const Array<Index, 2> whole = wanted.part.whole_shape(shape);
-    const Array<Index, 2> found_whole = found.part.whole_shape(found_shape);
+    const Array<Index, 2> whole = wanted.part.full_shape(shape);
+    const Array<Index, 2> found_whole = found.part.full_shape(found_shape);
     const Index rows = std::min(whole[0], found_whole[0]);
     const bool fits = whole[1] == found_whole[1] &&
                       (whole[0] == found_whole[0] ||
@@ -287,7 +287,7 @@ class CheckpointPieces {
     whole.shape = whole.whole;
     Array<Index, 2> shape = matrix_of(whole);
     if (moment.empty()) return shape;
-    shape = whole.part.whole_shape(shape);
+    shape = whole.part.full_shape(shape);
     const bool divides = !entry.part.is_whole() && entry.part.divides_columns();
     const Index columns = divides ? shape[1] / entry.part.degree : shape[1];
     return {elements_of(entry.whole) * moment_group / columns, columns};

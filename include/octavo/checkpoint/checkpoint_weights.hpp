@@ -111,7 +111,7 @@ inline CheckpointManifest load_checkpoint_weights(const std::filesystem::path& p
   CheckpointManifest manifest;
   std::unique_ptr<detail::CheckpointWeights> saved;
   detail::all_or_none(session, "check of a checkpoint", [&] {
-    ListedCheckpoint found = detail::look_at_checkpoint(folder);
+    ListedCheckpoint found = detail::inspect_checkpoint(folder);
     require<IoError>(found.manifest.has_value(), folder.string(),
                      " is not a complete checkpoint: ", found.problem);
     manifest = std::move(*found.manifest);

@@ -40,7 +40,7 @@ class CheckpointWriter {
     const CheckpointShare share(all, session_);
     std::size_t size = 0;
     for (std::size_t i = 0; i < all.size(); ++i) {
-      if (share.writes[i] && all[i].read_beside) size += all[i].bytes;
+      if (share.writes[i] && all[i].read_async) size += all[i].bytes;
     }
     OwnedBytes memory;
     std::string refusal;
@@ -64,7 +64,7 @@ class CheckpointWriter {
     file_ = file;
     error_.clear();
     is_done_ = false;
-    if (!copy_.is_beside()) {
+    if (!copy_.is_async()) {
       attempt([&] { copy_.take_sync(std::move(entries)); });
       return write();
     }
@@ -73,7 +73,7 @@ class CheckpointWriter {
     attempt([&] {
       copy_.take_sync(std::move(entries));
       thread_ = start_thread("writing a checkpoint", [this] {
-        attempt([this] { copy_.read_beside(); });
+        attempt([this] { copy_.read_async(); });
         attempt([this] { session_.state().end_reading(); });
         write();
       });
@@ -119,7 +119,7 @@ class CheckpointWriter {
                          "system that all hosts share");
         if (!has_entries()) return;
         digest_ = write_state_file(file_, copy_);
-        verify_file(file_, digest_, Context<Cpu>(threads_beside_steps()), ReadFrom::disk,
+        verify_file(file_, digest_, Context<Cpu>(background_threads()), ReadFrom::disk,
                     "the disk or the memory damaged it; check both");
       });
     }

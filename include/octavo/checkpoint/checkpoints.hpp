@@ -56,17 +56,20 @@ struct CheckpointRecord {
 /// the host lacks the memory for the copy, the run waits until the state is written.
 class Checkpoints {
  public:
-  using Tell = std::function<void(const CheckpointRecord&)>;
+  using SaveCallback = std::function<void(const CheckpointRecord&)>;
 
   /// Creates the folder, locks it for this run, removes leftovers of interrupted saves, and
   /// allocates host memory for copies of the state.
   /// @param session  must outlive this object
-  /// @param tell     called with the result of each save
+  /// @param on_save     called with the result of each save
   /// @throws ConfigError  on all ranks, for invalid options, or if another run has locked the
   /// folder
   /// @throws IoError      on rank 0, if the folder is not writable; ConfigError on the others
-  Checkpoints(CheckpointOptions options, TrainingSession& session, Tell tell)
-      : options_(std::move(options)), session_(session), tell_(std::move(tell)), writer_(session) {
+  Checkpoints(CheckpointOptions options, TrainingSession& session, SaveCallback on_save)
+      : options_(std::move(options)),
+        session_(session),
+        on_save_(std::move(on_save)),
+        writer_(session) {
     require<ConfigError>(options_.every >= 0 && options_.keep.every >= 0,
                          "every and keep.every must be at least 0, but are ", options_.every,
                          " and ", options_.keep.every);
@@ -80,8 +83,8 @@ class Checkpoints {
     options_.folder = texts.front();
     const std::string refusal = writer_.take_memory();
     if (refusal.empty()) return;
-    tell_({.path = options_.folder,
-           .warning = refusal + ": the run waits until each checkpoint is written"});
+    on_save_({.path = options_.folder,
+              .warning = refusal + ": the run waits until each checkpoint is written"});
   }
   Checkpoints(const Checkpoints&) = delete;
   Checkpoints& operator=(const Checkpoints&) = delete;
@@ -116,7 +119,7 @@ class Checkpoints {
     if (texts.front().empty()) return manifest;
     saved_step_ = manifest.step;
     detail::all_or_none(session_, "damaged checkpoints", [&] {
-      if (is_first()) set_aside_damaged();
+      if (is_first()) rename_all_damaged();
       return std::string();
     });
     return manifest;
@@ -183,9 +186,9 @@ class Checkpoints {
     if (is_pending_) commit();
     join();
     if (!prune_error_.empty()) {
-      tell_({.step = record_.step,
-             .path = record_.path,
-             .warning = std::exchange(prune_error_, std::string())});
+      on_save_({.step = record_.step,
+                .path = record_.path,
+                .warning = std::exchange(prune_error_, std::string())});
     }
   }
 
@@ -213,11 +216,11 @@ class Checkpoints {
     require<IoError>(!error, folder.string(), ": cannot be created: ", error.message(),
                      "; choose another folder for the run");
     lock_ = std::make_unique<FolderLock>(folder);
-    synchronise_names(folder.parent_path());
+    fsync_folder(folder.parent_path());
     for (const ListedCheckpoint& one : list_checkpoints(folder)) {
       if (one.is_committed) continue;
       std::filesystem::remove_all(one.path);
-      tell_({.step = one.step, .path = one.path, .warning = "was " + one.problem + ": removed"});
+      on_save_({.step = one.step, .path = one.path, .warning = "was " + one.problem + ": removed"});
     }
     return folder.string();
   }
@@ -226,7 +229,7 @@ class Checkpoints {
   std::string require_resumable(const std::filesystem::path& path) const {
     std::string own = require_newest(path);
     const ListedCheckpoint found =
-        detail::look_at_checkpoint(path);  // loading refuses a damaged one
+        detail::inspect_checkpoint(path);  // loading refuses a damaged one
     if (found.manifest.has_value()) require_free_names_after(found.step, !own.empty());
     return own;
   }
@@ -262,12 +265,12 @@ class Checkpoints {
   }
 
   /// See `require_free_after`.
-  /// @param sets_aside  whether damaged checkpoints will be renamed
-  void require_free_names_after(Index step, bool sets_aside) const {
+  /// @param renames_damaged  whether damaged checkpoints will be renamed
+  void require_free_names_after(Index step, bool renames_damaged) const {
     for (const ListedCheckpoint& one : list_checkpoints(options_.folder)) {
       const bool is_coming =
           one.step > step && one.path.filename() == detail::checkpoint_name(one.step);
-      if (!is_coming || (sets_aside && is_damaged(one))) continue;
+      if (!is_coming || (renames_damaged && is_damaged(one))) continue;
       throw ConfigError(message(one.path.string(), ": the run would save step ", one.step,
                                 " under this name, but it exists already",
                                 one.problem.empty() ? "" : " and is not a checkpoint of this run: ",
@@ -275,13 +278,13 @@ class Checkpoints {
     }
   }
 
-  void set_aside_damaged() {
+  void rename_all_damaged() {
     for (const ListedCheckpoint& one : list_checkpoints(options_.folder)) {
       if (one.step <= saved_step_ || !is_damaged(one)) continue;
-      const std::filesystem::path aside = detail::set_aside(one.path);
-      tell_({.step = one.step,
-             .path = one.path,
-             .warning = "is damaged, and was renamed to " + aside.filename().string()});
+      const std::filesystem::path aside = detail::rename_damaged(one.path);
+      on_save_({.step = one.step,
+                .path = one.path,
+                .warning = "is damaged, and was renamed to " + aside.filename().string()});
     }
   }
 
@@ -338,7 +341,7 @@ class Checkpoints {
 
   void end() {
     record_.seconds = seconds_since(begin_);
-    tell_(record_);
+    on_save_(record_);
   }
 
   /// Ends the current save, once every rank has verified its file or has failed: commits it, unless
@@ -422,7 +425,7 @@ class Checkpoints {
 
   CheckpointOptions options_;
   TrainingSession& session_;
-  Tell tell_;
+  SaveCallback on_save_;
   std::unique_ptr<FolderLock> lock_;                ///< of rank 0
   std::unique_ptr<detail::CheckpointShare> share_;  ///< exists from the first save on
   std::vector<std::string> texts_;                  ///< that ranks exchanged in the last stage

@@ -71,16 +71,16 @@ class MpiAlarm {
 class Mpi {
  public:
   /// @param launch    from read_launch(); must agree with MPI
-  /// @param time_out  how long ranks wait for each other, at the start, at the end and in each
+  /// @param timeout  how long ranks wait for each other, at the start, at the end and in each
   ///                  operation
   /// @throws UsageError   if MPI was initialised before
   /// @throws ConfigError  if MPI reports another rank or size
   /// @throws CommError    if MPI cannot be initialised
-  Mpi(const Launch& launch, std::chrono::milliseconds time_out) {
-    require<ConfigError>(time_out.count() > 0,
-                         "the time-out between ranks must be positive, but is ", time_out.count(),
+  Mpi(const Launch& launch, std::chrono::milliseconds timeout) {
+    require<ConfigError>(timeout.count() > 0,
+                         "the time-out between ranks must be positive, but is ", timeout.count(),
                          " ms");
-    world_.time_out = time_out;
+    world_.timeout = timeout;
     int was_begun = 0;
     detail::check_mpi(MPI_Initialized(&was_begun), "MPI_Initialized");
     require<UsageError>(was_begun == 0,
@@ -106,7 +106,7 @@ class Mpi {
 
   [[nodiscard]] int rank() const { return world_.rank; }
   [[nodiscard]] int size() const { return world_.size; }
-  [[nodiscard]] std::chrono::milliseconds time_out() const { return world_.time_out; }
+  [[nodiscard]] std::chrono::milliseconds timeout() const { return world_.timeout; }
 
   /// Writes "rank 2: " and the reason to standard error and ends the program on all ranks, with
   /// exit code 1.
@@ -122,7 +122,7 @@ class Mpi {
 
   void begin() {
     const detail::MpiAlarm alarm(
-        world_.time_out, "MPI_Init_thread has not returned in time: have all ranks started?\n");
+        world_.timeout, "MPI_Init_thread has not returned in time: have all ranks started?\n");
     int level = 0;
     detail::check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &level),
                       "MPI_Init_thread");
@@ -133,7 +133,7 @@ class Mpi {
   }
 
   void finalize() const {
-    const detail::MpiAlarm alarm(world_.time_out, "MPI_Finalize has not returned in time\n");
+    const detail::MpiAlarm alarm(world_.timeout, "MPI_Finalize has not returned in time\n");
     MPI_Finalize();
   }
 

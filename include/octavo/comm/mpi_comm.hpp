@@ -160,12 +160,12 @@ class MpiComm final : public Communicator<Cpu> {
     MPI_Request request = MPI_REQUEST_NULL;
     detail::check_mpi(MPI_Comm_idup(mpi_.world_.communicator, &route_.communicator, &request),
                       "MPI_Comm_idup");
-    const Clock::time_point deadline = Clock::now() + route_.time_out;
+    const Clock::time_point deadline = Clock::now() + route_.timeout;
     for (int is_done = 0; is_done == 0;) {
       detail::check_mpi(MPI_Test(&request, &is_done, MPI_STATUS_IGNORE), "MPI_Comm_idup");
       require<CommError>(is_done != 0 || Clock::now() < deadline,
-                         "MPI_Comm_idup has not returned in ",
-                         detail::seconds_text(route_.time_out), "; a rank does not respond");
+                         "MPI_Comm_idup has not returned in ", detail::seconds_text(route_.timeout),
+                         "; a rank does not respond");
       std::this_thread::yield();
     }
   }

@@ -41,7 +41,7 @@ struct MpiRoute {
   MPI_Comm communicator = MPI_COMM_NULL;
   int rank = 0;
   int size = 1;
-  std::chrono::milliseconds time_out{};
+  std::chrono::milliseconds timeout{};
   std::size_t largest_message = std::size_t{1} << 30;  ///< bytes; MPI counts in int
 };
 
@@ -81,7 +81,7 @@ class MpiExchange {
       test_all();
       if (messages_.empty()) break;
       const Clock::time_point now = Clock::now();
-      if (now - start >= route_.time_out) give_up();
+      if (now - start >= route_.timeout) give_up();
       if (messages_.size() != noted) write_note();
       noted = messages_.size();
       // Ranks that wait for long yield: there may be fewer processors than ranks.
@@ -193,7 +193,7 @@ class MpiExchange {
             : message("; ", rank_names(elsewhere), " ", has_or_have(elsewhere),
                       " sent messages of another operation: all ranks must make the same calls in "
                       "the same order");
-    throw CommError(no_answer_text(silent, route_.time_out, operation_) + advice);
+    throw CommError(timeout_message(silent, route_.timeout, operation_) + advice);
   }
 
   const MpiRoute& route_;

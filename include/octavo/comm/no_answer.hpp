@@ -17,9 +17,9 @@ namespace octavo OCTAVO_ABI::detail {
 }
 
 /// Returns the message about ranks that do not respond.
-[[nodiscard]] inline std::string no_answer_text(const std::vector<int>& ranks,
-                                                std::chrono::milliseconds time,
-                                                const std::string& operation) {
+[[nodiscard]] inline std::string timeout_message(const std::vector<int>& ranks,
+                                                 std::chrono::milliseconds time,
+                                                 const std::string& operation) {
   return message(rank_names(ranks), " ", has_or_have(ranks), " not answered for ",
                  seconds_text(time), " in ", operation);
 }

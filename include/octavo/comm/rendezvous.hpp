@@ -45,19 +45,19 @@ namespace octavo OCTAVO_ABI {
 class Rendezvous {
  public:
   /// Waits until all ranks are connected.
-  /// @param time_out  for connecting, for each operation, and for the silence of a rank
+  /// @param timeout  for connecting, for each operation, and for the silence of a rank
   /// @throws ConfigError  if the launch does not name the host of rank 0
   /// @throws CommError    naming the missing ranks; also if rank 0 does not respond, or another
   ///                      process has this rank
-  Rendezvous(const Launch& launch, std::chrono::milliseconds time_out)
-      : launch_(launch), time_out_(time_out) {
-    require<ConfigError>(time_out.count() > 0,
-                         "the time-out between ranks must be positive, but is ", time_out.count(),
+  Rendezvous(const Launch& launch, std::chrono::milliseconds timeout)
+      : launch_(launch), timeout_(timeout) {
+    require<ConfigError>(timeout.count() > 0,
+                         "the time-out between ranks must be positive, but is ", timeout.count(),
                          " ms");
     require<ConfigError>(!launch.master_address.empty(), name_of(launch.launcher),
                          " does not set the host of rank 0; set MASTER_ADDR for all ranks, for "
                          "example with mpirun -x MASTER_ADDR=HOST");
-    if (launch.rank == 0) server_.emplace(launch, time_out);
+    if (launch.rank == 0) server_.emplace(launch, timeout);
     connect();
     thread_ = detail::start_quiet_thread([this] { watch(); });
     try {
@@ -97,7 +97,7 @@ class Rendezvous {
 
   [[nodiscard]] int rank() const { return launch_.rank; }
   [[nodiscard]] int size() const { return launch_.size; }
-  [[nodiscard]] std::chrono::milliseconds time_out() const { return time_out_; }
+  [[nodiscard]] std::chrono::milliseconds timeout() const { return timeout_; }
 
   /// Sets the operation that the other ranks see if this one is lost.
   /// @param kind  such as "all-gather"
@@ -115,7 +115,7 @@ class Rendezvous {
   /// @return  the last answer; empty if all ranks are in the operation and not silent; none if rank
   ///          0 does not respond
   [[nodiscard]] std::optional<std::string> absent_sync() {
-    const Clock::duration interval = detail::heartbeat_interval(time_out_);
+    const Clock::duration interval = detail::heartbeat_interval(timeout_);
     std::unique_lock<std::mutex> lock(mutex_);
     const auto is_over = [this] { return !absent_.value_or("").empty() || !fault_.empty(); };
     absent_.reset();
@@ -136,11 +136,11 @@ class Rendezvous {
     require<ShapeError>(whole.size() == part.size() * static_cast<std::size_t>(size()),
                         "all-gather '", what, "': ", size(), " parts of ", part.size(),
                         " bytes do not add up to ", whole.size());
-    constexpr std::size_t most_part = detail::most_part_bytes / 2;  // the operation comes with it
-    require<ShapeError>(part.size() <= most_part && whole.size() <= detail::most_whole_bytes,
+    constexpr std::size_t max_part = detail::max_part_bytes / 2;  // the operation comes with it
+    require<ShapeError>(part.size() <= max_part && whole.size() <= detail::max_whole_bytes,
                         "all-gather '", what, "': ", size(), " parts of ", part.size(),
-                        " bytes, but a part must have at most ", most_part, ", and all parts ",
-                        detail::most_whole_bytes, "; use a communicator");
+                        " bytes, but a part must have at most ", max_part, ", and all parts ",
+                        detail::max_whole_bytes, "; use a communicator");
     require_all();
     set_operation("all-gather", what);
     {
@@ -180,7 +180,7 @@ class Rendezvous {
   using Clock = detail::RankClock;
 
   void connect() {
-    const Clock::time_point deadline = Clock::now() + time_out_;
+    const Clock::time_point deadline = Clock::now() + timeout_;
     const detail::Addresses addresses = detail::addresses_of(launch_.master_address, launch_.port);
     for (;;) {
       detail::Descriptor socket = detail::connect_to(addresses.get());
@@ -190,7 +190,7 @@ class Rendezvous {
       }
       require<CommError>(Clock::now() < deadline, "rank 0 does not respond at ",
                          launch_.master_address, ":", launch_.port, " for ",
-                         detail::seconds_text(time_out_), " (", std::strerror(errno),
+                         detail::seconds_text(timeout_), " (", std::strerror(errno),
                          "); check that it was started, and MASTER_ADDR");
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
@@ -213,12 +213,12 @@ class Rendezvous {
       const Clock::time_point now = Clock::now();
       if (now >= next_heartbeat) {
         stream_.put(detail::FrameKind::heartbeat, operation_);
-        next_heartbeat = now + detail::heartbeat_interval(time_out_);
+        next_heartbeat = now + detail::heartbeat_interval(timeout_);
       }
       if (stands && !exchange(now)) stands = false;
       events = stream_.has_output() ? POLLIN | POLLOUT : POLLIN;
       changed_.notify_all();
-      if (has_left_ && (!stands || !stream_.has_output() || now > left_ + time_out_)) return;
+      if (has_left_ && (!stands || !stream_.has_output() || now > left_ + timeout_)) return;
     }
   }
 
@@ -226,13 +226,13 @@ class Rendezvous {
   bool exchange(Clock::time_point now) {
     try {
       const bool takes = stream_.flush();
-      constexpr std::size_t most = detail::most_whole_bytes;
+      constexpr std::size_t most = detail::max_whole_bytes;
       const bool gives = stream_.fill(most);
       while (const std::optional<detail::Frame> frame = stream_.take(most)) take_frame(*frame);
       if (!takes || !gives)
         fail("rank 0 has closed its connection; its process has probably ended");
-      if (now - heard_ > time_out_)
-        fail(message("rank 0 has been silent for ", detail::seconds_text(time_out_),
+      if (now - heard_ > timeout_)
+        fail(message("rank 0 has been silent for ", detail::seconds_text(timeout_),
                      ", like a stopped process"));
       return takes && gives;
     } catch (const CommError&) {
@@ -273,12 +273,12 @@ class Rendezvous {
   /// @return the lock under which the condition holds
   template <class Condition>
   std::unique_lock<std::mutex> wait_until(const Condition& holds, const char* what) {
-    const Clock::time_point deadline = Clock::now() + time_out_ + time_out_ / 2;
+    const Clock::time_point deadline = Clock::now() + timeout_ + timeout_ / 2;
     std::unique_lock<std::mutex> lock(mutex_);
     WaitNote::set(message("rank ", rank(), " waits for all ranks in '", what, "'"));
     while (!holds() && fault_.empty()) {
       require<CommError>(changed_.wait_until(lock, deadline) == std::cv_status::no_timeout,
-                         "rank 0 has not answered for ", detail::seconds_text(time_out_), " in '",
+                         "rank 0 has not answered for ", detail::seconds_text(timeout_), " in '",
                          what, "'");
     }
     if (!holds()) throw CommError(message(fault_, "; rank ", rank(), " waited in '", what, "'"));
@@ -307,7 +307,7 @@ class Rendezvous {
   }
 
   Launch launch_;
-  std::chrono::milliseconds time_out_;
+  std::chrono::milliseconds timeout_;
   std::atomic<int> users_ = 0;
   std::optional<detail::RendezvousServer> server_;
   detail::Descriptor wake_{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};

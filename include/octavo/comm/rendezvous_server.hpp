@@ -34,8 +34,8 @@ using RankClock = std::chrono::steady_clock;
 
 /// Returns the interval between heartbeats.
 [[nodiscard]] inline std::chrono::milliseconds heartbeat_interval(
-    std::chrono::milliseconds time_out) {
-  return std::clamp(time_out / 10, std::chrono::milliseconds(10), std::chrono::milliseconds(1000));
+    std::chrono::milliseconds timeout) {
+  return std::clamp(timeout / 10, std::chrono::milliseconds(10), std::chrono::milliseconds(1000));
 }
 
 /// Starts a thread that blocks all signals, so that the program's own threads receive them.
@@ -76,11 +76,11 @@ class RendezvousServer {
  public:
   /// @param launch  of rank 0
   /// @throws CommError  if the port is in use
-  RendezvousServer(const Launch& launch, std::chrono::milliseconds time_out)
+  RendezvousServer(const Launch& launch, std::chrono::milliseconds timeout)
       : listener_(listen_at(launch.master_address, launch.port, launch.local_size == launch.size)),
         port_(launch.port),
         secret_(launch.secret),
-        time_out_(time_out),
+        timeout_(timeout),
         seats_(static_cast<std::size_t>(launch.size)),
         thread_(start_quiet_thread([this] { serve(); })) {}
   RendezvousServer(const RendezvousServer&) = delete;
@@ -121,26 +121,26 @@ class RendezvousServer {
     RankClock::time_point next_heartbeat = start;
     for (;;) {
       wait_for_input();
-      greet();
+      accept_connections();
       for (std::size_t rank = 0; rank < seats_.size(); ++rank) hear(static_cast<int>(rank));
       answer();
       const RankClock::time_point now = RankClock::now();
-      look_for_silence(now, start);
+      check_timeouts(now, start);
       if (now >= next_heartbeat) {
-        tell_all(FrameKind::heartbeat, "");
-        next_heartbeat = now + heartbeat_interval(time_out_);
+        broadcast(FrameKind::heartbeat, "");
+        next_heartbeat = now + heartbeat_interval(timeout_);
       }
       for (Seat& seat : seats_) {
         if (seat.state == Seat::State::taken) (void)seat.stream.flush();  // `hear` sees the end
       }
-      if (is_ending_ && !end) end = now + time_out_;
-      if (end && (now >= *end || nobody_is_there())) return;
+      if (is_ending_ && !end) end = now + timeout_;
+      if (end && (now >= *end || all_disconnected())) return;
     }
   }
 
   void wait_for_input() {
     // Otherwise pending connections that cannot be accepted yet would end each wait immediately.
-    const short arrivals = visitors_.size() < most_visitors ? POLLIN : 0;
+    const short arrivals = visitors_.size() < max_visitors ? POLLIN : 0;
     std::vector<pollfd> watched{{listener_.get(), arrivals, 0}};
     const auto watch = [&](const FrameStream& stream) {
       const int events = POLLIN | (stream.has_output() ? POLLOUT : 0);
@@ -157,23 +157,23 @@ class RendezvousServer {
     }
   }
 
-  /// Accepts connections while there are fewer than `most_visitors`.
-  void greet() {
-    std::erase_if(visitors_, [this](Visitor& visitor) { return has_been_seen_to(visitor); });
-    while (visitors_.size() < most_visitors) {
+  /// Accepts connections while there are fewer than `max_visitors`.
+  void accept_connections() {
+    std::erase_if(visitors_, [this](Visitor& visitor) { return handle_visitor(visitor); });
+    while (visitors_.size() < max_visitors) {
       Descriptor socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (socket.get() < 0) break;
-      set_prompt(socket.get());
+      set_tcp_no_delay(socket.get());
       visitors_.push_back({FrameStream(std::move(socket)), RankClock::now()});
     }
   }
 
   /// Returns whether a visitor can be dropped: it has become a rank, or cannot be one. An unknown
   /// process may send anything or nothing; it gets no response and does not delay ranks.
-  bool has_been_seen_to(Visitor& visitor) {
+  bool handle_visitor(Visitor& visitor) {
     // A rank sends its hello immediately, so if there are too many visitors, silent ones are
     // dropped soon.
-    const std::chrono::milliseconds patience(visitors_.size() < most_visitors ? 5000 : 200);
+    const std::chrono::milliseconds patience(visitors_.size() < max_visitors ? 5000 : 200);
     constexpr std::size_t most = sizeof(Hello) + longest_secret;
     const bool is_late = RankClock::now() - visitor.since > patience;
     if (!std::exchange(visitor.has_input, false)) return is_late;
@@ -185,7 +185,7 @@ class RendezvousServer {
       Hello hello{};
       std::memcpy(&hello, frame->content.data(), sizeof hello);
       const std::string refusal =
-          why_refused(hello, std::string_view(frame->content).substr(sizeof hello));
+          rejection_reason(hello, std::string_view(frame->content).substr(sizeof hello));
       if (refusal.empty()) {
         seat(hello.rank, std::move(visitor.stream));
       } else {
@@ -197,7 +197,7 @@ class RendezvousServer {
     return true;
   }
 
-  [[nodiscard]] std::string why_refused(const Hello& hello, std::string_view secret) const {
+  [[nodiscard]] std::string rejection_reason(const Hello& hello, std::string_view secret) const {
     if (!is_same_secret(secret, secret_)) {
       return message("rank ", hello.rank, " connects to port ", port_,
                      " with a secret that differs from rank 0's, or one of the two has none; set ",
@@ -224,7 +224,7 @@ class RendezvousServer {
     if (!fault_.empty()) seat.stream.put(FrameKind::fault, fault_);
     if (missing().empty() && fault_.empty()) {
       has_begun_ = true;
-      tell_all(FrameKind::welcome, "");
+      broadcast(FrameKind::welcome, "");
     }
   }
 
@@ -232,8 +232,8 @@ class RendezvousServer {
     Seat& seat = seats_[static_cast<std::size_t>(rank)];
     if (seat.state != Seat::State::taken) return;
     try {
-      const bool stands = seat.stream.fill(most_part_bytes);
-      while (std::optional<Frame> frame = seat.stream.take(most_part_bytes)) {
+      const bool stands = seat.stream.fill(max_part_bytes);
+      while (std::optional<Frame> frame = seat.stream.take(max_part_bytes)) {
         seat.heard = RankClock::now();
         take_frame(rank, seat, *frame);
       }
@@ -280,7 +280,7 @@ class RendezvousServer {
       const Seat& seat = seats_[rank];
       const auto silence =
           std::chrono::duration_cast<std::chrono::milliseconds>(RankClock::now() - seat.heard);
-      const bool is_silent = silence > 2 * heartbeat_interval(time_out_);
+      const bool is_silent = silence > 2 * heartbeat_interval(timeout_);
       const bool has_ended = seat.state == Seat::State::left;
       if (!has_ended && !is_silent && seat.operation == operation) continue;
       std::string how = "not reached it";
@@ -322,20 +322,20 @@ class RendezvousServer {
       whole += *gathering_.parts[i];
     }
     gathering_ = {};
-    tell_all(FrameKind::gather, whole);
+    broadcast(FrameKind::gather, whole);
   }
 
-  void look_for_silence(RankClock::time_point now, RankClock::time_point start) {
+  void check_timeouts(RankClock::time_point now, RankClock::time_point start) {
     for (std::size_t rank = 0; rank < seats_.size(); ++rank) {
       const Seat& seat = seats_[rank];
-      if (seat.state == Seat::State::taken && now - seat.heard > time_out_)
+      if (seat.state == Seat::State::taken && now - seat.heard > timeout_)
         lose(static_cast<int>(rank),
-             message("has been silent for ", seconds_text(time_out_), silent_as));
+             message("has been silent for ", seconds_text(timeout_), silent_as));
     }
-    if (!has_begun_ && now - start > time_out_) {
+    if (!has_begun_ && now - start > timeout_) {
       const std::vector<int> absent = missing();
       declare(message(rank_names(absent), " ", has_or_have(absent), " not connected to port ",
-                      port_, " of rank 0's host within ", seconds_text(time_out_),
+                      port_, " of rank 0's host within ", seconds_text(timeout_),
                       "; check that all were started and can reach that host"));
     }
     for (std::size_t rank = 0; rank < gathering_.parts.size(); ++rank) {
@@ -343,12 +343,12 @@ class RendezvousServer {
       declare(message("rank ", rank, " has ended while others are in ", gathering_.operation));
       return;
     }
-    if (gathering_.arrived != 0 && now - gathering_.since > time_out_) {
+    if (gathering_.arrived != 0 && now - gathering_.since > timeout_) {
       std::vector<int> silent;
       for (std::size_t rank = 0; rank < seats_.size(); ++rank) {
         if (!gathering_.parts[rank]) silent.push_back(static_cast<int>(rank));
       }
-      declare(no_answer_text(silent, time_out_, gathering_.operation));
+      declare(timeout_message(silent, timeout_, gathering_.operation));
     }
   }
 
@@ -366,10 +366,10 @@ class RendezvousServer {
     fault_ = fault;
     gathering_ = {};
     has_begun_ = true;
-    tell_all(FrameKind::fault, fault);
+    broadcast(FrameKind::fault, fault);
   }
 
-  void tell_all(FrameKind kind, const std::string& content) {
+  void broadcast(FrameKind kind, const std::string& content) {
     for (Seat& seat : seats_) {
       if (seat.state == Seat::State::taken) seat.stream.put(kind, content);
     }
@@ -382,18 +382,18 @@ class RendezvousServer {
     }
     return ranks;
   }
-  [[nodiscard]] bool nobody_is_there() const {
+  [[nodiscard]] bool all_disconnected() const {
     return std::none_of(seats_.begin(), seats_.end(),
                         [](const Seat& seat) { return seat.state == Seat::State::taken; });
   }
 
-  static constexpr std::size_t most_visitors = 256;
+  static constexpr std::size_t max_visitors = 256;
   static constexpr const char* silent_as = ", like a stopped process";
 
   Descriptor listener_;
   int port_;
   std::string secret_;
-  std::chrono::milliseconds time_out_;
+  std::chrono::milliseconds timeout_;
   std::vector<Seat> seats_;
   std::vector<Visitor> visitors_;
   Gathering gathering_;

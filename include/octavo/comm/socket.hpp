@@ -59,7 +59,7 @@ inline Addresses addresses_of(const std::string& host, int port) {
 }
 
 /// Disables Nagle's algorithm, so that frames are sent immediately.
-inline void set_prompt(int socket) {
+inline void set_tcp_no_delay(int socket) {
   const int on = 1;
   ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
@@ -72,7 +72,7 @@ inline Descriptor connect_to(const addrinfo* addresses) {
     const timeval patience{.tv_sec = 2, .tv_usec = 0};
     ::setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
     if (::connect(socket.get(), address->ai_addr, address->ai_addrlen) != 0) continue;
-    set_prompt(socket.get());
+    set_tcp_no_delay(socket.get());
     ::fcntl(socket.get(), F_SETFL, ::fcntl(socket.get(), F_GETFL) | O_NONBLOCK);
     return socket;
   }
@@ -166,8 +166,8 @@ enum class FrameKind : std::uint32_t {
 };
 
 /// Maximum content of a frame from a rank, and from rank 0, in bytes.
-inline constexpr std::size_t most_part_bytes = std::size_t{1} << 24;
-inline constexpr std::size_t most_whole_bytes = std::size_t{1} << 30;
+inline constexpr std::size_t max_part_bytes = std::size_t{1} << 24;
+inline constexpr std::size_t max_whole_bytes = std::size_t{1} << 30;
 
 struct Frame {
   FrameKind kind = FrameKind::heartbeat;

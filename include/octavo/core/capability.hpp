@@ -13,15 +13,15 @@ namespace octavo OCTAVO_ABI {
 /// Features of a GPU that kernels and GEMMs depend on. A context queries its GPU for them; a memory
 /// plan uses those of the GPU for which it is computed.
 struct GpuFeatures {
-  int capability = 90;             ///< compute capability, times ten: 90 is an H100
-  bool fp8_products = true;        ///< FP8 GEMMs with one scale per tensor
-  bool row_scales = true;          ///< FP8 GEMMs with one FP32 scale per row
-  bool block_scales = true;        ///< FP8 GEMMs with FP32 scales of 1 × 128 and 128 × 128 blocks
-  bool mx_products = false;        ///< MXFP8 and NVFP4 GEMMs
-  bool warpgroup_products = true;  ///< the instructions wgmma of Hopper
-  bool clusters = true;            ///< clusters of thread blocks
-  bool early_launches = true;      ///< supports kernels that begin before the previous one ends
-                                   ///< (programmatic dependent launch)
+  int capability = 90;              ///< compute capability, times ten: 90 is an H100
+  bool fp8_products = true;         ///< FP8 GEMMs with one scale per tensor
+  bool row_scales = true;           ///< FP8 GEMMs with one FP32 scale per row
+  bool block_scales = true;         ///< FP8 GEMMs with FP32 scales of 1 × 128 and 128 × 128 blocks
+  bool mx_products = false;         ///< MXFP8 and NVFP4 GEMMs
+  bool warpgroup_products = true;   ///< the instructions wgmma of Hopper
+  bool clusters = true;             ///< clusters of thread blocks
+  bool programmatic_launch = true;  ///< supports kernels that begin before the previous one ends
+                                    ///< (programmatic dependent launch)
   Index shared_bytes = Index{227} << 10;  ///< maximum shared memory of a thread block
 };
 
@@ -37,7 +37,7 @@ constexpr GpuFeatures features_of(int capability) {
   features.mx_products = major >= 10;
   features.warpgroup_products = major == 9;
   features.clusters = major >= 9;
-  features.early_launches = major >= 9;
+  features.programmatic_launch = major >= 9;
   const bool is_of_servers = capability == 80 || capability == 87;
   const bool has_large = major >= 9 && major < 12;
   features.shared_bytes = Index{has_large ? 227 : is_of_servers ? 163 : 99} << 10;
@@ -53,7 +53,7 @@ constexpr GpuFeatures common_features(const GpuFeatures& a, const GpuFeatures& b
           .mx_products = a.mx_products && b.mx_products,
           .warpgroup_products = a.warpgroup_products && b.warpgroup_products,
           .clusters = a.clusters && b.clusters,
-          .early_launches = a.early_launches && b.early_launches,
+          .programmatic_launch = a.programmatic_launch && b.programmatic_launch,
           .shared_bytes = std::min(a.shared_bytes, b.shared_bytes)};
 }
 
@@ -74,7 +74,7 @@ constexpr GpuFeatures compiled_features(GpuFeatures gpu, KernelArchitecture kern
   gpu.mx_products = gpu.mx_products && has_fp8;
   gpu.warpgroup_products = gpu.warpgroup_products && kernels.is_for_sm90;
   gpu.clusters = gpu.clusters && has_newer;
-  gpu.early_launches = gpu.early_launches && has_newer;
+  gpu.programmatic_launch = gpu.programmatic_launch && has_newer;
   return gpu;
 }
 

@@ -30,7 +30,7 @@ struct DeviceLimits<Cpu> {
 };
 
 /// Describes how cuDNN supports an attention on the current GPU.
-struct CudnnAnswer {
+struct CudnnSupport {
   std::size_t forward = 0;   ///< bytes of workspace
   std::size_t backward = 0;  ///< bytes of workspace
   std::string refusal;  ///< why it has no backward, or no deterministic one if that is requested
@@ -59,10 +59,10 @@ struct DeviceLimits<Cuda> {
   bool deterministic = false;
   /// Maximum workspace in bytes of cuDNN's deterministic backward, which grows with the square of
   /// the sequence length. If cuDNN needs more, Octavo's backward runs, which is also deterministic.
-  std::size_t most_deterministic_workspace = std::size_t{8} << 30;
+  std::size_t max_deterministic_workspace = std::size_t{8} << 30;
   /// cuDNN's support for each attention that is planned with these limits, by its number of heads
   /// and KV heads, head_dim and window. Without an entry, cuDNN was not queried.
-  std::vector<std::pair<std::array<Index, 4>, CudnnAnswer>> cudnn_answers{};
+  std::vector<std::pair<std::array<Index, 4>, CudnnSupport>> cudnn_support{};
 };
 
 namespace detail {

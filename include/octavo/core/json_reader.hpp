@@ -68,7 +68,7 @@ class JsonReader {
   void object(const Member& member) {
     Step& step = open('{', "an object");
     std::set<std::string> keys;
-    for (bool more = !closes('}'); more; more = goes_on('}')) {
+    for (bool more = !closes('}'); more; more = has_next('}')) {
       if (next() != '"') fail_syntax(at_, "a key in double quotes is expected");
       const std::size_t begin = at_;
       const std::string key = string();
@@ -88,7 +88,7 @@ class JsonReader {
   template <class Element>
   void array(const Element& element) {
     Step& step = open('[', "an array");
-    for (bool more = !closes(']'); more; more = goes_on(']')) {
+    for (bool more = !closes(']'); more; more = has_next(']')) {
       ++step.elements;
       element();
     }
@@ -264,7 +264,7 @@ class JsonReader {
     ++at_;
     return true;
   }
-  bool goes_on(char bracket) {
+  bool has_next(char bracket) {
     if (closes(bracket)) return false;
     if (byte() != ',') fail_syntax(at_, message("a ',' or '", bracket, "' is missing"));
     ++at_;

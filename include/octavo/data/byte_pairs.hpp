@@ -99,7 +99,7 @@ class WordEncoder {
     const std::size_t before = tokens.size();
     encode_anew(word, tokens);
     const std::size_t count = tokens.size() - before;
-    if (count > most_seen) return;
+    if (count > max_seen) return;
     seen.length = static_cast<std::uint8_t>(word.size());
     seen.count = static_cast<std::uint8_t>(count);
     std::copy(word.begin(), word.end(), seen.bytes.begin());
@@ -108,7 +108,7 @@ class WordEncoder {
 
  private:
   static constexpr std::size_t longest_seen = 30;
-  static constexpr std::size_t most_seen = 8;
+  static constexpr std::size_t max_seen = 8;
   static constexpr std::size_t short_word = 64;
   static constexpr std::int32_t none = -1;
 
@@ -117,7 +117,7 @@ class WordEncoder {
     std::uint8_t length = 0;
     std::uint8_t count = 0;
     std::array<char, longest_seen> bytes{};
-    std::array<std::int32_t, most_seen> tokens{};
+    std::array<std::int32_t, max_seen> tokens{};
   };
 
   /// A token of a word during merging.

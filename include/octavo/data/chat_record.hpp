@@ -80,7 +80,7 @@ class ChatRecordReader {
     if (messages_.has_value()) forms.push_back(std::move(*messages_));
     if (conversations_.has_value()) forms.push_back(std::move(*conversations_));
     if (prompt_.has_value() && completion_.has_value()) {
-      for (ChatMessage& message : *prompt_) message.is_learnt = false;
+      for (ChatMessage& message : *prompt_) message.is_trained_on = false;
       std::move(completion_->begin(), completion_->end(), std::back_inserter(*prompt_));
       forms.push_back(std::move(*prompt_));
     }
@@ -121,10 +121,10 @@ class ChatRecordReader {
   }
 
   /// Sets whether a message is trained on.
-  void choose(ChatMessage& message, std::optional<bool>& chosen, bool is_learnt) {
-    if (chosen.value_or(is_learnt) != is_learnt) json_.fail("weight and train disagree");
-    chosen = is_learnt;
-    message.is_learnt = is_learnt;
+  void choose(ChatMessage& message, std::optional<bool>& chosen, bool is_trained_on) {
+    if (chosen.value_or(is_trained_on) != is_trained_on) json_.fail("weight and train disagree");
+    chosen = is_trained_on;
+    message.is_trained_on = is_trained_on;
   }
 
   Messages list() {
@@ -137,7 +137,7 @@ class ChatRecordReader {
     ChatMessage message;
     std::optional<std::string> role;
     std::optional<std::string> content;
-    std::optional<bool> is_learnt;
+    std::optional<bool> is_trained_on;
     json_.object([&](const std::string& key) {
       if (key == "role" || key == "from") {
         if (role.has_value()) json_.fail("a message has both role and from");
@@ -149,9 +149,9 @@ class ChatRecordReader {
         const double weight = json_.number();
         if (weight != 0 && weight != 1)
           json_.fail(octavo::message("weight must be 0 or 1, but is ", weight));
-        choose(message, is_learnt, weight != 0);
+        choose(message, is_trained_on, weight != 0);
       } else if (key == "train" && json_.peek() == JsonReader::Kind::boolean) {
-        choose(message, is_learnt, json_.boolean());
+        choose(message, is_trained_on, json_.boolean());
       } else if (key == "reasoning_content" && json_.peek() == JsonReader::Kind::string) {
         message.reasoning = json_.string();
       } else {
@@ -162,7 +162,7 @@ class ChatRecordReader {
     if (!content.has_value()) json_.fail("a message has no content");
     message.role = *role == "human" ? "user" : *role == "gpt" ? "assistant" : std::move(*role);
     message.content = std::move(*content);
-    if (is_learnt.value_or(false) && message.role != "assistant") {
+    if (is_trained_on.value_or(false) && message.role != "assistant") {
       json_.fail(
           octavo::message("a message of the role '", message.role,
                           "' cannot be trained on, only the assistant's messages can; set its "

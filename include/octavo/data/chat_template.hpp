@@ -28,7 +28,7 @@ struct ChatMessage {
   /// The tokens of the content, such as those that a model has generated. If they are missing, the
   /// content is encoded.
   std::optional<std::vector<std::int32_t>> tokens{};
-  bool is_learnt = true;  ///< its tokens are targets if the role is "assistant"
+  bool is_trained_on = true;  ///< its tokens are targets if the role is "assistant"
   /// Reasoning before the content of an answer; templates without reasoning refuse it. If it is
   /// missing, the content may begin with reasoning.
   std::optional<std::string> reasoning{};

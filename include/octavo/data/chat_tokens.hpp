@@ -99,8 +99,8 @@ class ChatEncoder {
   struct Piece {
     std::string text{};
     std::int32_t token = -1;
-    bool is_said = false;    ///< belongs to the assistant's turn
-    bool is_target = false;  ///< its tokens are targets
+    bool is_assistant = false;  ///< belongs to the assistant's turn
+    bool is_target = false;     ///< its tokens are targets
 
     [[nodiscard]] bool is_text() const { return token < 0; }
   };
@@ -133,7 +133,8 @@ class ChatEncoder {
 
   static void add_text(std::string_view text, const Piece& kind, Pieces& pieces) {
     if (text.empty()) return;
-    if (pieces.empty() || !pieces.back().is_text() || pieces.back().is_said != kind.is_said)
+    if (pieces.empty() || !pieces.back().is_text() ||
+        pieces.back().is_assistant != kind.is_assistant)
       pieces.push_back(kind);
     pieces.back().text += text;
   }
@@ -161,8 +162,8 @@ class ChatEncoder {
   void add_message(const ChatMessage& message, std::string_view system, Pieces& pieces) const {
     const ChatTurn& turn = turn_of(message.role);
     const std::string_view content = message.content;
-    Piece kind{.is_said = message.role == "assistant"};
-    kind.is_target = kind.is_said && message.is_learnt;
+    Piece kind{.is_assistant = message.role == "assistant"};
+    kind.is_target = kind.is_assistant && message.is_trained_on;
     const auto add_token = [&](std::int32_t token) {
       pieces.push_back(kind);
       pieces.back().token = token;
@@ -176,7 +177,7 @@ class ChatEncoder {
       const bool trims = template_.trims_content || turn.trims_content;
       add_text(trims ? detail::stripped(content) : content, kind, pieces);
     }
-    if (kind.is_said) {
+    if (kind.is_assistant) {
       add_token(end_of_turn_);
     } else {
       add_mark(turn.end, pieces);

@@ -37,7 +37,7 @@ class Chats {
   [[nodiscard]] Index tokens() const { return begins_.back(); }
   /// Returns the number of targets of all chats.
   [[nodiscard]] Index targets() const {
-    return static_cast<Index>(std::count(is_said_.begin(), is_said_.end(), true));
+    return static_cast<Index>(std::count(is_target_.begin(), is_target_.end(), true));
   }
   /// Returns the number of tokens of a chat.
   [[nodiscard]] Index length(Index chat) const { return begin(chat + 1) - begin(chat); }
@@ -45,9 +45,9 @@ class Chats {
   /// Appends a chat.
   void add(const ChatTokens& chat) {
     tokens_.insert(tokens_.end(), chat.tokens.begin(), chat.tokens.end());
-    is_said_.push_back(false);
+    is_target_.push_back(false);
     for (std::size_t i = 0; i + 1 < chat.targets.size(); ++i)
-      is_said_.push_back(chat.targets[i] >= 0);
+      is_target_.push_back(chat.targets[i] >= 0);
     begins_.push_back(static_cast<Index>(tokens_.size()));
   }
 
@@ -59,7 +59,7 @@ class Chats {
     const auto count = static_cast<std::size_t>(length(chat));
     for (std::size_t i = 0; i < count; ++i) {
       tokens[i] = tokens_[first + i];
-      const bool is_target = i + 1 < count && is_said_[first + i + 1];
+      const bool is_target = i + 1 < count && is_target_[first + i + 1];
       targets[i] = is_target ? tokens_[first + i + 1] : -1;
     }
   }
@@ -70,11 +70,11 @@ class Chats {
     const Index rest = size() - count;
     const auto first = static_cast<std::ptrdiff_t>(begin(rest));
     last.tokens_.assign(tokens_.begin() + first, tokens_.end());
-    last.is_said_.assign(is_said_.begin() + first, is_said_.end());
+    last.is_target_.assign(is_target_.begin() + first, is_target_.end());
     for (Index chat = rest; chat < size(); ++chat)
       last.begins_.push_back(begin(chat + 1) - begin(rest));
     tokens_.resize(static_cast<std::size_t>(first));
-    is_said_.resize(static_cast<std::size_t>(first));
+    is_target_.resize(static_cast<std::size_t>(first));
     begins_.resize(static_cast<std::size_t>(rest) + 1);
     return last;
   }
@@ -84,7 +84,7 @@ class Chats {
     detail::WordHash hash;
     for (const Index begin : begins_) hash.add(static_cast<std::uint64_t>(begin));
     for (std::size_t i = 0; i < tokens_.size(); ++i)
-      hash.add(static_cast<std::uint64_t>(tokens_[i]) << 1 | (is_said_[i] ? 1u : 0u));
+      hash.add(static_cast<std::uint64_t>(tokens_[i]) << 1 | (is_target_[i] ? 1u : 0u));
     return hash.value();
   }
 
@@ -92,7 +92,7 @@ class Chats {
   [[nodiscard]] Index begin(Index chat) const { return begins_[static_cast<std::size_t>(chat)]; }
 
   std::vector<std::int32_t> tokens_;
-  std::vector<bool> is_said_;     ///< for each token, whether it is a target
+  std::vector<bool> is_target_;   ///< for each token, whether it is a target
   std::vector<Index> begins_{0};  ///< first token of each chat, and the end of the last
 };
 
@@ -167,7 +167,7 @@ class ChatLoader {
   }
 
   void read(const std::filesystem::path& path, Chats& chats) {
-    FileLines lines(path, most_document_bytes);
+    FileLines lines(path, max_document_bytes);
     seen_.begin_source();
     (void)seen_.add(lines.stream().file().identity(), path, {});
     Index count = 0;
@@ -202,8 +202,8 @@ class ChatLoader {
   /// Appends the following lines to `text`.
   static void read_rest(FileLines& lines, std::string& text) {
     for (std::string line; lines.next(line);) {
-      require<IoError>(text.size() + line.size() < most_document_bytes, lines.path().string(),
-                       ": a JSON array must have at most ", most_document_bytes,
+      require<IoError>(text.size() + line.size() < max_document_bytes, lines.path().string(),
+                       ": a JSON array must have at most ", max_document_bytes,
                        " bytes; write one JSON object per line");
       text += '\n';
       text += line;
@@ -215,7 +215,7 @@ class ChatLoader {
     bool is_last = true;
     for (ChatMessage& turn : std::views::reverse(chat)) {
       if (turn.role != "assistant") continue;
-      turn.is_learnt = turn.is_learnt && is_last;
+      turn.is_trained_on = turn.is_trained_on && is_last;
       is_last = false;
     }
   }

@@ -65,8 +65,8 @@ class GzipDecompressor final : public Decompressor {
     std::size_t padding = 0;
     while (is_complete_ && padding < input.size() && input[padding] == 0) ++padding;
     input = input.subspan(padding);
-    input = input.first(std::min<std::size_t>(input.size(), most_bytes));
-    output = output.first(std::min<std::size_t>(output.size(), most_bytes));
+    input = input.first(std::min<std::size_t>(input.size(), max_bytes));
+    output = output.first(std::min<std::size_t>(output.size(), max_bytes));
     if (is_complete_ && !input.empty()) {
       (void)::inflateReset(&stream_);  // the next member
       is_complete_ = false;
@@ -85,7 +85,7 @@ class GzipDecompressor final : public Decompressor {
   [[nodiscard]] bool is_complete() const override { return is_complete_; }
 
  private:
-  static constexpr std::size_t most_bytes = std::numeric_limits<uInt>::max();
+  static constexpr std::size_t max_bytes = std::numeric_limits<uInt>::max();
 
   z_stream stream_{};
   bool is_complete_ = false;

@@ -146,13 +146,13 @@ class OpenFile {
 }  // namespace detail
 
 /// The default maximum size of a file that is read whole, in bytes.
-inline constexpr std::uint64_t most_file_bytes = 100'000'000;
+inline constexpr std::uint64_t max_file_bytes = 100'000'000;
 
 /// Returns the bytes of a file that is read whole.
 /// @param most  maximum size in bytes
 /// @throws IoError  naming the file, if it cannot be read, is not a regular file, or is larger
 [[nodiscard]] inline std::string read_whole_file(const std::filesystem::path& path,
-                                                 std::uint64_t most = most_file_bytes) {
+                                                 std::uint64_t most = max_file_bytes) {
   detail::OpenFile file(path);
   if (file.size() > most)
     detail::reading_failed(path,
@@ -172,7 +172,7 @@ inline constexpr std::uint64_t most_file_bytes = 100'000'000;
 /// byte-order mark.
 /// @throws IoError  as `read_whole_file` does, and if the file has a known format that is not text
 [[nodiscard]] inline std::string read_text_file(const std::filesystem::path& path,
-                                                std::uint64_t most = most_file_bytes) {
+                                                std::uint64_t most = max_file_bytes) {
   std::string text = read_whole_file(path, most);
   detail::require_text(path, text);
   text.erase(0, detail::byte_order_mark_length(text));

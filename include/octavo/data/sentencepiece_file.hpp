@@ -265,7 +265,7 @@ class SentencePieceReader {
 /// a
 ///                  valid model, is of another type, or has settings that are not supported
 [[nodiscard]] inline BytePairTokenizer load_sentencepiece(const std::filesystem::path& path) {
-  const std::string bytes = read_whole_file(path, detail::most_tokenizer_bytes);
+  const std::string bytes = read_whole_file(path, detail::max_tokenizer_bytes);
   return BytePairTokenizer(detail::SentencePieceReader(path, bytes).read());
 }
 

@@ -242,7 +242,7 @@ class SplitMatcher {
   /// searches.
   /// @param subject  valid UTF-8
   /// @return whether one exists
-  /// @throws ConfigError  if a match takes more than `most_steps` steps, or the memory of PCRE2's
+  /// @throws ConfigError  if a match takes more than `max_steps` steps, or the memory of PCRE2's
   ///     default limit; or if all matches of more than `quick_steps` steps together take more than
   ///     `seconds` of the thread's processor time, and more than 1 µs per byte of the texts
   bool find(std::string_view subject, std::size_t from, ByteRange& match) {
@@ -261,7 +261,7 @@ class SplitMatcher {
  private:
   // The time of a step depends on the number of characters it repeats, so time has a limit as well.
   static constexpr std::uint32_t quick_steps = std::uint32_t{1} << 8;
-  static constexpr std::uint32_t most_steps = std::uint32_t{1} << 24;
+  static constexpr std::uint32_t max_steps = std::uint32_t{1} << 24;
   static constexpr std::uint32_t growth = 16;
 
   static double processor_seconds() {
@@ -282,7 +282,7 @@ class SplitMatcher {
     int code = try_step(subject, from, quick_steps);
     double last = 0;  // seconds of the last attempt; the next may take `growth` times as long
     for (std::uint32_t steps = quick_steps * growth;
-         code == PCRE2_ERROR_MATCHLIMIT && steps <= most_steps; steps *= growth) {
+         code == PCRE2_ERROR_MATCHLIMIT && steps <= max_steps; steps *= growth) {
       if (slow_seconds_ + growth * last > seconds_ + 1e-6 * bytes_) break;
       const double begin = processor_seconds();
       code = try_step(subject, from, steps);

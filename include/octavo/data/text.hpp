@@ -62,8 +62,8 @@ inline bool is_folder(const std::filesystem::path& source) {
 inline constexpr std::size_t text_probe_bytes = 8192;
 
 /// Returns the reason why a file that begins with these bytes is not text; "" if it is text.
-/// @param goes_on  the file has more bytes, so the last character may be incomplete
-inline std::string why_no_text(std::span<const std::uint8_t> bytes, bool goes_on) {
+/// @param is_truncated  the file has more bytes, so the last character may be incomplete
+inline std::string not_text_reason(std::span<const std::uint8_t> bytes, bool is_truncated) {
   std::string_view probe(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   if (probe.empty()) return "empty";
   if (const FileKind* kind = file_kind(probe); kind != nullptr)
@@ -72,7 +72,7 @@ inline std::string why_no_text(std::span<const std::uint8_t> bytes, bool goes_on
   while (!probe.empty()) {
     const std::size_t length = utf8_length(probe);
     if (length == 0) {
-      if (goes_on && probe.size() < 4) break;
+      if (is_truncated && probe.size() < 4) break;
       return message("not UTF-8: invalid byte ", bytes.size() - probe.size());
     }
     probe.remove_prefix(length);
@@ -141,7 +141,7 @@ class TextReader {
     const std::size_t read = stream.read(probe);
     const auto begin = std::span(probe).first(std::min(read, text_probe_bytes));
     last_ = stream.file().identity();
-    TextFile file{path, stream.file().size(), why_no_text(begin, read > begin.size())};
+    TextFile file{path, stream.file().size(), not_text_reason(begin, read > begin.size())};
     file.is_json_lines = is_json_lines_name(path);
     if (!is_named) return file;
     require<IoError>(read > 0, path.string(), ": the file is empty; name a file with text");
@@ -181,7 +181,7 @@ class TextReader {
   }
 
   void read_lines(const TextFile& source) {
-    FileLines lines(source.path, most_document_bytes);
+    FileLines lines(source.path, max_document_bytes);
     for (std::string line; lines.next(line);) {
       lines.stream().require_size(source.bytes, false);
       if (is_blank(line)) continue;
@@ -199,7 +199,7 @@ class TextReader {
   }
 
   /// Returns the reason for skipping a folder's entry; null for files and folders to read.
-  static const char* why_skipped(const std::filesystem::directory_entry& entry) {
+  static const char* skip_reason(const std::filesystem::directory_entry& entry) {
     const std::string name = entry.path().filename().string();
     if (name.starts_with('.')) return "hidden";
     if (entry.is_directory()) {
@@ -216,7 +216,7 @@ class TextReader {
     try {
       using Walk = std::filesystem::recursive_directory_iterator;
       for (Walk entry(folder); entry != Walk(); ++entry) {
-        if (const char* reason = why_skipped(*entry)) {
+        if (const char* reason = skip_reason(*entry)) {
           entry.disable_recursion_pending();
           skip(*entry, reason);
         } else if (!entry->is_directory()) {

@@ -118,10 +118,10 @@ using ChangedTexts = std::deque<std::string>;
                                               const std::vector<TextChange>& changes,
                                               TextPosition position, NormalizeText normalize,
                                               ChangedTexts& texts) {
-  constexpr std::size_t most_times = 16;
-  const std::size_t most = std::max<std::size_t>(text.size(), 64) * most_times;
+  constexpr std::size_t max_times = 16;
+  const std::size_t most = std::max<std::size_t>(text.size(), 64) * max_times;
   for (const TextChange& change : changes) {
-    require<ConfigError>(text.size() <= most, "the tokenizer makes a text more than ", most_times,
+    require<ConfigError>(text.size() <= most, "the tokenizer makes a text more than ", max_times,
                          " times as long before it splits it; use another tokenizer");
     if (change.kind == TextChange::Kind::normalize) {
       text = normal_form(text, change.form, normalize, texts);

@@ -94,7 +94,7 @@ class TextEncoder {
   }
 
  private:
-  static constexpr std::size_t most_begins = 256;
+  static constexpr std::size_t max_begins = 256;
   static constexpr std::size_t far_behind = std::size_t{1} << 16;
 
   static bool is_left(const std::vector<WordBegin>* begins, std::size_t end, std::size_t until) {
@@ -103,8 +103,7 @@ class TextEncoder {
 
   static void note(std::vector<WordBegin>* begins, std::size_t place,
                    const std::vector<std::int32_t>& tokens) {
-    if (begins != nullptr && begins->size() < most_begins)
-      begins->push_back({place, tokens.size()});
+    if (begins != nullptr && begins->size() < max_begins) begins->push_back({place, tokens.size()});
   }
 
   void require_tokens(std::string_view text, std::size_t from, std::size_t until) const {

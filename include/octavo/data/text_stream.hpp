@@ -134,10 +134,10 @@ inline bool is_json_lines_name(std::filesystem::path path) {
 }  // namespace detail
 
 /// The maximum length of a line that `FileLines` reads, in bytes.
-inline constexpr std::size_t most_line_bytes = std::size_t{1} << 24;
+inline constexpr std::size_t max_line_bytes = std::size_t{1} << 24;
 
 /// The maximum length of a document, or of its line in a JSON Lines file, in bytes.
-inline constexpr std::size_t most_document_bytes = std::size_t{1} << 30;
+inline constexpr std::size_t max_document_bytes = std::size_t{1} << 30;
 
 /// Reads a text file of any size line by line, and skips a byte-order mark. Decompresses gzip and
 /// Zstandard data if the program has the library for them.
@@ -145,10 +145,10 @@ class FileLines {
  public:
   /// @param longest  maximum length of a line in bytes
   /// @throws IoError  naming the file, if it cannot be opened or is not a regular file
-  explicit FileLines(const std::filesystem::path& path, std::size_t longest = most_line_bytes)
+  explicit FileLines(const std::filesystem::path& path, std::size_t longest = max_line_bytes)
       : file_(path), longest_(longest) {}
   /// Reads standard input.
-  explicit FileLines(detail::StandardInput input, std::size_t longest = most_line_bytes)
+  explicit FileLines(detail::StandardInput input, std::size_t longest = max_line_bytes)
       : file_(input), longest_(longest) {}
 
   /// Reads the next line.

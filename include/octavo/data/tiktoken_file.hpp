@@ -43,7 +43,7 @@ struct TiktokenOptions {
 namespace detail {
 
 /// The maximum size of a tokenizer's file, in bytes.
-inline constexpr std::uint64_t most_tokenizer_bytes = 1 << 28;
+inline constexpr std::uint64_t max_tokenizer_bytes = 1 << 28;
 
 /// Reads lines with a token's bytes in base 64, a space and its rank. Ranks ascend from 0.
 class TiktokenReader {
@@ -160,7 +160,7 @@ class TiktokenReader {
 /// duplicate rank or token, or has no token for a byte
 [[nodiscard]] inline BytePairTokenizer load_tiktoken(const std::filesystem::path& path,
                                                      const TiktokenOptions& options) {
-  const std::string text = read_text_file(path, detail::most_tokenizer_bytes);
+  const std::string text = read_text_file(path, detail::max_tokenizer_bytes);
   detail::BytePairModel model;
   model.pairs = detail::TiktokenReader(path, text).read();
   model.patterns.emplace_back(options.pattern, "TiktokenOptions");

@@ -84,7 +84,7 @@ class TokenDecoder {
         step.content = json.string();
       } else if (type == "Strip" && (key == "start" || key == "stop")) {
         (key == "start" ? step.start : step.stop) =
-            static_cast<std::size_t>(json.natural(most_stripped));
+            static_cast<std::size_t>(json.natural(max_stripped));
       } else if (type == "ByteLevel" && !key.empty()) {
         (void)json.boolean();  // these matter only for a pre_tokenizer
       } else if (!key.empty()) {
@@ -172,7 +172,7 @@ class TokenDecoder {
   }
 
  private:
-  static constexpr std::int64_t most_stripped = 1'000;
+  static constexpr std::int64_t max_stripped = 1'000;
 
   struct Step {
     std::string type{};

@@ -30,7 +30,7 @@ class TokenFile final : public TokenSource {
     require<IoError>(file_.size() == expected, layout.path.string(), ": has ", file_.size(),
                      " bytes, but must have ", expected, " for ", layout.count, " tokens of ",
                      width, " bytes from byte ", layout.begin, ", according to ",
-                     layout.said_by.string(), "; write it again");
+                     layout.declared_in.string(), "; write it again");
     require<IoError>(layout.count > 0, layout.path.string(),
                      ": contains no token; name another file");
     hash_ = sampled_hash();

@@ -45,8 +45,8 @@ enum class TokenType : std::uint8_t { u8 = 1, i8 = 2, i16 = 3, i32 = 4, i64 = 5,
 
 /// The position of the tokens in a file.
 struct TokenLayout {
-  std::filesystem::path path;     ///< file of the tokens
-  std::filesystem::path said_by;  ///< source of the layout: the file itself, or its index
+  std::filesystem::path path;         ///< file of the tokens
+  std::filesystem::path declared_in;  ///< source of the layout: the file itself, or its index
   TokenType type = TokenType::u16;
   std::uint64_t begin = 0;   ///< byte of the first token
   Index count = 0;           ///< tokens

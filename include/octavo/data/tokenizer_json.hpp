@@ -442,7 +442,7 @@ class TokenizerJsonReader {
 ///                  a valid tokenizer.json, or has parts that are unknown or contradictory
 [[nodiscard]] inline BytePairTokenizer load_tokenizer_json(const std::filesystem::path& path,
                                                            NormalizeText normalize = nullptr) {
-  const std::string text = read_text_file(path, detail::most_tokenizer_bytes);
+  const std::string text = read_text_file(path, detail::max_tokenizer_bytes);
   return BytePairTokenizer(detail::TokenizerJsonReader(path, text, normalize).read());
 }
 

@@ -39,7 +39,7 @@ class UnigramEncoder {
     ends_.assign(1, End{});
     std::size_t first = 0;  // start of the part of the word that ends_ describes
     for (std::size_t at = 0; at < word.size();) {
-      if (at - first >= most_pending && at - first + 1 == ends_.size()) {
+      if (at - first >= max_pending && at - first + 1 == ends_.size()) {
         // No token continues here, so the best tokens of the text before are known.
         append(byte_tokens, word.substr(first, at - first), tokens);
         ends_.assign(1, End{.score = ends_.back().score});
@@ -66,7 +66,7 @@ class UnigramEncoder {
   static constexpr std::int32_t unknown = -1;
   static constexpr std::int32_t nothing = -2;
   /// Bounds the memory for long words.
-  static constexpr std::size_t most_pending = std::size_t{1} << 16;
+  static constexpr std::size_t max_pending = std::size_t{1} << 16;
 
   /// The best tokens that end at a position.
   struct End {

@@ -61,10 +61,10 @@ struct CompandedLevels {
   static constexpr float largest = 31.0f * static_cast<float>(1 << (Segments - 1)) - 16.0f;
   /// The largest scale is the largest power of two whose product with the largest level is finite:
   /// 2^(this − 127).
-  static constexpr int most_scale = 254 - (static_cast<int>(float_bits(largest) >> 23) - 127);
+  static constexpr int max_scale = 254 - (static_cast<int>(float_bits(largest) >> 23) - 127);
   /// The largest magnitude that a code represents. Larger values saturate.
   static constexpr float largest_magnitude =
-      largest * float_from_bits(static_cast<std::uint32_t>(most_scale) << 23);
+      largest * float_from_bits(static_cast<std::uint32_t>(max_scale) << 23);
   /// Number of FP32 mantissa bits after those of a level.
   static constexpr int shift = 19;
 
@@ -76,7 +76,7 @@ struct CompandedLevels {
     constexpr int exponent = static_cast<int>(float_bits(largest) >> 23) - 127;
     const std::uint32_t rounded_up = (float_bits(amax) + (0x7fffffu - mantissa)) >> 23;
     const int wanted = static_cast<int>(rounded_up) - exponent;
-    const int bits = wanted < 0 ? 0 : wanted > most_scale ? most_scale : wanted;
+    const int bits = wanted < 0 ? 0 : wanted > max_scale ? max_scale : wanted;
     return E8M0::from_bits(static_cast<std::uint8_t>(bits));
   }
 

@@ -10,10 +10,10 @@
 namespace octavo OCTAVO_ABI {
 
 /// Maximum number of rows of `few_rows_forward`.
-inline constexpr Index most_few_rows = 8;
+inline constexpr Index max_few_rows = 8;
 /// Maximum number of columns of a row that it normalises: on `Cuda`, blocks of threads keep the row
 /// in shared memory.
-inline constexpr Index most_normalised_columns = Index{1} << 15;
+inline constexpr Index max_normalised_columns = Index{1} << 15;
 
 /// When a weight may be read.
 enum class WeightReads {
@@ -27,7 +27,7 @@ template <class T, Device D>
 struct FewRowsOptions {
   WeightReads reads = WeightReads::in_order;
   RowNorm<T, D> norm{};   ///< normalises x, which must be one row of at most
-                          ///< `most_normalised_columns`
+                          ///< `max_normalised_columns`
   bool is_gated = false;  ///< whether the result is silu(gate) · up, [rows, out / 2]: the first
                           ///< half of the product's columns are gate values, the others up values.
                           ///< Requires that there is neither an addend nor a bias
@@ -61,8 +61,8 @@ void check_few_rows(Index rows, Index n, Index k_x, Index k_w, const GemmOutput<
   constexpr const char* name = "few_rows_forward";
   static_assert(std::is_same_v<Y, T> || std::is_same_v<Y, float>,
                 "few_rows_forward: the result must have the format of x or be fp32");
-  require<ShapeError>(rows <= most_few_rows, name, ": x has ", rows, " rows, but at most ",
-                      most_few_rows, " are supported; use matmul_forward");
+  require<ShapeError>(rows <= max_few_rows, name, ": x has ", rows, " rows, but at most ",
+                      max_few_rows, " are supported; use matmul_forward");
   check_gemm(name, rows, options.is_gated ? n / 2 : n, k_x, k_w, y);
   if (options.is_gated) {
     require<ShapeError>(n % 2 == 0 && y.addend.empty() && y.bias.empty(), name, ": a weight of ", n,
@@ -74,8 +74,8 @@ void check_few_rows(Index rows, Index n, Index k_x, Index k_w, const GemmOutput<
   require<ShapeError>(rows == 1, name, ": ", rows,
                       " rows cannot be normalised, only one; use rms_norm_forward");
   check_shape(name, "weight of the norm", options.norm.weight, {k_x});
-  require<ShapeError>(k_x <= most_normalised_columns, name, ": a row of ", k_x,
-                      " columns cannot be normalised, only of at most ", most_normalised_columns,
+  require<ShapeError>(k_x <= max_normalised_columns, name, ": a row of ", k_x,
+                      " columns cannot be normalised, only of at most ", max_normalised_columns,
                       "; use rms_norm_forward");
 }
 
@@ -84,7 +84,7 @@ void check_few_rows(Index rows, Index n, Index k_x, Index k_w, const GemmOutput<
 /// Computes y = x · Wᵀ (+ addend) (+ bias), accumulated in FP32. On `Cpu`, the result has the same
 /// bits as `matmul_forward`.
 /// @tparam Y  format of the result, the addend and the bias: that of `x`, or FP32, as for logits
-/// @param x  [rows, in], up to `most_few_rows` rows
+/// @param x  [rows, in], up to `max_few_rows` rows
 /// @param w  [out, in]; any size and, on `Cuda`, any alignment, but only whole vectors of 16 bytes
 ///           are fast
 /// @param y  [rows, out]; a gated result is [rows, out / 2]

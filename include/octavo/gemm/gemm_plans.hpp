@@ -43,7 +43,7 @@ inline std::string without_blanks(std::string name) {
 
 /// Returns the code in files for a GEMM's addend and bias: 1 for an addend, 2 for a bias, 3 for
 /// both.
-inline int what_is_added(const GemmKey& key) { return (key.adds ? 1 : 0) + (key.bias ? 2 : 0); }
+inline int epilogue_code(const GemmKey& key) { return (key.adds ? 1 : 0) + (key.bias ? 2 : 0); }
 
 /// Returns the last hexadecimal digits of a word, including leading zeros.
 inline std::string hexadecimal_digits(std::uint64_t word, std::size_t digits) {
@@ -64,7 +64,7 @@ std::string record_text(const Record& record) {
       " m=", key.m, " n=", key.n, " k=", key.k, " a=", name_of(key.a), " b=", name_of(key.b),
       " result=", name_of(key.result), " scales_a=", name_of(key.scales_a),
       " scales_b=", name_of(key.scales_b), " transpose_a=", key.transpose_a,
-      " transpose_b=", key.transpose_b, " adds=", what_is_added(key),
+      " transpose_b=", key.transpose_b, " adds=", epilogue_code(key),
       " fast_accumulation=", key.fast_accumulation, " alignment=", key.alignment,
       " microseconds=", fixed_text(record.microseconds, 1), " algorithm=");
   for (const std::uint64_t word : record.algorithm) text += hexadecimal_digits(word, 16);

@@ -14,7 +14,7 @@ namespace octavo OCTAVO_ABI {
 /// @throws ConfigError  if the checkpoint is of another model
 /// @throws IoError      naming the file, if the checkpoint is not complete
 inline void load_checkpoint_weights(const std::filesystem::path& path, Inferring& session) {
-  const ListedCheckpoint found = detail::look_at_checkpoint(path);
+  const ListedCheckpoint found = detail::inspect_checkpoint(path);
   require<IoError>(found.manifest.has_value(), path.string(),
                    " is not a complete checkpoint: ", found.problem);
   const CheckpointManifest& manifest = *found.manifest;

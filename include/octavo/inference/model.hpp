@@ -42,8 +42,8 @@ class InferenceModel {
     require<ConfigError>(shape.piece > 0,
                          "a piece of a prompt must have at least 1 token, but has ", shape.piece);
     shape_.piece = std::min(shape.piece, shape.longest);
-    take_parameters(arena, limits);
-    arena.overlay([&] { stage_.take(arena); }, [&] { take_activations(arena); });
+    allocate_parameters(arena, limits);
+    arena.overlay([&] { stage_.take(arena); }, [&] { allocate_activations(arena); });
     const auto bytes = static_cast<Index>(workspace_bytes(limits));
     workspace_ = {arena.template take<std::byte>(MemoryKind::workspace, bytes), {bytes}};
   }
@@ -159,7 +159,7 @@ class InferenceModel {
     };
   }
 
-  void take_parameters(Arena<D>& arena, const DeviceLimits<D>& limits) {
+  void allocate_parameters(Arena<D>& arena, const DeviceLimits<D>& limits) {
     LayerRegistry<D> registry;
     registry.stage = &stage_;
     registry.scratch = &scratch_;
@@ -170,7 +170,8 @@ class InferenceModel {
     const Initial outer =
         Initial::normal(deviation / std::sqrt(2.0f * static_cast<float>(config.layers)));
     embedding_.declare("embedding", config.padded_vocabulary(), config.vocabulary, initial);
-    embedding_run_.take_weights(arena, [this](const auto& body) { this->embedding_.visit(body); });
+    embedding_run_.allocate_weights(arena,
+                                    [this](const auto& body) { this->embedding_.visit(body); });
     int layer = 0;
     for_each_block([&](auto& block, auto&) {
       block.take(arena, "blocks." + std::to_string(layer++), registry,
@@ -183,33 +184,34 @@ class InferenceModel {
       head_weight_.initialised_rows = config.vocabulary;
       head_weight_.is_cast_only = Head::Projection::keeps_fp8;
     }
-    head_run_.take_weights(arena, each_of_head());
+    head_run_.allocate_weights(arena, each_of_head());
     if constexpr (config.tied_embeddings) {
-      head_.take_weight_copies(arena, embedding_.weight());
+      head_.allocate_weight_copies(arena, embedding_.weight());
     } else {
-      head_.take_weight_copies(arena, head_weight_);
+      head_.allocate_weight_copies(arena, head_weight_);
     }
   }
 
-  void take_activations(Arena<D>& arena) {
+  void allocate_activations(Arena<D>& arena) {
     constexpr auto kind = MemoryKind::activations;
     const Index rows = shape_.piece;
     scratch_.take(arena);
     positions_.take(arena, {1, shape_.longest});
     for (T*& state : residual_) state = arena.template take<T>(kind, rows * config.hidden);
-    const auto take_shared = [&](auto& segment) {
+    const auto allocate_shared_buffers = [&](auto& segment) {
       return [&] {
-        std::remove_reference_t<decltype(segment)>::Block::take_inference(arena, segment.shared,
-                                                                          rows);
+        std::remove_reference_t<decltype(segment)>::Block::allocate_inference(arena, segment.shared,
+                                                                              rows);
       };
     };
     std::apply(
         [&](auto&... segment) {
-          arena.overlay([&] { head_.take_scratch(arena); }, take_shared(segment)...);
+          arena.overlay([&] { head_.allocate_scratch(arena); },
+                        allocate_shared_buffers(segment)...);
         },
         segments_);
     for_each_block(
-        [&](auto& block, auto& shared) { block.take_cache(arena, shared, shape_.longest); });
+        [&](auto& block, auto& shared) { block.allocate_cache(arena, shared, shape_.longest); });
   }
 
   [[nodiscard]] std::size_t workspace_bytes(const DeviceLimits<D>& limits) {

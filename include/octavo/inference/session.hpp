@@ -129,7 +129,7 @@ class InferenceSession final : public Inferring {
       upload.run_sync(
           parameter.weight.size(),
           [&](const Piece& piece) {
-            detail::take_elements(parameter.part, parameter.weight.shape(), parameter.whole_size(),
+            detail::take_elements(parameter.part, parameter.weight.shape(), parameter.full_size(),
                                   of_weight, piece.begin, piece.values);
             std::transform(piece.values.begin(), piece.values.end(), piece.rounded.begin(),
                            [](float value) { return T(value); });
@@ -165,7 +165,7 @@ class InferenceSession final : public Inferring {
  private:
   static WeightInfo info(const Parameter<T, T, D>& parameter) {
     const Index columns = parameter.weight.extent(1);
-    return {parameter.name, FormatTraits<T>::name, parameter.whole_size() / columns, columns};
+    return {parameter.name, FormatTraits<T>::name, parameter.full_size() / columns, columns};
   }
 
   static void check_finite(const std::string& name, Index begin, std::span<const T> values) {

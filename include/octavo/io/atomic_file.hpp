@@ -89,7 +89,7 @@ class AtomicFile {
     if (target_.empty()) return;
     if (::rename(file_.path().c_str(), target_.c_str()) != 0) detail::writing_failed(path_, errno);
     file_.release();
-    synchronise_names(target_.parent_path());
+    fsync_folder(target_.parent_path());
   }
 
  private:

@@ -32,7 +32,7 @@ namespace detail {
 
 /// Synchronises the directory entries of a folder with the disk.
 /// @throws IoError  if the system reports an error
-inline void synchronise_names(const std::filesystem::path& folder) {
+inline void fsync_folder(const std::filesystem::path& folder) {
   const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (descriptor < 0) detail::folder_failed(folder, "opened");
   const bool is_synchronised = ::fsync(descriptor) == 0;
@@ -55,10 +55,10 @@ inline void make_new_folder(const std::filesystem::path& folder) {
 /// @throws IoError  if it fails; then `folder` does not exist
 inline void commit_folder(const std::filesystem::path& written,
                           const std::filesystem::path& folder) {
-  synchronise_names(written);
+  fsync_folder(written);
   if (::rename(written.c_str(), folder.c_str()) != 0) detail::folder_failed(folder, "made");
   try {
-    synchronise_names(folder.parent_path());
+    fsync_folder(folder.parent_path());
   } catch (const IoError&) {
     (void)::rename(folder.c_str(), written.c_str());
     throw;

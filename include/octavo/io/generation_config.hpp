@@ -35,7 +35,7 @@ struct GenerationConfig {
   GenerationConfig config;
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored)) return config;
-  const JsonFields fields(read_text_file(path, detail::most_config_bytes), path.string());
+  const JsonFields fields(read_text_file(path, detail::max_config_bytes), path.string());
   config.end_of_text = fields.naturals("eos_token_id");
   config.temperature = fields.number("temperature", 0, 1e6);
   if (!fields.flag("do_sample", true)) config.temperature = 0;

@@ -20,7 +20,7 @@ namespace octavo OCTAVO_ABI {
 namespace detail {
 
 /// Maximum size of a configuration; reading it takes some hundred bytes of memory per value.
-inline constexpr std::uint64_t most_config_bytes = 1'000'000;
+inline constexpr std::uint64_t max_config_bytes = 1'000'000;
 
 }  // namespace detail
 
@@ -29,7 +29,7 @@ inline constexpr std::uint64_t most_config_bytes = 1'000'000;
 /// @throws ConfigError  naming the key that is missing, or has an unsupported value: another
 ///                      family, activation or scaling of positions, a bias, quantisation
 [[nodiscard]] inline ModelDescription read_hugging_face_config(const std::filesystem::path& path) {
-  const JsonFields fields(read_text_file(path, detail::most_config_bytes), path.string());
+  const JsonFields fields(read_text_file(path, detail::max_config_bytes), path.string());
   ModelDescription model;
   const std::string type = fields.word("model_type");
   const auto family = std::ranges::find(hugging_face_families, type, &HuggingFaceFamily::name);
@@ -42,9 +42,9 @@ inline constexpr std::uint64_t most_config_bytes = 1'000'000;
       ": its weights are quantised, which Octavo does not read; download them in BF16");
   model.vocabulary = fields.natural("vocab_size");
   model.family->read(fields, model);
-  constexpr Index most_layers = 65'536;  // a written file has an entry for each
-  require<ConfigError>(model.layers <= most_layers, path.string(),
-                       ": the number of layers must be at most ", most_layers, ", but is ",
+  constexpr Index max_layers = 65'536;  // a written file has an entry for each
+  require<ConfigError>(model.layers <= max_layers, path.string(),
+                       ": the number of layers must be at most ", max_layers, ", but is ",
                        model.layers);
   const std::vector<Index> begin = fields.naturals("bos_token_id");
   if (!begin.empty()) model.begin_of_text = begin.front();

@@ -114,7 +114,7 @@ class HuggingFaceWriter {
     work_.release();  // complete files are kept even if the rename failed
     require<IoError>(!error, folder_.string(), ": cannot be written: ", error.message(),
                      "; the weights are in ", written.string());
-    synchronise_names(target_.parent_path());
+    fsync_folder(target_.parent_path());
   }
 
  private:

@@ -103,7 +103,7 @@ OCTAVO_HOST_DEVICE RoundingBits rounding_bits(const Parameter& parameter, const 
 /// the upper bits of its products with odd factors. These depend on the whole word, and any two of
 /// them are practically independent. A product is cheaper than an additional call of `philox`.
 struct SharedRoundingBits {
-  static constexpr Index calls_a_group = 8;
+  static constexpr Index calls_per_group = 8;
 
   Array<std::uint32_t, 4> words;
 
@@ -124,7 +124,7 @@ struct SharedRoundingBits {
 template <class Parameter>
 OCTAVO_HOST_DEVICE SharedRoundingBits shared_rounding_bits(const Parameter& parameter,
                                                            const AdamWStep& step, Index call) {
-  const Index first = parameter.first_element / moment_group * SharedRoundingBits::calls_a_group;
+  const Index first = parameter.first_element / moment_group * SharedRoundingBits::calls_per_group;
   return SharedRoundingBits{rounding_words(parameter, step, Rounding::first_moment, first + call)};
 }
 

@@ -23,9 +23,9 @@ void embedding_forward(TensorView<const std::int32_t, 1, D> tokens, TensorView<c
 /// device. `Cuda` needs the most: its sort uses three arrays of 4 bytes per token and, in CUB, two
 /// more in addition to its counters.
 constexpr std::size_t embedding_workspace(Index tokens) {
-  constexpr std::size_t bytes_a_token = 24;
+  constexpr std::size_t bytes_per_token = 24;
   constexpr std::size_t counters = std::size_t{256} << 10;
-  return static_cast<std::size_t>(tokens) * bytes_a_token + counters;
+  return static_cast<std::size_t>(tokens) * bytes_per_token + counters;
 }
 
 /// Adds each token's gradient to its row; occurrences of the same token are summed in FP32 and in a

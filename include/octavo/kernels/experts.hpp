@@ -23,9 +23,9 @@ void check_expert_rows(const char* operation, const ExpertRows<D>& rows) {
 /// most: its sort uses three arrays of 4 bytes per pair and, in CUB, two more in addition to its
 /// counters.
 constexpr std::size_t expert_order_workspace(Index pairs) {
-  constexpr std::size_t bytes_a_pair = 24;
+  constexpr std::size_t bytes_per_pair = 24;
   constexpr std::size_t counters = std::size_t{256} << 10;
-  return static_cast<std::size_t>(pairs) * bytes_a_pair + counters;
+  return static_cast<std::size_t>(pairs) * bytes_per_pair + counters;
 }
 
 /// Assigns the (token, choice) pairs to rows: see ExpertRows.

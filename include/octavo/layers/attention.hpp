@@ -95,51 +95,51 @@ class GroupedQueryAttention {
     }
   }
 
-  void take_weight_copies(Arena<D>& arena) {
-    qkv_.take_weight_copies(arena);
-    output_.take_weight_copies(arena);
+  void allocate_weight_copies(Arena<D>& arena) {
+    qkv_.allocate_weight_copies(arena);
+    output_.allocate_weight_copies(arena);
   }
 
-  /// Allocates the tensors of `saved` for which `wanted(dropped_from)` is true. `dropped_from` is
+  /// Allocates the tensors of `saved` for which `wanted(drop_level)` is true. `drop_level` is
   /// the first policy that drops the tensor.
   template <class Wanted>
-  static void take_saved(Arena<D>& arena, Saved& saved, Index tokens, const Wanted& wanted) {
+  static void allocate_saved(Arena<D>& arena, Saved& saved, Index tokens, const Wanted& wanted) {
     constexpr auto kind = MemoryKind::activations;
-    if (wanted(Recompute::norms)) saved.input.take_kept(arena, tokens, Shape.hidden);
+    if (wanted(Recompute::norms)) saved.input.allocate_kept(arena, tokens, Shape.hidden);
     if (!wanted(Recompute::block)) return;
     saved.qkv = arena.template take<T>(kind, tokens * Shape.qkv_columns());
     saved.rotated =
         Rotate::in_place ? saved.qkv : arena.template take<T>(kind, tokens * Shape.qkv_columns());
-    saved.attended.take_values(arena, kind, tokens, Shape.attention_columns());
+    saved.attended.allocate_values(arena, kind, tokens, Shape.attention_columns());
     if constexpr (OutputProjection::quantized) {
-      saved.attended.take_transposed(arena, kind, tokens, Shape.attention_columns());
+      saved.attended.allocate_transposed(arena, kind, tokens, Shape.attention_columns());
     }
     saved.log_sum_exp = arena.template take<float>(kind, tokens * Shape.heads);
   }
   /// Allocates the memory that blocks share in the forward.
-  static void take_shared(Arena<D>& arena, Saved& saved, Index tokens) {
-    saved.input.take_transient(arena, tokens, Shape.hidden);
-    saved.attended.take_row_major(arena, MemoryKind::activations, tokens,
-                                  Shape.attention_columns());
+  static void allocate_shared_buffers(Arena<D>& arena, Saved& saved, Index tokens) {
+    saved.input.allocate_transient(arena, tokens, Shape.hidden);
+    saved.attended.allocate_row_major(arena, MemoryKind::activations, tokens,
+                                      Shape.attention_columns());
   }
-  static void take_scratch(Arena<D>& arena, Scratch& scratch, Index tokens) {
+  static void allocate_scratch(Arena<D>& arena, Scratch& scratch, Index tokens) {
     constexpr auto kind = MemoryKind::activations;
-    scratch.qkv_gradient.take_values(arena, kind, tokens, Shape.qkv_columns());
+    scratch.qkv_gradient.allocate_values(arena, kind, tokens, Shape.qkv_columns());
     scratch.attended_gradient = arena.template take<T>(kind, tokens * Shape.attention_columns());
     arena.overlay(
         [&] {
-          scratch.y_gradient.take_row_major(arena, kind, tokens, Shape.hidden);
-          scratch.y_gradient.take_transposed(arena, kind, tokens, Shape.hidden);
+          scratch.y_gradient.allocate_row_major(arena, kind, tokens, Shape.hidden);
+          scratch.y_gradient.allocate_transposed(arena, kind, tokens, Shape.hidden);
         },
         [&] {
-          scratch.qkv_gradient.take_row_major(arena, kind, tokens, Shape.qkv_columns());
-          scratch.qkv_gradient.take_transposed(arena, kind, tokens, Shape.qkv_columns());
+          scratch.qkv_gradient.allocate_row_major(arena, kind, tokens, Shape.qkv_columns());
+          scratch.qkv_gradient.allocate_transposed(arena, kind, tokens, Shape.qkv_columns());
         });
   }
 
   /// Allocates the KV cache for text generation.
   /// @param longest  maximum length in tokens
-  void take_cache(Arena<D>& arena, Index longest) {
+  void allocate_cache(Arena<D>& arena, Index longest) {
     constexpr Index columns = Index{Shape.kv_heads} * Shape.head_dim;
     const auto take = [&]() -> TensorView<T, 2, D> {
       return {arena.template take<T>(MemoryKind::activations, longest * columns),

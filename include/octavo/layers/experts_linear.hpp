@@ -81,7 +81,7 @@ class ExpertsLinear : private detail::StackedLinear<Precision, In, Out, Experts,
     weight_.operand = Base::weight_by_one_scale();
   }
 
-  void take_weight_copies(Arena<D>& arena) { Base::take_weight_copies(arena, weight_); }
+  void allocate_weight_copies(Arena<D>& arena) { Base::allocate_weight_copies(arena, weight_); }
   using Base::input;
   using Base::quantize_weight;
 

@@ -94,19 +94,19 @@ class ExpertsMLP {
                   {.recomputed = recomputation.runs_forward_again(), .choices = Experts.choices});
   }
 
-  void take_weight_copies(Arena<D>& arena) {
-    up_.take_weight_copies(arena);
-    down_.take_weight_copies(arena);
+  void allocate_weight_copies(Arena<D>& arena) {
+    up_.allocate_weight_copies(arena);
+    down_.allocate_weight_copies(arena);
   }
 
-  /// Allocates the parts of `saved` for which `wanted(dropped_from)` is true. `dropped_from` is the
+  /// Allocates the parts of `saved` for which `wanted(drop_level)` is true. `drop_level` is the
   /// first policy that drops the part.
   template <class Wanted>
-  static void take_saved(Arena<D>& arena, Saved& saved, Index tokens, const Wanted& wanted) {
+  static void allocate_saved(Arena<D>& arena, Saved& saved, Index tokens, const Wanted& wanted) {
     constexpr auto kind = MemoryKind::activations;
     const Index rows = row_count(tokens);
-    if (wanted(Recompute::norms)) saved.input.take_kept(arena, tokens, Shape.hidden);
-    if (wanted(Recompute::swiglu)) saved.activated.take_kept(arena, rows, Shape.ffn);
+    if (wanted(Recompute::norms)) saved.input.allocate_kept(arena, tokens, Shape.hidden);
+    if (wanted(Recompute::swiglu)) saved.activated.allocate_kept(arena, rows, Shape.ffn);
     if (wanted(Recompute::ffn)) saved.wide = arena.template take<T>(kind, rows * wide_columns);
     if (!wanted(Recompute::block)) return;
     const Index pairs = tokens * Experts.choices;
@@ -119,23 +119,23 @@ class ExpertsMLP {
     saved.tiles = arena.template take<std::int32_t>(kind, rows / expert_tile);
   }
   /// Allocates the memory that blocks share in the forward.
-  static void take_shared(Arena<D>& arena, Saved& saved, Index tokens) {
+  static void allocate_shared_buffers(Arena<D>& arena, Saved& saved, Index tokens) {
     constexpr auto kind = MemoryKind::activations;
     const Index rows = row_count(tokens);
     saved.logits = arena.template take<float>(kind, tokens * Experts.experts);
-    saved.input.take_transient(arena, tokens, Shape.hidden);
-    saved.copies.take_kept(arena, rows, Shape.hidden);
-    saved.copies.take_transient(arena, rows, Shape.hidden);
-    saved.activated.take_transient(arena, rows, Shape.ffn);
+    saved.input.allocate_transient(arena, tokens, Shape.hidden);
+    saved.copies.allocate_kept(arena, rows, Shape.hidden);
+    saved.copies.allocate_transient(arena, rows, Shape.hidden);
+    saved.activated.allocate_transient(arena, rows, Shape.ffn);
     saved.outputs = arena.template take<T>(kind, rows * Shape.hidden);
   }
-  static void take_scratch(Arena<D>& arena, Scratch& scratch, Index tokens) {
+  static void allocate_scratch(Arena<D>& arena, Scratch& scratch, Index tokens) {
     constexpr auto kind = MemoryKind::activations;
     const Index rows = row_count(tokens);
     const auto take = [&](auto& memory, Index columns) {
-      memory.take_values(arena, kind, rows, columns);
-      memory.take_row_major(arena, kind, rows, columns);
-      memory.take_transposed(arena, kind, rows, columns);
+      memory.allocate_values(arena, kind, rows, columns);
+      memory.allocate_row_major(arena, kind, rows, columns);
+      memory.allocate_transposed(arena, kind, rows, columns);
     };
     scratch.weight_gradient = arena.template take<float>(kind, tokens * Experts.choices);
     scratch.logits_gradient = arena.template take<float>(kind, tokens * Experts.experts);

@@ -111,18 +111,19 @@ class FlatParameters {
   /// @param lender  flat parameters whose weights are never needed at the same time as these, which
   ///                reuse their memory if it is large enough; null: separate memory
   template <class Each>
-  void take_weights(Arena<D>& arena, const Each& each, const RunLayout& layout = {},
-                    const FlatParameters* lender = nullptr) {
-    take_weights_of(arena, listed(each), layout, lender);
+  void allocate_weights(Arena<D>& arena, const Each& each, const RunLayout& layout = {},
+                        const FlatParameters* lender = nullptr) {
+    allocate_weights_of(arena, listed(each), layout, lender);
   }
 
   /// Allocates the gradients. Separate from the weights, because gradients may share memory with
   /// data that is no longer needed when they are computed.
   /// @param lender  flat parameters whose gradients are never needed at the same time, as in
-  ///                `take_weights`
+  ///                `allocate_weights`
   template <class Each>
-  void take_gradients(Arena<D>& arena, const Each& each, const FlatParameters* lender = nullptr) {
-    take_gradients_of(arena, listed(each), lender);
+  void allocate_gradients(Arena<D>& arena, const Each& each,
+                          const FlatParameters* lender = nullptr) {
+    allocate_gradients_of(arena, listed(each), lender);
   }
 
   /// Zeroes the gradients that layers add to, which are all except those that a GEMM overwrites,
@@ -171,8 +172,8 @@ class FlatParameters {
     return list;
   }
 
-  void take_weights_of(Arena<D>& arena, const List& parameters, const RunLayout& layout,
-                       const FlatParameters* lender) {
+  void allocate_weights_of(Arena<D>& arena, const List& parameters, const RunLayout& layout,
+                           const FlatParameters* lender) {
     Index size = 0;
     Index staged = 0;
     is_frozen_ = layout.frozen;
@@ -196,7 +197,7 @@ class FlatParameters {
           lender != nullptr && !layout.keeps_fp8_values && lender->fp8_values_.size() >= size;
       fp8_values_ =
           take(arena, MemoryKind::quantized_weights, size, lends ? &lender->fp8_values_ : nullptr);
-      if (!is_whole_) take_rest(arena, parameters, lends ? lender : nullptr);
+      if (!is_whole_) allocate_rest(arena, parameters, lends ? lender : nullptr);
     }
     for (Parameter<W, G, D>* parameter : parameters) {
       if (parameter->is_cast_only) continue;
@@ -209,7 +210,8 @@ class FlatParameters {
     }
   }
 
-  void take_gradients_of(Arena<D>& arena, const List& parameters, const FlatParameters* lender) {
+  void allocate_gradients_of(Arena<D>& arena, const List& parameters,
+                             const FlatParameters* lender) {
     const bool borrows = lender != nullptr && lender->size() >= size();
     gradients_ = {
         borrows ? lender->gradients_.data() : arena.template take<G>(MemoryKind::gradients, size()),
@@ -255,7 +257,7 @@ class FlatParameters {
   }
 
   /// Allocates the weights that are not cast, if the buffer of all weights has no memory.
-  void take_rest(Arena<D>& arena, List parameters, const FlatParameters* lender) {
+  void allocate_rest(Arena<D>& arena, List parameters, const FlatParameters* lender) {
     std::erase_if(parameters, [](const auto* parameter) { return parameter->operand >= 0; });
     Index size = 0;
     for (const Parameter<W, G, D>* parameter : parameters) size += room_for(*parameter);

@@ -32,19 +32,19 @@ class LanguageModelHead {
 
   /// Allocates the quantised copies of the projection's weight.
   /// @param weight  the head's own weight, or the embedding's
-  void take_weight_copies(Arena<D>& arena, const Parameter<T, G, D>& weight) {
-    projection_.take_weight_copies(arena, weight);
+  void allocate_weight_copies(Arena<D>& arena, const Parameter<T, G, D>& weight) {
+    projection_.allocate_weight_copies(arena, weight);
   }
 
   /// Allocates the temporary memory of a chunk.
-  void take_scratch(Arena<D>& arena) {
+  void allocate_scratch(Arena<D>& arena) {
     constexpr auto kind = MemoryKind::activations;
-    input_.take_values(arena, kind, chunk_, Hidden);
-    input_.take_row_major(arena, kind, chunk_, Hidden);
-    if constexpr (Projection::quantized) input_.take_transposed(arena, kind, chunk_, Hidden);
-    logits_.take_values(arena, kind, chunk_, Padded);
-    logits_.take_row_major(arena, kind, chunk_, Padded);
-    if constexpr (Projection::quantized) logits_.take_transposed(arena, kind, chunk_, Padded);
+    input_.allocate_values(arena, kind, chunk_, Hidden);
+    input_.allocate_row_major(arena, kind, chunk_, Hidden);
+    if constexpr (Projection::quantized) input_.allocate_transposed(arena, kind, chunk_, Hidden);
+    logits_.allocate_values(arena, kind, chunk_, Padded);
+    logits_.allocate_row_major(arena, kind, chunk_, Padded);
+    if constexpr (Projection::quantized) logits_.allocate_transposed(arena, kind, chunk_, Padded);
     statistics_ = arena.template take<float>(kind, Norm::statistics * chunk_);
     input_gradient_ = arena.template take<T>(kind, chunk_ * Hidden);
   }

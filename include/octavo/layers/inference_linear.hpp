@@ -42,9 +42,9 @@ class Linear<Inference<Wanted>, In, Out, G, D> {
   [[nodiscard]] static constexpr Index weight_by_one_scale() { return -1; }
 
   /// Allocates the FP8 weight, and reserves staging memory for the values that it is cast from.
-  void take_weight_copies(Arena<D>& arena, const Weight& weight) {
+  void allocate_weight_copies(Arena<D>& arena, const Weight& weight) {
     if constexpr (keeps_fp8) {
-      kept_.take_row_major(arena, MemoryKind::quantized_weights, Out, In);
+      kept_.allocate_row_major(arena, MemoryKind::quantized_weights, Out, In);
       scaling_ = arena.template take<OperandScaling>(MemoryKind::scaling, 1);
       is_staged_ = weight.is_cast_only;
       offset_ = weight.offset;
@@ -92,7 +92,7 @@ class Linear<Inference<Wanted>, In, Out, G, D> {
   void forward(const X& x, TensorView<const T, 2, D> addend, TensorView<const T, 1, D> bias,
                TensorView<T, 2, D> y, const Context<D>& context) {
     const GemmOutput<T, D> output{y, addend, bias};
-    if (y.extent(0) <= most_few_rows) {
+    if (y.extent(0) <= max_few_rows) {
       multiply_few(x, output, context, {.reads = WeightReads::ahead});
     } else {
       multiply_many(values_of(x, context), output, context);
@@ -113,7 +113,7 @@ class Linear<Inference<Wanted>, In, Out, G, D> {
   void forward_cached(const X& x, TensorView<const T, 1, D> bias, TensorView<T, 2, D> qkv,
                       const CacheRows<T, D>& rows, const Context<D>& context) {
     check_shape("forward_cached", "positions", rows.positions, {qkv.extent(0)});
-    if (qkv.extent(0) <= most_few_rows) {
+    if (qkv.extent(0) <= max_few_rows) {
       multiply_few(x, {qkv, {}, bias}, context, {.reads = WeightReads::ahead, .cached = rows});
     } else {
       forward(x, {}, bias, qkv, context);
@@ -129,7 +129,7 @@ class Linear<Inference<Wanted>, In, Out, G, D> {
   template <class Activation, class X, class Activated>
   void forward_gated(const X& x, TensorView<T, 2, D> wide, const Activated& activated,
                      const Context<D>& context) {
-    if (wide.extent(0) <= most_few_rows) {
+    if (wide.extent(0) <= max_few_rows) {
       multiply_few(x, {activated.values, {}}, context,
                    {.reads = WeightReads::ahead, .is_gated = true});
     } else {
@@ -156,7 +156,7 @@ class Linear<Inference<Wanted>, In, Out, G, D> {
   /// On `Cpu`, GEMMs of few rows widen weights on the fly, as fast as GEMMs of many rows.
   static constexpr bool widens = keeps_fp8 && std::is_same_v<D, Cuda>;
   /// The maximum number of rows for which widening the weight is not worthwhile.
-  static constexpr Index most_narrow_rows = 2 * most_few_rows;
+  static constexpr Index max_narrow_rows = 2 * max_few_rows;
   using Cast = typename detail::KeptWeight<PrecisionForLayer<Wanted, In, Out, D>>::Cast;
   struct Nothing {};
   using KeptMemory = std::conditional_t<
@@ -173,13 +173,13 @@ class Linear<Inference<Wanted>, In, Out, G, D> {
     }
   }
 
-  /// Multiplies up to `most_few_rows` rows. The GEMM normalises a single row that is not normalised
+  /// Multiplies up to `max_few_rows` rows. The GEMM normalises a single row that is not normalised
   /// yet.
   template <class X>
   void multiply_few(const X& x, const GemmOutput<T, D>& output, const Context<D>& context,
                     FewRowsOptions<T, D> options) const {
     if constexpr (!std::is_same_v<X, Input>) {
-      if (x.x.extent(0) == 1 && In <= most_normalised_columns) {
+      if (x.x.extent(0) == 1 && In <= max_normalised_columns) {
         options.norm = x.norm.row_norm();
         (void)few_rows_forward(x.x, weight(), output, context, options);
         return;
@@ -192,7 +192,7 @@ class Linear<Inference<Wanted>, In, Out, G, D> {
                      const Context<D>& context) const {
     if constexpr (keeps_fp8) {
       if constexpr (widens) {
-        if (scratch_ != nullptr && is_staged_ && rows.extent(0) > most_narrow_rows) {
+        if (scratch_ != nullptr && is_staged_ && rows.extent(0) > max_narrow_rows) {
           const TensorView<T, 2, D> wide{reinterpret_cast<T*>(scratch_->data()), {Out, In}};
           dequantize(weight(), wide, context);
           (void)matmul_forward(rows, TensorView<const T, 2, D>(wide), output, context);
@@ -200,8 +200,8 @@ class Linear<Inference<Wanted>, In, Out, G, D> {
         }
       }
       const auto& [result, addend, bias] = output;
-      for (Index begin = 0; begin < rows.extent(0); begin += most_few_rows) {
-        const Index count = std::min(most_few_rows, rows.extent(0) - begin);
+      for (Index begin = 0; begin < rows.extent(0); begin += max_few_rows) {
+        const Index count = std::min(max_few_rows, rows.extent(0) - begin);
         const auto added = addend.empty() ? addend : addend.rows(begin, count);
         (void)few_rows_forward(rows.rows(begin, count), weight(),
                                GemmOutput<T, D>{result.rows(begin, count), added, bias}, context,

@@ -190,7 +190,7 @@ class Linear {
   /// Allocates the weight's quantised copies, or reserves them on the stage. If ranks cast the
   /// weight, they send the row-major copy.
   /// @param weight  whose memory the layer reads from now on
-  void take_weight_copies(Arena<D>& arena, const Weight& weight) {
+  void allocate_weight_copies(Arena<D>& arena, const Weight& weight) {
     copies_.values = weight.weight.data();
     if constexpr (by_one_scale) {
       has_fp8_values_ = weight.has_fp8_values();
@@ -198,7 +198,7 @@ class Linear {
         registry_.scaling->let_ranks_cast(slots_[weight_place]);
         copies_.row_major = weight.fp8_values.data();
         if (registry_.stage == nullptr) {
-          copies_.take_transposed(arena, MemoryKind::quantized_weights, Out, In);
+          copies_.allocate_transposed(arena, MemoryKind::quantized_weights, Out, In);
         } else {
           registry_.stage->reserve(WeightMemory::element_bytes(Out, In), 0);
         }
@@ -206,8 +206,8 @@ class Linear {
       }
     }
     if (registry_.stage == nullptr) {
-      copies_.take_row_major(arena, MemoryKind::quantized_weights, Out, In);
-      copies_.take_transposed(arena, MemoryKind::quantized_weights, Out, In);
+      copies_.allocate_row_major(arena, MemoryKind::quantized_weights, Out, In);
+      copies_.allocate_transposed(arena, MemoryKind::quantized_weights, Out, In);
     } else if constexpr (multiplies_quantized) {
       registry_.stage->reserve(
           WeightMemory::element_bytes(Out, In),

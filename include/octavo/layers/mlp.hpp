@@ -74,37 +74,37 @@ class MLP {
     }
   }
 
-  void take_weight_copies(Arena<D>& arena) {
-    up_.take_weight_copies(arena);
-    down_.take_weight_copies(arena);
+  void allocate_weight_copies(Arena<D>& arena) {
+    up_.allocate_weight_copies(arena);
+    down_.allocate_weight_copies(arena);
   }
 
-  /// Allocates the parts of `saved` for which `wanted(dropped_from)` is true. `dropped_from` is the
+  /// Allocates the parts of `saved` for which `wanted(drop_level)` is true. `drop_level` is the
   /// first policy that drops the part.
   template <class Wanted>
-  static void take_saved(Arena<D>& arena, Saved& saved, Index tokens, const Wanted& wanted) {
+  static void allocate_saved(Arena<D>& arena, Saved& saved, Index tokens, const Wanted& wanted) {
     constexpr auto kind = MemoryKind::activations;
-    if (wanted(Recompute::norms)) saved.input.take_kept(arena, tokens, Shape.hidden);
-    if (wanted(Recompute::swiglu)) saved.activated.take_kept(arena, tokens, Shape.ffn);
+    if (wanted(Recompute::norms)) saved.input.allocate_kept(arena, tokens, Shape.hidden);
+    if (wanted(Recompute::swiglu)) saved.activated.allocate_kept(arena, tokens, Shape.ffn);
     if (wanted(Recompute::ffn)) saved.wide = arena.template take<T>(kind, tokens * wide_columns);
   }
   /// Allocates the memory that blocks share in the forward.
-  static void take_shared(Arena<D>& arena, Saved& saved, Index tokens) {
-    saved.input.take_transient(arena, tokens, Shape.hidden);
-    saved.activated.take_transient(arena, tokens, Shape.ffn);
+  static void allocate_shared_buffers(Arena<D>& arena, Saved& saved, Index tokens) {
+    saved.input.allocate_transient(arena, tokens, Shape.hidden);
+    saved.activated.allocate_transient(arena, tokens, Shape.ffn);
   }
-  static void take_scratch(Arena<D>& arena, Scratch& scratch, Index tokens) {
+  static void allocate_scratch(Arena<D>& arena, Scratch& scratch, Index tokens) {
     constexpr auto kind = MemoryKind::activations;
-    scratch.wide_gradient.take_values(arena, kind, tokens, wide_columns);
+    scratch.wide_gradient.allocate_values(arena, kind, tokens, wide_columns);
     scratch.activated_gradient = arena.template take<T>(kind, tokens * Shape.ffn);
     arena.overlay(
         [&] {
-          scratch.y_gradient.take_row_major(arena, kind, tokens, Shape.hidden);
-          scratch.y_gradient.take_transposed(arena, kind, tokens, Shape.hidden);
+          scratch.y_gradient.allocate_row_major(arena, kind, tokens, Shape.hidden);
+          scratch.y_gradient.allocate_transposed(arena, kind, tokens, Shape.hidden);
         },
         [&] {
-          scratch.wide_gradient.take_row_major(arena, kind, tokens, wide_columns);
-          scratch.wide_gradient.take_transposed(arena, kind, tokens, wide_columns);
+          scratch.wide_gradient.allocate_row_major(arena, kind, tokens, wide_columns);
+          scratch.wide_gradient.allocate_transposed(arena, kind, tokens, wide_columns);
         });
   }
 

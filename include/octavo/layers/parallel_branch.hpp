@@ -56,22 +56,22 @@ class ParallelBranch {
     part_.declare(prefix.empty() ? block : block + '.' + prefix, registry, initial, recomputation);
   }
 
-  void take_weight_copies(Arena<D>& arena) { part_.take_weight_copies(arena); }
+  void allocate_weight_copies(Arena<D>& arena) { part_.allocate_weight_copies(arena); }
 
-  /// See ResidualBranch::take_saved.
+  /// See ResidualBranch::allocate_saved.
   /// @param tokens  of all ranks
   template <class Wanted>
-  static void take_saved(Arena<D>& arena, Saved& saved, Index tokens, const Wanted& wanted) {
-    Part::take_saved(arena, saved.part, tokens, wanted);
+  static void allocate_saved(Arena<D>& arena, Saved& saved, Index tokens, const Wanted& wanted) {
+    Part::allocate_saved(arena, saved.part, tokens, wanted);
     if (!wanted(Recompute::block)) return;
     saved.statistics =
         arena.template take<float>(MemoryKind::activations, Norm::statistics * tokens / Degree);
   }
-  static void take_shared(Arena<D>& arena, Saved& saved, Index tokens) {
-    Part::take_shared(arena, saved.part, tokens);
+  static void allocate_shared_buffers(Arena<D>& arena, Saved& saved, Index tokens) {
+    Part::allocate_shared_buffers(arena, saved.part, tokens);
   }
-  static void take_scratch(Arena<D>& arena, Scratch& scratch, Index tokens) {
-    Part::take_scratch(arena, scratch.part, tokens);
+  static void allocate_scratch(Arena<D>& arena, Scratch& scratch, Index tokens) {
+    Part::allocate_scratch(arena, scratch.part, tokens);
   }
 
   template <class M>

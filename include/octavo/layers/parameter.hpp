@@ -65,8 +65,8 @@ struct Parameter {
   Parameter& operator=(Parameter&&) noexcept = default;
 
   /// Returns the number of elements of the whole parameter, without padding rows.
-  [[nodiscard]] Index whole_size() const {
-    const auto whole = part.whole_shape(weight.shape());
+  [[nodiscard]] Index full_size() const {
+    const auto whole = part.full_shape(weight.shape());
     return (part.is_whole() ? initialised_rows : part.live_rows) * whole[1];
   }
   [[nodiscard]] bool is_matrix() const { return weight.extent(0) > 1; }
@@ -96,7 +96,7 @@ struct Parameter {
 
   /// Allocates its gradient. Separate from the weight, because the gradient may share memory with
   /// data that is no longer needed when it is computed.
-  void take_gradient(Arena<D>& arena) {
+  void allocate_gradient(Arena<D>& arena) {
     gradient = {arena.template take<G>(MemoryKind::gradients, weight.size()), weight.shape()};
   }
 };

@@ -35,7 +35,7 @@ struct ParameterPart {
   /// Returns the rows and columns of the whole.
   /// @param shape  of this rank's part
   template <class Shape>
-  [[nodiscard]] constexpr Shape whole_shape(const Shape& shape) const {
+  [[nodiscard]] constexpr Shape full_shape(const Shape& shape) const {
     return divides_columns() ? Shape{shape[0], shape[1] * degree}
                              : Shape{shape[0] * degree, shape[1]};
   }

@@ -58,7 +58,7 @@ class PreNormBranches<std::index_sequence<I...>, T, Hidden, G, D, Branches...> {
   };
 
   /// Allocates weights and their quantised copies.
-  /// @param lender  see FlatParameters::take_weights
+  /// @param lender  see FlatParameters::allocate_weights
   void take(Arena<D>& arena, const std::string& name, LayerRegistry<D> registry,
             BlockInitial initial, Recompute recompute,
             const FlatParameters<T, G, D>* lender = nullptr) {
@@ -66,72 +66,76 @@ class PreNormBranches<std::index_sequence<I...>, T, Hidden, G, D, Branches...> {
     (std::get<I>(branches_).declare(name, registry, initial,
                                     Recomputation{recompute, I == count - 1}),
      ...);
-    run_.take_weights(arena, each_parameter(), registry.layout, lender);
-    (std::get<I>(branches_).take_weight_copies(arena), ...);
+    run_.allocate_weights(arena, each_parameter(), registry.layout, lender);
+    (std::get<I>(branches_).allocate_weight_copies(arena), ...);
   }
 
   /// Allocates the gradients.
-  /// @param lender  see FlatParameters::take_gradients
-  void take_gradients(Arena<D>& arena, const FlatParameters<T, G, D>* lender = nullptr) {
-    run_.take_gradients(arena, each_parameter(), lender);
+  /// @param lender  see FlatParameters::allocate_gradients
+  void allocate_gradients(Arena<D>& arena, const FlatParameters<T, G, D>* lender = nullptr) {
+    run_.allocate_gradients(arena, each_parameter(), lender);
   }
 
   /// Allocates the memory that blocks share.
-  static void take_shared(Arena<D>& arena, Shared& shared, Index tokens, Recompute recompute) {
-    std::apply([&](auto&... saved) { (Branches::take_shared(arena, saved, tokens), ...); },
-               shared.saved.branches);
-    take_saved_where(arena, shared.saved, tokens,
-                     [&](Recompute dropped_from) { return recompute >= dropped_from; });
+  static void allocate_shared_buffers(Arena<D>& arena, Shared& shared, Index tokens,
+                                      Recompute recompute) {
+    std::apply(
+        [&](auto&... saved) { (Branches::allocate_shared_buffers(arena, saved, tokens), ...); },
+        shared.saved.branches);
+    allocate_saved_if(arena, shared.saved, tokens,
+                      [&](Recompute drop_level) { return recompute >= drop_level; });
     T* gradient = arena.template take<T>(MemoryKind::activations, tokens / degree * Hidden);
-    const auto take_scratch = [&]<class Branch>(std::type_identity<Branch>, auto& scratch) {
+    const auto allocate_scratch = [&]<class Branch>(std::type_identity<Branch>, auto& scratch) {
       scratch.normalised_gradient = gradient;
-      return [&] { Branch::take_scratch(arena, scratch, tokens); };
+      return [&] { Branch::allocate_scratch(arena, scratch, tokens); };
     };
     std::apply(
         [&](auto&... scratch) {
-          arena.overlay(take_scratch(std::type_identity<Branches>{}, scratch)...);
+          arena.overlay(allocate_scratch(std::type_identity<Branches>{}, scratch)...);
         },
         shared.scratch);
   }
 
   /// Allocates a device buffer for activations that are offloaded: those that only
-  /// `Recompute::block` drops. Call it after `take_shared`.
-  static void take_offloaded(Arena<D>& arena, Shared& shared, std::size_t buffer, Index tokens) {
+  /// `Recompute::block` drops. Call it after `allocate_shared_buffers`.
+  static void allocate_offloaded(Arena<D>& arena, Shared& shared, std::size_t buffer,
+                                 Index tokens) {
     Offloaded& offloaded = shared.offloaded[buffer];
     offloaded.saved = shared.saved;
     offloaded.memory = arena.range_of([&] {
-      take_saved_where(arena, offloaded.saved, tokens,
-                       [](Recompute dropped_from) { return dropped_from == Recompute::block; });
+      allocate_saved_if(arena, offloaded.saved, tokens,
+                        [](Recompute drop_level) { return drop_level == Recompute::block; });
     });
   }
 
   /// Allocates the memory that inference-only blocks share, without memory for a backward.
-  static void take_inference(Arena<D>& arena, Shared& shared, Index tokens) {
-    std::apply([&](auto&... saved) { (Branches::take_shared(arena, saved, tokens), ...); },
-               shared.saved.branches);
-    take_saved_where(arena, shared.saved, tokens, [](Recompute) { return true; });
+  static void allocate_inference(Arena<D>& arena, Shared& shared, Index tokens) {
+    std::apply(
+        [&](auto&... saved) { (Branches::allocate_shared_buffers(arena, saved, tokens), ...); },
+        shared.saved.branches);
+    allocate_saved_if(arena, shared.saved, tokens, [](Recompute) { return true; });
   }
 
   /// Allocates this block's KV cache.
   /// @param longest  maximum length of the text in tokens
-  void take_cache(Arena<D>& arena, const Shared& shared, Index longest) {
+  void allocate_cache(Arena<D>& arena, const Shared& shared, Index longest) {
     saved_ = shared.saved;
-    (std::get<I>(branches_).take_cache(arena, longest), ...);
+    (std::get<I>(branches_).allocate_cache(arena, longest), ...);
   }
 
   /// Allocates the memory that this block keeps for the backward.
-  void take_saved(Arena<D>& arena, const Shared& shared, Index tokens) {
+  void allocate_saved(Arena<D>& arena, const Shared& shared, Index tokens) {
     saved_ = shared.saved;
-    take_saved_where(arena, saved_, tokens,
-                     [&](Recompute dropped_from) { return recompute_ < dropped_from; });
+    allocate_saved_if(arena, saved_, tokens,
+                      [&](Recompute drop_level) { return recompute_ < drop_level; });
   }
   /// Does the same if activations are offloaded.
   /// @param buffer  the device buffer for them
-  void take_saved_offloaded(Arena<D>& arena, const Shared& shared, std::size_t buffer,
-                            Index tokens) {
+  void allocate_saved_offloaded(Arena<D>& arena, const Shared& shared, std::size_t buffer,
+                                Index tokens) {
     saved_ = shared.offloaded[buffer].saved;
-    take_saved_where(arena, saved_, tokens, [&](Recompute dropped_from) {
-      return recompute_ < dropped_from && dropped_from != Recompute::block;
+    allocate_saved_if(arena, saved_, tokens, [&](Recompute drop_level) {
+      return recompute_ < drop_level && drop_level != Recompute::block;
     });
   }
 
@@ -185,11 +189,11 @@ class PreNormBranches<std::index_sequence<I...>, T, Hidden, G, D, Branches...> {
   }
 
  private:
-  /// Allocates the parts of `saved` for which `wanted(dropped_from)` is true. `dropped_from` is the
+  /// Allocates the parts of `saved` for which `wanted(drop_level)` is true. `drop_level` is the
   /// first policy that drops the part.
   template <class Wanted>
-  static void take_saved_where(Arena<D>& arena, Saved& saved, Index tokens, const Wanted& wanted) {
-    std::apply([&](auto&... of) { (Branches::take_saved(arena, of, tokens, wanted), ...); },
+  static void allocate_saved_if(Arena<D>& arena, Saved& saved, Index tokens, const Wanted& wanted) {
+    std::apply([&](auto&... of) { (Branches::allocate_saved(arena, of, tokens, wanted), ...); },
                saved.branches);
     if (!wanted(Recompute::block)) return;
     for (T*& state : saved.between) {

@@ -45,7 +45,7 @@ class Projection {
   /// Sets the part of the whole weight that this rank has.
   void set_part(const ParameterPart& part) { weight_.part = part; }
 
-  void take_weight_copies(Arena<D>& arena) { layer_.take_weight_copies(arena, weight_); }
+  void allocate_weight_copies(Arena<D>& arena) { layer_.allocate_weight_copies(arena, weight_); }
 
   template <class M>
   void quantize_weight(const Context<D>& context) {

@@ -63,19 +63,20 @@ class ResidualBranch {
     part_.declare(prefix.empty() ? block : block + '.' + prefix, registry, initial, recomputation);
   }
 
-  void take_weight_copies(Arena<D>& arena) { part_.take_weight_copies(arena); }
+  void allocate_weight_copies(Arena<D>& arena) { part_.allocate_weight_copies(arena); }
 
   /// Allocates the part's KV cache, if it has one.
-  void take_cache(Arena<D>& arena, Index longest) {
-    if constexpr (requires { part_.take_cache(arena, longest); }) part_.take_cache(arena, longest);
+  void allocate_cache(Arena<D>& arena, Index longest) {
+    if constexpr (requires { part_.allocate_cache(arena, longest); })
+      part_.allocate_cache(arena, longest);
   }
 
-  /// Allocates the parts of `saved` for which `wanted(dropped_from)` is true. `dropped_from` is the
+  /// Allocates the parts of `saved` for which `wanted(drop_level)` is true. `drop_level` is the
   /// first policy that drops the part.
   template <class Wanted>
-  static void take_saved(Arena<D>& arena, Saved& saved, Index tokens, const Wanted& wanted) {
+  static void allocate_saved(Arena<D>& arena, Saved& saved, Index tokens, const Wanted& wanted) {
     constexpr auto kind = MemoryKind::activations;
-    Part::take_saved(arena, saved.part, tokens, wanted);
+    Part::allocate_saved(arena, saved.part, tokens, wanted);
     if (has_post_norm && wanted(kept_by_all_policies)) {
       saved.result = arena.template take<T>(kind, tokens * Hidden);
       saved.post_statistics = arena.template take<float>(kind, PostNorm::statistics * tokens);
@@ -84,11 +85,11 @@ class ResidualBranch {
     saved.statistics = arena.template take<float>(kind, Norm::statistics * tokens);
   }
   /// Allocates the memory that blocks share in the forward.
-  static void take_shared(Arena<D>& arena, Saved& saved, Index tokens) {
-    Part::take_shared(arena, saved.part, tokens);
+  static void allocate_shared_buffers(Arena<D>& arena, Saved& saved, Index tokens) {
+    Part::allocate_shared_buffers(arena, saved.part, tokens);
   }
-  static void take_scratch(Arena<D>& arena, Scratch& scratch, Index tokens) {
-    Part::take_scratch(arena, scratch.part, tokens);
+  static void allocate_scratch(Arena<D>& arena, Scratch& scratch, Index tokens) {
+    Part::allocate_scratch(arena, scratch.part, tokens);
     if (has_post_norm) {
       scratch.result_gradient = arena.template take<T>(MemoryKind::activations, tokens * Hidden);
     }

@@ -74,14 +74,14 @@ class Decoder {
       options_.gradients_share_memory = false;  // adapters' gradients are small
     }
     if constexpr (tensor_parallel > 1) divide_rows(arena);
-    take_parameters(arena, limits);
+    allocate_parameters(arena, limits);
     detail::check_reduced_tokens(batch, options_.head_chunk, scaling_.size() != 0, head_quantises_);
     scaling_.take(arena);
     driver_.expert_loss.take(arena);
     weight_stage_.take(arena);
     scratch_.take(arena);
-    if (!options_.gradients_share_memory) take_gradients(arena);
-    take_activations(arena);
+    if (!options_.gradients_share_memory) allocate_gradients(arena);
+    allocate_activations(arena);
     const auto bytes = static_cast<Index>(detail::decoder_workspace<T>(
         manifest_, Family::block_shapes, attention_forward_of<Precision>, batch,
         options_.head_chunk, limits));
@@ -323,7 +323,7 @@ class Decoder {
   /// @throws ConfigError  if the rows do not divide evenly among them
   void divide_rows(Arena<D>& arena);
 
-  void take_parameters(Arena<D>& arena, const DeviceLimits<D>& limits);
+  void allocate_parameters(Arena<D>& arena, const DeviceLimits<D>& limits);
 
   void list_runs();
   /// Lists the stages for the driver. Separate from the layout, because memory plans are compiled
@@ -335,7 +335,7 @@ class Decoder {
     return config.tied_embeddings ? embedding_.weight() : head_weight_;
   }
 
-  void take_activations(Arena<D>& arena);
+  void allocate_activations(Arena<D>& arena);
 
   [[nodiscard]] auto each_of_embedding() {
     return [this](const auto& body) { embedding_.visit(body); };
@@ -354,18 +354,19 @@ class Decoder {
     };
   }
 
-  void take_gradients(Arena<D>& arena);
+  void allocate_gradients(Arena<D>& arena);
 
   /// A block's saved activations are no longer needed when the stage before it computes its
   /// gradients.
-  void take_saved_and_gradients(Arena<D>& arena);
+  void allocate_saved_and_gradients(Arena<D>& arena);
 
   /// Allocates scratch memory, shared because only one segment or the head runs at a time.
   template <class HeadScratch, std::size_t... I>
-  void take_shared(Arena<D>& arena, const HeadScratch& head_scratch, std::index_sequence<I...>) {
+  void allocate_shared_buffers(Arena<D>& arena, const HeadScratch& head_scratch,
+                               std::index_sequence<I...>) {
     const auto of_segment = [&](auto& segment) {
       return [&] {
-        std::remove_reference_t<decltype(segment)>::Block::take_shared(
+        std::remove_reference_t<decltype(segment)>::Block::allocate_shared_buffers(
             arena, segment.shared, batch_.rows(), options_.recompute);
       };
     };
@@ -374,11 +375,11 @@ class Decoder {
 
   /// Allocates the memory of offloaded activations. Segments use the same buffers.
   template <std::size_t... I>
-  void take_offloaded(Arena<D>& arena, std::index_sequence<I...>) {
+  void allocate_offloaded(Arena<D>& arena, std::index_sequence<I...>) {
     const auto take = [&](auto& segment, std::size_t buffer) {
       return [&arena, &segment, buffer, rows = batch_.rows()] {
-        std::remove_reference_t<decltype(segment)>::Block::take_offloaded(arena, segment.shared,
-                                                                          buffer, rows);
+        std::remove_reference_t<decltype(segment)>::Block::allocate_offloaded(arena, segment.shared,
+                                                                              buffer, rows);
       };
     };
     constexpr std::size_t layers = config.layers;
@@ -394,12 +395,12 @@ class Decoder {
 
   /// Allocates the activations that a block keeps until its backward.
   template <class Block>
-  void take_saved(Arena<D>& arena, Block& block, const typename Block::Shared& shared,
-                  std::size_t number) {
+  void allocate_saved(Arena<D>& arena, Block& block, const typename Block::Shared& shared,
+                      std::size_t number) {
     if (options_.offload_activations) {
-      block.take_saved_offloaded(arena, shared, number % activation_buffers, batch_.rows());
+      block.allocate_saved_offloaded(arena, shared, number % activation_buffers, batch_.rows());
     } else {
-      block.take_saved(arena, shared, batch_.rows());
+      block.allocate_saved(arena, shared, batch_.rows());
     }
   }
 

@@ -35,8 +35,8 @@ void Decoder<Family, Precision, D, Gradient>::divide_rows(Arena<D>& arena) {
 }
 
 template <class Family, class Precision, Device D, class Gradient>
-void Decoder<Family, Precision, D, Gradient>::take_parameters(Arena<D>& arena,
-                                                              const DeviceLimits<D>& limits) {
+void Decoder<Family, Precision, D, Gradient>::allocate_parameters(Arena<D>& arena,
+                                                                  const DeviceLimits<D>& limits) {
   LayerRegistry<D> registry{
       &scaling_,
       &manifest_,
@@ -81,12 +81,13 @@ void Decoder<Family, Precision, D, Gradient>::take_parameters(Arena<D>& arena,
   }
   const RunLayout layout{.multiple = options_.run_multiple, .frozen = is_frozen};
   if constexpr (is_frozen) {
-    adapter_run_.take_weights(arena, each_of_adapters(), {.multiple = options_.run_multiple});
+    adapter_run_.allocate_weights(arena, each_of_adapters(), {.multiple = options_.run_multiple});
   }
-  head_run_.take_weights(arena, each_of_head(), layout);
+  head_run_.allocate_weights(arena, each_of_head(), layout);
   const bool borrows = options_.weights_are_gathered && !config.tied_embeddings;
-  embedding_run_.take_weights(arena, each_of_embedding(), layout, borrows ? &head_run_ : nullptr);
-  head_.take_weight_copies(arena, head_weight());
+  embedding_run_.allocate_weights(arena, each_of_embedding(), layout,
+                                  borrows ? &head_run_ : nullptr);
+  head_.allocate_weight_copies(arena, head_weight());
   list_runs();
   if constexpr (tensor_parallel > 1) {
     visit([&](Parameter<T, G, D>& parameter) {
@@ -135,7 +136,7 @@ void Decoder<Family, Precision, D, Gradient>::list_stages() {
 }
 
 template <class Family, class Precision, Device D, class Gradient>
-void Decoder<Family, Precision, D, Gradient>::take_activations(Arena<D>& arena) {
+void Decoder<Family, Precision, D, Gradient>::allocate_activations(Arena<D>& arena) {
   constexpr auto kind = MemoryKind::activations;
   const Index rows = batch_.rows();
   positions_.take(arena, batch_);
@@ -147,47 +148,50 @@ void Decoder<Family, Precision, D, Gradient>::take_activations(Arena<D>& arena) 
   }
   driver_.stream.gradient_of_state = arena.template take<T>(kind, own * config.hidden);
   constexpr auto segments = std::make_index_sequence<std::tuple_size_v<SegmentTuple>>{};
-  take_shared(arena, [&] { head_.take_scratch(arena); }, segments);
-  if (options_.offload_activations) take_offloaded(arena, segments);
+  allocate_shared_buffers(arena, [&] { head_.allocate_scratch(arena); }, segments);
+  if (options_.offload_activations) allocate_offloaded(arena, segments);
   if (options_.gradients_share_memory) {
-    take_saved_and_gradients(arena);
+    allocate_saved_and_gradients(arena);
   } else {
     std::size_t layer = 0;
-    for_each_block([&](auto& block, auto& shared) { take_saved(arena, block, shared, layer++); });
+    for_each_block(
+        [&](auto& block, auto& shared) { allocate_saved(arena, block, shared, layer++); });
   }
 }
 
 template <class Family, class Precision, Device D, class Gradient>
-void Decoder<Family, Precision, D, Gradient>::take_gradients(Arena<D>& arena) {
-  if constexpr (is_frozen) return adapter_run_.take_gradients(arena, each_of_adapters());
+void Decoder<Family, Precision, D, Gradient>::allocate_gradients(Arena<D>& arena) {
+  if constexpr (is_frozen) return adapter_run_.allocate_gradients(arena, each_of_adapters());
   const bool borrows = options_.gradients_are_sent;
-  head_run_.take_gradients(arena, each_of_head());
+  head_run_.allocate_gradients(arena, each_of_head());
   // The head writes a tied table's gradient first, and the embedding writes it last.
   const bool is_dead = borrows && !config.tied_embeddings;
-  embedding_run_.take_gradients(arena, each_of_embedding(), is_dead ? &head_run_ : nullptr);
+  embedding_run_.allocate_gradients(arena, each_of_embedding(), is_dead ? &head_run_ : nullptr);
   std::array<const FlatParameters<T, G, D>*, 2> lenders{};  // two before, and the one before
   for_each_block([&](auto& block, auto&) {
-    block.take_gradients(arena, borrows ? lenders[0] : nullptr);
+    block.allocate_gradients(arena, borrows ? lenders[0] : nullptr);
     lenders = {lenders[1], &block.run()};
   });
 }
 
 template <class Family, class Precision, Device D, class Gradient>
-void Decoder<Family, Precision, D, Gradient>::take_saved_and_gradients(Arena<D>& arena) {
-  const auto take_embeddings = [&] { embedding_run_.take_gradients(arena, each_of_embedding()); };
-  std::function<void()> take_previous = [] {};
+void Decoder<Family, Precision, D, Gradient>::allocate_saved_and_gradients(Arena<D>& arena) {
+  const auto allocate_embeddings = [&] {
+    embedding_run_.allocate_gradients(arena, each_of_embedding());
+  };
+  std::function<void()> allocate_previous = [] {};
   if constexpr (config.tied_embeddings) {
-    take_embeddings();  // the head writes its gradient first
+    allocate_embeddings();  // the head writes its gradient first
   } else {
-    take_previous = take_embeddings;
+    allocate_previous = allocate_embeddings;
   }
-  head_run_.take_gradients(arena, each_of_head());
+  head_run_.allocate_gradients(arena, each_of_head());
   std::size_t layer = 0;
   for_each_block([&](auto& block, auto& shared) {
-    arena.overlay([&] { take_saved(arena, block, shared, layer++); }, take_previous);
-    take_previous = [&arena, &block] { block.take_gradients(arena); };
+    arena.overlay([&] { allocate_saved(arena, block, shared, layer++); }, allocate_previous);
+    allocate_previous = [&arena, &block] { block.allocate_gradients(arena); };
   });
-  take_previous();
+  allocate_previous();
 }
 
 }  // namespace octavo

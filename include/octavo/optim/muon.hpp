@@ -140,7 +140,7 @@ class MuonOptimizer : public MuonMemory<W, G, Moment, D>, public Optimizer<D> {
   void orthogonalize(std::span<const ExchangedMatrix> matrices, const Context<D>& context) const {
     const TensorView<Bf16, 1, D> directions = ranks_ == 1 ? own_ : whole_;
     const bool collects = group_.degree > 1;
-    std::array<TensorView<Bf16, 2, D>, Memory::Orthogonalizer::most_matrices> views;
+    std::array<TensorView<Bf16, 2, D>, Memory::Orthogonalizer::max_matrices> views;
     typename Memory::Orthogonalizer::Sizes begin;
     for (std::size_t i = 0; i < matrices.size(); ++i) {
       const ExchangedMatrix& matrix = matrices[i];

@@ -49,7 +49,7 @@ struct MuonSettings {
     Index end = 0;
     for (std::size_t i = 0; i < stacked.size(); ++i) {
       const Array<Index, 2> part{stacked[i], parameter.shape[1]};
-      const Array<Index, 2> whole = parameter.part.whole_shape(part);
+      const Array<Index, 2> whole = parameter.part.full_shape(part);
       end += part[0] * part[1];
       result.ends[i] = end;
       result.factors[i] = part[0] == 0 ? 0.0f : rate_factor(whole[0], whole[1]);
@@ -96,8 +96,8 @@ class MuonMemory {
       : settings_(checked(settings)),
         group_(group_of(shards)),
         ranks_(ranks_of(shards) * group_.degree),
-        own_(take_directions(arena, shards, true)),
-        whole_(take_directions(arena, shards, ranks_ > 1)),
+        own_(allocate_directions(arena, shards, true)),
+        whole_(allocate_directions(arena, shards, ranks_ > 1)),
         others_(arena, ranges_of(shards, false), seed, offload, has_master),
         matrices_(arena, ranges_of(shards, true), seed, offload, has_master),
         steps_(arena.template take<AdamWStep>(MemoryKind::optimizer, 2), {2}) {
@@ -155,7 +155,7 @@ class MuonMemory {
   static void for_each_group(const Flat& flat, const Body& body) {
     std::span<const ExchangedMatrix> rest(flat.matrices);
     while (!rest.empty()) {
-      const std::size_t count = std::min(rest.size(), Orthogonalizer::most_matrices);
+      const std::size_t count = std::min(rest.size(), Orthogonalizer::max_matrices);
       body(rest.first(count));
       rest = rest.subspan(count);
     }
@@ -188,7 +188,8 @@ class MuonMemory {
   /// Allocates directions for the largest flat parameters with matrices. Call it before anything
   /// whose size differs between ranks is allocated: ranks write to each other's directions, which
   /// must be at the same offset on all ranks.
-  TensorView<Bf16, 1, D> take_directions(Arena<D>& arena, const Shards& shards, bool takes) const {
+  TensorView<Bf16, 1, D> allocate_directions(Arena<D>& arena, const Shards& shards,
+                                             bool takes) const {
     Index most = 0;
     for (const Shard& shard : shards) {
       for_each_range(shard, true, [&](std::size_t, std::size_t) {
@@ -289,7 +290,7 @@ class MuonMemory {
         if (count != 0) {
           flat.matrices.push_back(
               {.offset = offset,
-               .shape = part.whole_shape(Array<Index, 2>{count, parameter.shape[1]}),
+               .shape = part.full_shape(Array<Index, 2>{count, parameter.shape[1]}),
                .shard = flat.size,
                .degree = group_.degree,
                .parts = part.degree,

@@ -33,7 +33,7 @@ class NewtonSchulz {
   using Matrices = std::span<const TensorView<Bf16, 2, D>>;
   /// Maximum number of matrices that are orthogonalised together: their small products, which
   /// alone would leave most of a GPU idle, run at the same time.
-  static constexpr std::size_t most_matrices = 8;
+  static constexpr std::size_t max_matrices = 8;
 
   /// The numbers of elements that matrices need together.
   struct Sizes {
@@ -64,12 +64,12 @@ class NewtonSchulz {
 
   /// Replaces each matrix U S Vᵀ by approximately U Vᵀ. The products are computed in FP32 and
   /// rounded to BF16.
-  /// @param matrices  at most `most_matrices`
+  /// @param matrices  at most `max_matrices`
   /// @note enqueues; does not synchronise
   /// Source: Jordan et al. 2024, https://kellerjordan.github.io/posts/muon.
   void orthogonalize(Matrices matrices, const NewtonSchulzSettings& settings,
                      const Context<D>& context) const {
-    std::array<Work, most_matrices> all;
+    std::array<Work, max_matrices> all;
     const std::span<Work> works = std::span(all).first(matrices.size());
     Sizes begin;
     for (std::size_t i = 0; i < works.size(); ++i) {
@@ -128,7 +128,7 @@ class NewtonSchulz {
   static void iterate(std::span<Work> works, const NewtonSchulzSettings& settings,
                       const Context<D>& context) {
     using Input = TensorView<const T, 2, D>;
-    std::array<SymmetricProduct<T, D>, most_matrices> products;
+    std::array<SymmetricProduct<T, D>, max_matrices> products;
     const auto multiply = [&](const auto& product_of) {
       for (std::size_t i = 0; i < works.size(); ++i) products[i] = product_of(works[i]);
       symmetric_products<T, D>(std::span(products).first(works.size()), context);

@@ -178,7 +178,7 @@ struct DataParallel {
       }
     }
 
-    [[nodiscard]] bool weights_are_whole() const override { return !sharding_.shards_weights(); }
+    [[nodiscard]] bool has_full_weights() const override { return !sharding_.shards_weights(); }
 
     [[nodiscard]] Index total_targets(Index local) override {
       if (sharding_.ranks == 1) return local;
@@ -200,7 +200,7 @@ struct DataParallel {
       for (Progress& progress : progress_) progress.weights = Weights::absent;
     }
     void gather_weights(const Context<D>&) override {
-      if (!weights_are_whole() || !shares()) return;
+      if (!has_full_weights() || !shares()) return;
       for (std::size_t i = 0; i < runs_.size(); ++i) {
         if (runs_[i].cast.empty()) {
           enqueue_gather(i);
@@ -253,7 +253,7 @@ struct DataParallel {
     }
 
     [[nodiscard]] RunPart<W, D> held_weights(const Run& run) const override {
-      if (weights_are_whole()) return {run.weights(), 0};
+      if (has_full_weights()) return {run.weights(), 0};
       const TensorView<W, 1, D> shard = runs_[number_of(run)].weights;
       return {shard, sharding_.rank * shard.size()};
     }
@@ -374,7 +374,7 @@ struct DataParallel {
     void gather(const Run& run) {
       if (!shares()) return;
       const std::size_t number = number_of(run);
-      if (is_there_anyhow(number)) return;
+      if (is_available_locally(number)) return;
       enqueue_gather(number);
       Progress& progress = progress_[number];
       if (progress.weights != Weights::there) lane_->wait(progress.gathered);
@@ -383,7 +383,7 @@ struct DataParallel {
     }
     void enqueue_gather(std::size_t number) {
       Progress& progress = progress_[number];
-      if (progress.weights != Weights::absent || is_there_anyhow(number)) return;
+      if (progress.weights != Weights::absent || is_available_locally(number)) return;
       const bool is_cast = !runs_[number].cast.empty();
       if (is_cast && scaling_ == nullptr) return;  // nothing has read FP8 values yet
       for (std::size_t other = 0; other < runs_.size(); ++other) {
@@ -424,9 +424,9 @@ struct DataParallel {
     }
     /// Returns whether the rank has all weights of the flat buffer without a gather: frozen weights
     /// do not change, and a rehearsal uses the initial weights, if the rank has all of them.
-    [[nodiscard]] bool is_there_anyhow(std::size_t number) const {
+    [[nodiscard]] bool is_available_locally(std::size_t number) const {
       const Shared& shared = runs_[number];
-      return (rehearses_ || shared.run->is_frozen()) && shared.cast.empty() && weights_are_whole();
+      return (rehearses_ || shared.run->is_frozen()) && shared.cast.empty() && has_full_weights();
     }
     [[nodiscard]] const void* memory_of(std::size_t number) const {
       const Run& run = *runs_[number].run;

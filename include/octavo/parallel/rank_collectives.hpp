@@ -35,7 +35,7 @@ class StepCollectives : public ShardExchange<D> {
 
   /// Returns whether the model's flat buffers contain all weights between steps. Otherwise each
   /// rank has its shards.
-  [[nodiscard]] virtual bool weights_are_whole() const { return true; }
+  [[nodiscard]] virtual bool has_full_weights() const { return true; }
 
   /// Begins or ends passes whose number may differ between ranks: they call the hooks, but do not
   /// participate in collective operations.

@@ -48,12 +48,12 @@ class FileTurn {
         refuse(lock);
       }
       if (errno != EWOULDBLOCK && errno != EINTR) return;
-      if (looks == seconds * looks_a_second) {
+      if (looks == seconds * polls_per_second) {
         ::close(descriptor_);
         throw IoError(message(lock.string(), ": another program has had this lock for ", seconds,
                               " seconds; end it, or pass another file"));
       }
-      ::usleep(1'000'000 / looks_a_second);
+      ::usleep(1'000'000 / polls_per_second);
     }
   }
   FileTurn(const FileTurn&) = delete;
@@ -63,7 +63,7 @@ class FileTurn {
   }
 
  private:
-  static constexpr int looks_a_second = 100;
+  static constexpr int polls_per_second = 100;
 
   [[noreturn]] static void refuse(const std::filesystem::path& lock) {
     throw IoError(message(lock.string(),

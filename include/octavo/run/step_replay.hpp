@@ -66,9 +66,9 @@ inline std::vector<EntryHash> hash_entries_sync(std::span<const StateEntry> entr
 /// Computes the result of a replay, on all ranks.
 /// @param entries  of this rank's state after the step
 /// @param first    their hashes after the first replay; empty if this is the first one
-inline StepReplay look_at_replay(TrainingSession& session, const StepRecord& record,
-                                 std::span<const StateEntry> entries,
-                                 std::vector<EntryHash>& first) {
+inline StepReplay evaluate_replay(TrainingSession& session, const StepRecord& record,
+                                  std::span<const StateEntry> entries,
+                                  std::vector<EntryHash>& first) {
   StepReplay replay{.record = record};
   if (!replay.record.weights_hash) replay.record.weights_hash = session.weights().hash_sync();
   const std::vector<EntryHash> hashes = hash_entries_sync(entries);
@@ -139,7 +139,7 @@ template <class Batches>
   for (Index number = 0; number < replays; ++number) {
     if (number > 0) load_state_sync(before, state());
     const StepRecord record = take();  // before the state is listed
-    all.push_back(detail::look_at_replay(session, record, state(), first));
+    all.push_back(detail::evaluate_replay(session, record, state(), first));
   }
   return all;
 }

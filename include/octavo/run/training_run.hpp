@@ -139,9 +139,9 @@ class TrainingRun {
     const SpikeLimits none;
     session_.limit_steps(none.loss, none.gradient_norm);
     // Saved before the evaluation, because the sender of the signal may not wait that long.
-    if (summary_.signal != 0) save_to_the_end(std::nullopt);
+    if (summary_.signal != 0) save_final_checkpoint(std::nullopt);
     const LossSum validation = evaluate();
-    if (summary_.signal == 0) save_to_the_end(score(validation));
+    if (summary_.signal == 0) save_final_checkpoint(score(validation));
     summary_.steps = totals_.steps();
     summary_.taken = totals_.timed_steps();
     summary_.tokens = totals_.tokens();
@@ -181,7 +181,7 @@ class TrainingRun {
       summary_.signal = static_cast<int>(session_.ranks().largest(InterruptGuard::received()));
     }
     const bool is_spike = record.result.is_above_limits;
-    const SpikeRecord spike = is_spike ? answer_spike(record, limits) : SpikeRecord{};
+    const SpikeRecord spike = is_spike ? handle_spike(record, limits) : SpikeRecord{};
     const bool is_done = record.step == steps && spike.action != OnSpike::rollback;
     record.last = is_done || summary_.signal != 0 || summary_.spiked || totals_.gave_up();
     const bool collect = is_first || record.last || record.result.skipped ||
@@ -201,7 +201,7 @@ class TrainingRun {
 
   /// Moves the run to the point from which it continues. The session skipped the step, so its state
   /// is that from before the step.
-  SpikeRecord answer_spike(const StepRecord& record, const SpikeLimits& limits) {
+  SpikeRecord handle_spike(const StepRecord& record, const SpikeLimits& limits) {
     SpikeRecord spike{.step = record.step,
                       .loss = record.result.loss,
                       .loss_limit = limits.loss,
@@ -276,7 +276,7 @@ class TrainingRun {
   }
 
   /// After too many non-finite steps, the state has not changed since the last save.
-  void save_to_the_end(std::optional<double> validation_loss) {
+  void save_final_checkpoint(std::optional<double> validation_loss) {
     if (checkpoints_ == nullptr) return;
     if (!totals_.gave_up()) save(validation_loss);
     checkpoints_->finish();

@@ -58,7 +58,7 @@ class DeviceWeights final : public WeightsOnDevice<D> {
       if (parameter.name != name) return;
       found = true;
       session_.forget_histories();  // even if a piece is refused
-      if (ranks_.weights_are_whole()) {
+      if (ranks_.has_full_weights()) {
         set_elements(parameter, parameter.weight.data(), 0, parameter.weight.size(), source);
       } else {
         set_elements(parameter, weights.data(), begin, weights.size(), source);
@@ -104,7 +104,7 @@ class DeviceWeights final : public WeightsOnDevice<D> {
     for_each_shard([&](const auto& parameter, const auto& weights, Index begin) {
       if (parameter.is_frozen) return;
       const std::string name = "model." + parameter.name;
-      if (ranks_.weights_are_whole()) {
+      if (ranks_.has_full_weights()) {
         collector(name, parameter.weight);
       } else if (weights.size() != 0) {
         collector(name, weights, begin, parameter.weight.shape());
@@ -120,8 +120,8 @@ class DeviceWeights final : public WeightsOnDevice<D> {
     std::vector<ParameterFacts> parameters;
     for (const auto& in : runs) {
       for (const auto* parameter : in.parameters) {
-        parameters.push_back({parameter->name, parameter->whole_size(), parameter->part,
-                              parameter->part.whole_shape(parameter->weight.shape())[1],
+        parameters.push_back({parameter->name, parameter->full_size(), parameter->part,
+                              parameter->part.full_shape(parameter->weight.shape())[1],
                               FormatTraits<T>::name, parameter->is_adapter, parameter->is_frozen});
       }
     }
@@ -154,7 +154,7 @@ class DeviceWeights final : public WeightsOnDevice<D> {
     upload_->run_sync(
         count,
         [&](const Piece& piece) {
-          take_elements(parameter.part, parameter.weight.shape(), parameter.whole_size(), source,
+          take_elements(parameter.part, parameter.weight.shape(), parameter.full_size(), source,
                         begin + piece.begin, piece.values);
           bool is_finite = true;
           for (std::size_t i = 0; i < piece.values.size(); ++i) {
@@ -185,7 +185,7 @@ class DeviceWeights final : public WeightsOnDevice<D> {
     ranks_.gather_weights(context);
     for (std::size_t i = 0; i < runs_.size(); ++i) {
       const auto& in = runs_[i];
-      if (in.run->has_fp8_values() && !ranks_.weights_are_whole()) {
+      if (in.run->has_fp8_values() && !ranks_.has_full_weights()) {
         ranks_.join(context);  // including the work that precedes this buffer's stages
         download.give_shards_sync(in, shards_[i].weights, session_.options().sharding.ranks,
                                   weight);

@@ -25,8 +25,8 @@ struct OperandTrouble {
 class OperandHealth {
  public:
   /// Minimum shares of values that justify a warning.
-  static constexpr double most_saturated = 0.01;
-  static constexpr double most_flushed = 0.5;
+  static constexpr double max_saturated = 0.01;
+  static constexpr double max_flushed = 0.5;
   /// Maximum factor by which an amax may differ from its usual value, in either direction.
   static constexpr double largest_drift = 32;
   /// Number of records of an operand before it is examined: amaxes change most in the first steps,
@@ -45,13 +45,13 @@ class OperandHealth {
       const OperandReport& operand = operands[i];
       History& history = histories_[i];
       const bool is_judged = history.records++ >= settled;
-      if (is_judged && operand.saturated > most_saturated &&
+      if (is_judged && operand.saturated > max_saturated &&
           !std::exchange(history.saturated, true)) {
         saturated.add(operand.name,
                       message(percent(operand.saturated),
                               " of its values saturated to the maximum of ", operand.format));
       }
-      if (is_judged && operand.flushed > most_flushed && !std::exchange(history.flushed, true)) {
+      if (is_judged && operand.flushed > max_flushed && !std::exchange(history.flushed, true)) {
         flushed.add(operand.name, message(percent(operand.flushed),
                                           " of its values became zero in ", operand.format));
       }

@@ -76,7 +76,7 @@ class SessionCore : public TrainingSession {
                         "evaluate: losses has ", losses.size(), " elements, but must have ",
                         rows());
     collectives().compare(batch);
-    get_ready_for_evaluation();
+    prepare_evaluation();
     try {
       inputs_->copy_batch(batch, context_);
       fill_zero(buffers_.status.data(), buffers_.status.bytes(), context_);
@@ -101,7 +101,7 @@ class SessionCore : public TrainingSession {
                         "next_token_logits: logits has ", logits.size(),
                         " elements, but must have ", facts_.vocabulary);
     for (const std::int32_t token : tokens) check_token(token, facts_.vocabulary);
-    get_ready_for_evaluation();
+    prepare_evaluation();
     const BatchShape shape = shape_of_text(count);
     const auto device_tokens = buffers_.tokens.rows(0, shape.rows());
     try {
@@ -356,7 +356,7 @@ class SessionCore : public TrainingSession {
   }
 
   /// Casts the current weights for evaluation.
-  void get_ready_for_evaluation() {
+  void prepare_evaluation() {
     if (weights_may_have_moved_) {
       begin_evaluation();
     } else {

@@ -49,7 +49,7 @@ class SessionOfModel : public SessionCore<typename Model::DeviceType> {
   SessionOfModel(const SessionOptions& options, Context<D>& context, Communicator<D>* communicator,
                  const Factory& factory)
       : SessionOfModel(of_rank(options, communicator),
-                       as_run<Model>(of_rank(options, communicator)), context, communicator,
+                       with_run_shape<Model>(of_rank(options, communicator)), context, communicator,
                        limits_of<Model>(options, context), factory) {}
   [[nodiscard]] RankCollectives<T, G, D>& rank_collectives() { return *made_.ranks; }
 
@@ -100,7 +100,7 @@ class SessionOfModel : public SessionCore<typename Model::DeviceType> {
     for (const auto& in : model_.runs()) {
       for (const auto* parameter : in.parameters) {
         if (parameter->has_fp8_values()) {
-          facts.parameters_gathered_in_fp8 += parameter->whole_size();
+          facts.parameters_gathered_in_fp8 += parameter->full_size();
         }
       }
     }

@@ -34,7 +34,7 @@ inline ModelOptions model_options(const SessionOptions& options, bool casts_weig
 
 /// Returns the options with the batch in the shape in which it runs.
 template <class Model>
-SessionOptions as_run(SessionOptions options) {
+SessionOptions with_run_shape(SessionOptions options) {
   if constexpr (HasRunShape<Model>) {
     const BatchShape given = options.batch;
     options.batch = Model::run_shape(given);
@@ -141,7 +141,7 @@ using SessionMemoryOf =
 template <class Model>
 [[nodiscard]] DeviceLimits<typename Model::DeviceType> limits_of(
     const SessionOptions& options, const Context<typename Model::DeviceType>& context) {
-  return Model::limits(detail::as_run<Model>(options).batch, context);
+  return Model::limits(detail::with_run_shape<Model>(options).batch, context);
 }
 
 /// Computes the memory that a session needs, without allocating it.
@@ -157,7 +157,7 @@ template <class Model>
     require<ConfigError>(!given.offload.activations, Model::facts().name,
                          " does not offload activations; set offload.activations to false");
   }
-  const SessionOptions options = detail::as_run<Model>(given);
+  const SessionOptions options = detail::with_run_shape<Model>(given);
   Arena<typename Model::DeviceType> arena;
   const Model model(arena, options.batch,
                     detail::model_options(options, memory.ranks.casts_weights), limits);

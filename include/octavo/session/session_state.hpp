@@ -25,7 +25,7 @@ class SessionState {
   /// be read before the next step. See `save_state_sync` and `load_state_sync`.
   [[nodiscard]] virtual std::vector<StateEntry> entries() = 0;
 
-  /// Lets another thread read the last `entries()` (`StateEntry::read_beside`) until
+  /// Lets another thread read the last `entries()` (`StateEntry::read_async`) until
   /// `end_reading`. Steps continue, but steps and other writers wait before they change data that
   /// is being read. All ranks call it.
   virtual void begin_reading() {}

@@ -42,7 +42,7 @@ struct StateEntry {
   /// Copies it asynchronously, until the session's `end_reading`; the same thread calls both, and
   /// may be any thread. The target must come from `allocate_for_reading`. None: only the session's
   /// thread can read it.
-  std::function<void(std::byte*)> read_beside = nullptr;
+  std::function<void(std::byte*)> read_async = nullptr;
 };
 
 /// Returns an entry that refers to a number in host memory.
@@ -93,7 +93,7 @@ inline const char* entry_advice(const std::string& name) {
 template <Device D>
 class StateCollector final : public StateVisitor<D> {
  public:
-  /// @param reader  for `read_beside`
+  /// @param reader  for `read_async`
   StateCollector(const Context<D>& context, StateReader<D>& reader)
       : context_(context), reader_(reader) {}
 
@@ -135,7 +135,7 @@ class StateCollector final : public StateVisitor<D> {
     entry.write_sync = [data, bytes, &context](const std::byte* source) {
       copy_to_device_sync(data, source, bytes, context);
     };
-    entry.read_beside = [data, bytes, &reader = reader_](std::byte* target) {
+    entry.read_async = [data, bytes, &reader = reader_](std::byte* target) {
       reader.add(static_cast<const std::byte*>(data), target, bytes);
     };
     entries_.push_back(std::move(entry));
@@ -152,7 +152,7 @@ class StateCollector final : public StateVisitor<D> {
       context.synchronize();
       if (bytes != 0) std::memcpy(data, source, bytes);
     };
-    entry.read_beside = [data, bytes](std::byte* target) {
+    entry.read_async = [data, bytes](std::byte* target) {
       if (bytes != 0) std::memcpy(target, data, bytes);
     };
     entries_.push_back(std::move(entry));

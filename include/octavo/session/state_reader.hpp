@@ -34,7 +34,7 @@ class StateReader {
   void begin() {
     lane_.fork();
     pieces_.clear();
-    bytes_aside_ = 0;
+    device_staged_bytes_ = 0;
     is_reading_ = true;
   }
 
@@ -52,11 +52,11 @@ class StateReader {
     std::size_t end = pieces_.size();
     bool was_awaited = false;
     {
-      const AtTheEnd at_the_end{is_reading_};
+      const ReadingGuard guard{is_reading_};
       for (std::size_t i = 0; i < end; ++i) {
         if (!was_awaited && is_awaited_ && lane_.is_reached(awaited_)) {
           was_awaited = true;
-          end = put_aside(i, aside);
+          end = stage_on_device(i, aside);
           if (i == end) break;
         }
         copy_sync(pieces_[i]);
@@ -81,7 +81,7 @@ class StateReader {
   }
 
   /// Returns the bytes of the last copy that were moved to free device memory.
-  [[nodiscard]] std::size_t bytes_aside() const { return bytes_aside_; }
+  [[nodiscard]] std::size_t device_staged_bytes() const { return device_staged_bytes_; }
 
  private:
   struct Piece {
@@ -89,9 +89,9 @@ class StateReader {
     std::byte* target;
     std::size_t bytes;
   };
-  struct AtTheEnd {
+  struct ReadingGuard {
     std::atomic<bool>& is_reading;
-    ~AtTheEnd() {
+    ~ReadingGuard() {
       is_reading = false;
       is_reading.notify_all();
     }
@@ -106,7 +106,7 @@ class StateReader {
 
   /// Moves the last pieces, from `first` on, to free device memory, as many as fit.
   /// @return  the first of them
-  std::size_t put_aside(std::size_t first, OwnedBytes& aside) {
+  std::size_t stage_on_device(std::size_t first, OwnedBytes& aside) {
     std::size_t from = pieces_.size();
     if constexpr (!std::is_same_v<D, Cpu>) {
       const Context<D>& context = lane_.context();
@@ -125,7 +125,7 @@ class StateReader {
         copy_on_device(place, pieces_[i].source, pieces_[i].bytes, context);
         pieces_[i].source = std::exchange(place, place + pieces_[i].bytes);
       }
-      bytes_aside_ = size;
+      device_staged_bytes_ = size;
     }
     return from;
   }
@@ -133,7 +133,7 @@ class StateReader {
   Lane<D> lane_;
   std::vector<Piece> pieces_;
   typename Lane<D>::Mark awaited_;  ///< where the main context waits
-  std::size_t bytes_aside_ = 0;
+  std::size_t device_staged_bytes_ = 0;
   std::atomic<bool> is_reading_{false};
   std::atomic<bool> is_awaited_{false};
 };

@@ -18,7 +18,7 @@
 namespace octavo OCTAVO_ABI::detail {
 
 /// Maximum number of threads that prepare weights: this many saturate the bus to a device.
-inline constexpr int most_weight_threads = 16;
+inline constexpr int max_weight_threads = 16;
 
 /// Copies floats, and their rounded values, to the device. Threads prepare pieces while earlier
 /// ones are copied.
@@ -35,7 +35,7 @@ class WeightUpload {
 
   /// @param context  must outlive this object
   explicit WeightUpload(const Context<D>& context)
-      : context_(context), host_(std::min(host_threads(context), most_weight_threads)) {}
+      : context_(context), host_(std::min(host_threads(context), max_weight_threads)) {}
 
   /// Calls `make` for pieces of `count` elements, on several threads at a time, and then `copy` in
   /// order, which enqueues. All copies have completed when it returns.

@@ -95,18 +95,18 @@ struct OperandMemory {
   using Storage = typename PrecisionTraits<P>::Storage;
   Storage* values = nullptr;
 
-  void take_values(Arena<D>& arena, MemoryKind kind, Index rows, Index columns) {
+  void allocate_values(Arena<D>& arena, MemoryKind kind, Index rows, Index columns) {
     values = arena.template take<Storage>(kind, rows * columns);
   }
-  void take_row_major(Arena<D>&, MemoryKind, Index, Index) {}
-  void take_transposed(Arena<D>&, MemoryKind, Index, Index) {}
+  void allocate_row_major(Arena<D>&, MemoryKind, Index, Index) {}
+  void allocate_transposed(Arena<D>&, MemoryKind, Index, Index) {}
 
   /// Allocates the copies of a forward's input that the backward needs.
-  void take_kept(Arena<D>& arena, Index rows, Index columns) {
-    take_values(arena, MemoryKind::activations, rows, columns);
+  void allocate_kept(Arena<D>& arena, Index rows, Index columns) {
+    allocate_values(arena, MemoryKind::activations, rows, columns);
   }
   /// Allocates the copies that only the forward needs.
-  void take_transient(Arena<D>&, Index, Index) {}
+  void allocate_transient(Arena<D>&, Index, Index) {}
 
   /// Returns the operand for this number of rows. `slot`, `record` and `copies` are used only if
   /// the precision quantises.
@@ -130,16 +130,16 @@ struct OperandMemory<P, Kind, D> {
   Scale* row_major_scales = nullptr;
   Scale* transposed_scales = nullptr;
 
-  void take_values(Arena<D>& arena, MemoryKind kind, Index rows, Index columns) {
+  void allocate_values(Arena<D>& arena, MemoryKind kind, Index rows, Index columns) {
     values = arena.template take<Storage>(kind, rows * columns);
   }
-  void take_row_major(Arena<D>& arena, MemoryKind kind, Index rows, Index columns) {
+  void allocate_row_major(Arena<D>& arena, MemoryKind kind, Index rows, Index columns) {
     row_major = arena.template take<Format>(kind, element_bytes(rows, columns));
     if constexpr (!per_tensor) {
       row_major_scales = arena.template take<Scale>(kind, scale_count<Granularity>(rows, columns));
     }
   }
-  void take_transposed(Arena<D>& arena, MemoryKind kind, Index rows, Index columns) {
+  void allocate_transposed(Arena<D>& arena, MemoryKind kind, Index rows, Index columns) {
     transposed = arena.template take<Format>(kind, element_bytes(rows, columns));
     if constexpr (!per_tensor) {
       transposed_scales = arena.template take<Scale>(kind, scale_count<Granularity>(columns, rows));
@@ -160,12 +160,12 @@ struct OperandMemory<P, Kind, D> {
     row_major_scales = transposed_scales = reinterpret_cast<Scale*>(scales);
   }
 
-  void take_kept(Arena<D>& arena, Index rows, Index columns) {
-    take_transposed(arena, MemoryKind::activations, rows, columns);
+  void allocate_kept(Arena<D>& arena, Index rows, Index columns) {
+    allocate_transposed(arena, MemoryKind::activations, rows, columns);
   }
-  void take_transient(Arena<D>& arena, Index rows, Index columns) {
-    take_values(arena, MemoryKind::activations, rows, columns);
-    take_row_major(arena, MemoryKind::activations, rows, columns);
+  void allocate_transient(Arena<D>& arena, Index rows, Index columns) {
+    allocate_values(arena, MemoryKind::activations, rows, columns);
+    allocate_row_major(arena, MemoryKind::activations, rows, columns);
   }
 
   [[nodiscard]] Operand<P, Kind, D> operand(Index rows, Index columns, ScalingSlot slot,

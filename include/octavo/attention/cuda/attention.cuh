@@ -28,8 +28,8 @@ inline void add_attention_limits(const AttentionShape& shape, bool is_bf16,
   in_storage.options.forward = AttentionForward::storage;
   const bool asks = is_bf16 && attention_kernels<Bf16>(AttentionPass::forward, in_storage,
                                                        limits) != AttentionKernels::octavo;
-  if (asks && shape.rows() > 0 && cudnn_answer(shape, limits) == nullptr) {
-    limits.cudnn_answers.emplace_back(
+  if (asks && shape.rows() > 0 && find_cudnn_support(shape, limits) == nullptr) {
+    limits.cudnn_support.emplace_back(
         cudnn_key(shape), context.state<CudnnAttention>().ask(shape, limits.deterministic));
   }
 #else
@@ -57,7 +57,7 @@ const char* attention_forward_body(const AttentionShape& shape, TensorView<T, 2,
 #if defined(OCTAVO_WITH_CUDNN)
     if (std::string_view(by) != "octavo") {
       context.state<CudnnAttention>().forward(
-          shape, tell_cudnn_of_documents(shape, documents, context), qkv.data(), output.data(),
+          shape, make_cudnn_documents(shape, documents, context), qkv.data(), output.data(),
           log_sum_exp.data(), context);
       return by;
     }
@@ -87,7 +87,7 @@ const char* attention_backward_body(const AttentionShape& shape, TensorView<cons
 #if defined(OCTAVO_WITH_CUDNN)
     if (std::string_view(by) != "octavo") {
       context.state<CudnnAttention>().backward(
-          shape, tell_cudnn_of_documents(shape, documents, context), qkv.data(), output.data(),
+          shape, make_cudnn_documents(shape, documents, context), qkv.data(), output.data(),
           output_gradient.data(), log_sum_exp.data(), qkv_gradient.data(), context);
       return by;
     }

@@ -19,7 +19,7 @@ inline constexpr Index cached_queries = 4;
 OCTAVO_HOST_DEVICE constexpr Index least_split_keys(Index head_dim) {
   return head_dim <= 64 ? 64 : 32;
 }
-inline constexpr Index most_splits = 64;
+inline constexpr Index max_splits = 64;
 /// Number of blocks that keep the multiprocessors of an H200 busy.
 inline constexpr Index cached_attention_blocks = 528;
 
@@ -34,7 +34,7 @@ struct CacheSplits {
     const Index wanted =
         ceil_divide(cached_attention_blocks, std::max<Index>(tiles * layout.kv_heads, 1));
     splits = std::clamp<Index>(
-        std::min(wanted, ceil_divide(capacity, least_split_keys(layout.head_dim))), 1, most_splits);
+        std::min(wanted, ceil_divide(capacity, least_split_keys(layout.head_dim))), 1, max_splits);
   }
 };
 

@@ -68,8 +68,8 @@ OCTAVO_KERNEL void __launch_bounds__(cached_threads, 4)
   constexpr int in_flight = cached_keys_in_flight;
   __shared__ alignas(16) float stream_sums[streams][queries][width];
   __shared__ float2 stream_statistics[streams][queries];
-  let_next_begin();
-  wait_for_previous();
+  launch_dependent_grids();
+  wait_on_dependent_grids();
   const auto& a = arguments;
   const int split = static_cast<int>(blockIdx.x) % a.splits;
   const int tile = static_cast<int>(blockIdx.x) / a.splits;
@@ -209,12 +209,12 @@ OCTAVO_KERNEL void __launch_bounds__(cached_threads, 4)
 template <class T>
 OCTAVO_KERNEL void __launch_bounds__(combine_threads)
     combine_splits_kernel(const CachedArguments<T> arguments) {
-  constexpr int most = static_cast<int>(most_splits);
+  constexpr int most = static_cast<int>(max_splits);
   __shared__ float factors[most];
   __shared__ float inverse;
   __shared__ float turns[combine_threads];
-  let_next_begin();
-  wait_for_previous();
+  launch_dependent_grids();
+  wait_on_dependent_grids();
   const auto& a = arguments;
   const int keys_each = a.split_keys();
   const int used = (a.all_keys() + keys_each - 1) / keys_each;
@@ -309,14 +309,15 @@ void cached_attention_body(TensorView<const T, 2, Cuda> qkv, HeadLayout layout,
                              ? 1.4426950408889634 * static_cast<double>(options.scale)
                              : 1.4426950408889634 / std::sqrt(static_cast<double>(dim)))};
   const bool vectors = rows_are_vectors(dim, qkv.data(), cache.keys.data(), cache.values.data());
-  launch_ahead(name, vectors ? cached_kernel<true, T>(dim) : cached_kernel<false, T>(dim),
-               dim3(static_cast<unsigned>(cut.tiles * cut.splits), static_cast<unsigned>(kv_heads)),
-               cached_threads, 0, context, arguments);
+  launch_dependent(
+      name, vectors ? cached_kernel<true, T>(dim) : cached_kernel<false, T>(dim),
+      dim3(static_cast<unsigned>(cut.tiles * cut.splits), static_cast<unsigned>(kv_heads)),
+      cached_threads, 0, context, arguments);
   if (cut.splits == 1) return;
   const Index width = round_up(dim, 32);
-  launch_ahead(name, combine_splits_kernel<T>, dim3(static_cast<unsigned>(rows * heads)),
-               narrow(width * std::min(combine_threads / width, cut.splits)), 0, context,
-               arguments);
+  launch_dependent(name, combine_splits_kernel<T>, dim3(static_cast<unsigned>(rows * heads)),
+                   narrow(width * std::min(combine_threads / width, cut.splits)), 0, context,
+                   arguments);
 }
 
 }  // namespace octavo::detail

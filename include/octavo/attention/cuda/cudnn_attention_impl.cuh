@@ -394,8 +394,8 @@ void CudnnAttention::backward(const AttentionShape& shape, const CudnnDocuments&
   plans_->run(plan, shape, context);
 }
 
-CudnnAnswer CudnnAttention::ask(const AttentionShape& shape, bool deterministic) {
-  CudnnAnswer answer;
+CudnnSupport CudnnAttention::ask(const AttentionShape& shape, bool deterministic) {
+  CudnnSupport answer;
   answer.forward = plans_->workspace(shape, Work::forward, answer.forward_refusal);
   if (!answer.forward_refusal.empty()) return answer;
   answer.backward = plans_->workspace(shape, backward_work(deterministic), answer.refusal);

@@ -33,9 +33,9 @@ OCTAVO_KERNEL void cudnn_documents_kernel(const std::int32_t* begins, Index most
 /// Writes the tables at the beginning of the context's workspace; enqueues. Does nothing without
 /// documents.
 /// @throws UsageError  if the workspace is too small
-inline CudnnDocuments tell_cudnn_of_documents(const AttentionShape& shape,
-                                              const Documents<Cuda>& documents,
-                                              const Context<Cuda>& context) {
+inline CudnnDocuments make_cudnn_documents(const AttentionShape& shape,
+                                           const Documents<Cuda>& documents,
+                                           const Context<Cuda>& context) {
   if (shape.most_documents == 0) return {};
   auto* const memory =
       workspace_of<std::byte>(context, cudnn_document_tables(shape), "attention of documents");

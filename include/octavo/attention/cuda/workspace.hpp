@@ -116,15 +116,15 @@ inline std::size_t cudnn_document_tables(const AttentionShape& shape) {
   return shape.most_documents == 0 ? 0 : 4 * cudnn_document_table(shape);
 }
 
-/// Returns the key of a shape among `cudnn_answers`.
+/// Returns the key of a shape among `cudnn_support`.
 inline std::array<Index, 4> cudnn_key(const AttentionShape& shape) {
   return {shape.heads.heads, shape.heads.kv_heads, shape.heads.head_dim, shape.window()};
 }
 
 /// Returns cuDNN's support of a shape, or null if cuDNN was not queried.
-inline const CudnnAnswer* cudnn_answer(const AttentionShape& shape,
-                                       const DeviceLimits<Cuda>& limits) {
-  for (const auto& [key, answer] : limits.cudnn_answers) {
+inline const CudnnSupport* find_cudnn_support(const AttentionShape& shape,
+                                              const DeviceLimits<Cuda>& limits) {
+  for (const auto& [key, answer] : limits.cudnn_support) {
     if (key == cudnn_key(shape)) return &answer;
   }
   return nullptr;
@@ -134,7 +134,7 @@ inline const CudnnAnswer* cudnn_answer(const AttentionShape& shape,
 inline std::size_t cudnn_workspace(AttentionPass pass, const AttentionShape& shape,
                                    const DeviceLimits<Cuda>& limits) {
   const bool forward = pass == AttentionPass::forward;
-  if (const CudnnAnswer* answer = cudnn_answer(shape, limits)) {
+  if (const CudnnSupport* answer = find_cudnn_support(shape, limits)) {
     return forward ? answer->forward : answer->backward;
   }
   return forward ? 0 : cudnn_attention_workspace(shape, limits.deterministic);
@@ -154,12 +154,12 @@ AttentionKernels attention_kernels(AttentionPass pass, const AttentionShape& sha
   }
   const bool fits = shape.tokens >= cudnn_attention_least && !shape.once;
   if (!std::is_same_v<T, Bf16> || !limits.cudnn || !fits) return AttentionKernels::octavo;
-  const CudnnAnswer* answer = cudnn_answer(shape, limits);
+  const CudnnSupport* answer = find_cudnn_support(shape, limits);
   if (answer != nullptr && !answer->forward_refusal.empty()) return AttentionKernels::octavo;
   if (pass == AttentionPass::forward) return AttentionKernels::cudnn;
   if (answer != nullptr && !answer->refusal.empty()) return AttentionKernels::octavo;
   if (!limits.deterministic) return AttentionKernels::cudnn;
-  const bool small = cudnn_workspace(pass, shape, limits) <= limits.most_deterministic_workspace;
+  const bool small = cudnn_workspace(pass, shape, limits) <= limits.max_deterministic_workspace;
   return small ? AttentionKernels::cudnn_deterministic : AttentionKernels::octavo;
 }
 
@@ -193,12 +193,12 @@ std::string attention_fallback(AttentionPass pass, const AttentionShape& shape,
       detail::attention_kernels<T>(pass, shape, limits) != octavo) {
     return {};
   }
-  const CudnnAnswer* answer = detail::cudnn_answer(shape, limits);
+  const CudnnSupport* answer = detail::find_cudnn_support(shape, limits);
   if (answer != nullptr && !answer->forward_refusal.empty()) return answer->forward_refusal;
   if (answer != nullptr && !answer->refusal.empty()) return answer->refusal;
   return message("cuDNN's deterministic backward needs a workspace of ",
                  detail::cudnn_workspace(AttentionPass::backward, shape, limits),
-                 " bytes, of which only ", limits.most_deterministic_workspace, " are allowed");
+                 " bytes, of which only ", limits.max_deterministic_workspace, " are allowed");
 }
 
 /// Returns the bytes of workspace that attention of this shape and format needs, for the

@@ -26,16 +26,16 @@ namespace octavo OCTAVO_ABI {
 namespace detail {
 
 /// Maximum number of ranks on a host; a meeting stores this many addresses.
-inline constexpr int most_meeting_ranks = 16;
+inline constexpr int max_meeting_ranks = 16;
 /// Maximum number of contexts per rank with separate meetings.
-inline constexpr std::size_t most_meeting_contexts = 256;
+inline constexpr std::size_t max_meeting_contexts = 256;
 
 /// State of meetings that host and GPU share, in host memory.
 struct MeetingNews {
   std::uint32_t gives_up;   ///< not 0: no rank waits any longer
   std::uint32_t differing;  ///< 1 + the rank that called a different operation; 0: none
   /// For each context, 1 + the number of the operation in progress; 0: none.
-  std::uint32_t under_way[most_meeting_contexts];
+  std::uint32_t under_way[max_meeting_contexts];
 };
 
 /// A meeting of ranks, from the view of one rank. Each rank has two sets of words, for meetings
@@ -44,7 +44,7 @@ struct MeetingNews {
 struct Meeting {
   std::uint32_t* number;     ///< of the last meeting
   std::uint32_t* has_ended;  ///< not 0: this rank no longer takes part in meetings
-  Array<std::uint64_t*, most_meeting_ranks> words;  ///< [2, ranks], those of each rank
+  Array<std::uint64_t*, max_meeting_ranks> words;  ///< [2, ranks], those of each rank
   int rank;
   int ranks;
   std::uint32_t operation;  ///< a hash of this rank's operation
@@ -131,8 +131,8 @@ class CopyExchange {
     context.synchronize();  // before other ranks know their addresses
     memory_.add(words_.get(), PeerMemory::smallest, context);
     const std::size_t ranks = members_.size();
-    if (ranks > detail::most_meeting_ranks) {
-      obstacle_ = message(ranks, " ranks are more than the ", detail::most_meeting_ranks,
+    if (ranks > detail::max_meeting_ranks) {
+      obstacle_ = message(ranks, " ranks are more than the ", detail::max_meeting_ranks,
                           " that copy engines support");
     } else if (!memory_.obstacle().empty()) {
       obstacle_ = memory_.obstacle();
@@ -201,7 +201,7 @@ class CopyExchange {
   }
 
  private:
-  static constexpr std::size_t most_contexts = detail::most_meeting_contexts;
+  static constexpr std::size_t max_contexts = detail::max_meeting_contexts;
 
   /// Identifies a context. Unlike a stream's address, a number is never reused.
   struct ContextNumber {
@@ -260,9 +260,9 @@ class CopyExchange {
     std::byte* words = words_.get() + channel * 2 * ranks * word;
     detail::Meeting result{};
     auto* numbers =
-        reinterpret_cast<std::uint32_t*>(words_.get() + most_contexts * 2 * ranks * word);
+        reinterpret_cast<std::uint32_t*>(words_.get() + max_contexts * 2 * ranks * word);
     result.number = numbers + channel;
-    result.has_ended = numbers + most_contexts;
+    result.has_ended = numbers + max_contexts;
     for (std::size_t i = 0; i < ranks; ++i) {
       result.words[i] =
           reinterpret_cast<std::uint64_t*>(memory_.of_rank(members_[i], words, 2 * ranks * word));
@@ -287,7 +287,7 @@ class CopyExchange {
     const auto channel = static_cast<std::size_t>(found - contexts_.begin());
     if (found != contexts_.end()) return channel;
     require<UsageError>(
-        channel < most_contexts, "one communicator supports at most ", most_contexts,
+        channel < max_contexts, "one communicator supports at most ", max_contexts,
         " contexts, including lanes of sessions; create another communicator for more");
     contexts_.push_back(number);
     return channel;
@@ -308,7 +308,7 @@ class CopyExchange {
   std::vector<int> members_;
   int rank_;
   std::chrono::nanoseconds patience_;
-  /// [most_contexts, 2, ranks] words of meetings, a number for each context, and whether this has
+  /// [max_contexts, 2, ranks] words of meetings, a number for each context, and whether this has
   /// ended.
   OwnedBytes words_;
   OwnedBytes news_;

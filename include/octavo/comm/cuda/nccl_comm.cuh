@@ -267,7 +267,7 @@ class NcclComm final : public Communicator<Cuda> {
     void look(int round) const {
       if (round % 16 == 0) {
         communicator_.require_sound(operation_);
-        if (Clock::now() - start_ > communicator_.rendezvous_.time_out())
+        if (Clock::now() - start_ > communicator_.rendezvous_.timeout())
           communicator_.fail_late(operation_);
       }
       if (Clock::now() - start_ < std::chrono::milliseconds(1)) {
@@ -295,7 +295,7 @@ class NcclComm final : public Communicator<Cuda> {
   }
   /// Returns the time-out of waits on the GPU: the host, which has more information, gives up
   /// first.
-  [[nodiscard]] std::chrono::nanoseconds patience() const { return 2 * rendezvous_.time_out(); }
+  [[nodiscard]] std::chrono::nanoseconds patience() const { return 2 * rendezvous_.timeout(); }
 
   Buffer<Cuda> allocate_shared(std::size_t bytes, const Context<Cuda>& context) {
     const std::size_t taken = std::max(bytes, PeerMemory::smallest);
@@ -399,7 +399,7 @@ class NcclComm final : public Communicator<Cuda> {
     }
     if (copies_->has_given_up()) {
       fail(message("the other ranks have not reached the operation that rank ", rank,
-                   " has been waiting in for ", detail::seconds_text(2 * rendezvous_.time_out()),
+                   " has been waiting in for ", detail::seconds_text(2 * rendezvous_.timeout()),
                    ": ", with_gpu(operation)));
     }
   }
@@ -418,7 +418,7 @@ class NcclComm final : public Communicator<Cuda> {
     const std::optional<std::string> absent = rendezvous_.absent_sync();
     require_no_fault(operation);  // that occurred meanwhile
     fail(message("rank ", rendezvous_.rank(), " has waited for the others for ",
-                 detail::seconds_text(rendezvous_.time_out()), " in ", with_gpu(operation), ": ",
+                 detail::seconds_text(rendezvous_.timeout()), " in ", with_gpu(operation), ": ",
                  detail::absent_text(absent)));
   }
 
@@ -458,9 +458,9 @@ class NcclComm final : public Communicator<Cuda> {
   /// A stuck thread of NCCL must not block the end of the process.
   void end_abort() noexcept {
     if (!aborting_.joinable()) return;
-    if (aborted_.wait_for(rendezvous_.time_out()) != std::future_status::ready) {
+    if (aborted_.wait_for(rendezvous_.timeout()) != std::future_status::ready) {
       std::cerr << message("rank ", rank(), ": ", whole_.reason_, "; and ncclCommAbort has not ",
-                           "returned in ", detail::seconds_text(rendezvous_.time_out()),
+                           "returned in ", detail::seconds_text(rendezvous_.timeout()),
                            ": the process ends\n")
                 << std::flush;
       std::_Exit(EXIT_FAILURE);

@@ -37,7 +37,7 @@ OCTAVO_KERNEL void report_architecture_kernel(Word* report) {
 
 /// Queries the current GPU once; see `kernel_architecture`.
 /// @throws ConfigError  if the program has no kernels for this GPU
-inline KernelArchitecture ask_kernel_architecture(int gpu, const DeviceLimits<Cuda>& limits) {
+inline KernelArchitecture query_kernel_architecture(int gpu, const DeviceLimits<Cuda>& limits) {
   static std::mutex mutex;
   static std::map<int, KernelArchitecture> known;
   const std::lock_guard lock(mutex);
@@ -64,7 +64,7 @@ inline KernelArchitecture ask_kernel_architecture(int gpu, const DeviceLimits<Cu
 
 /// Sets `kernel_architecture` before main.
 inline const bool reports_architecture = [] {
-  kernel_architecture = ask_kernel_architecture;
+  kernel_architecture = query_kernel_architecture;
   return true;
 }();
 

@@ -15,8 +15,8 @@ inline const char* few_rows_implementation(Cpu) { return detail::sgemm_implement
 
 /// Returns the bytes of workspace that `few_rows_forward` needs for weights of `k` columns.
 inline std::size_t few_rows_workspace(Index k, const DeviceLimits<Cpu>& limits) {
-  const Index tile = detail::matmul_tile_columns * (k + 2 * most_few_rows);
-  return static_cast<std::size_t>(round_up(most_few_rows * k, 64) + limits.threads * tile) *
+  const Index tile = detail::matmul_tile_columns * (k + 2 * max_few_rows);
+  return static_cast<std::size_t>(round_up(max_few_rows * k, 64) + limits.threads * tile) *
          sizeof(float);
 }
 
@@ -53,9 +53,9 @@ void multiply_few_rows(TensorView<const T, 2, Cpu> x, float alpha, const WidenWe
   parallel_for(ceil_divide(n, width), width * k, context, [&](Index i) {
     const Index column0 = i * width;
     const Index columns = std::min(width, n - column0);
-    float* weight = memory + thread_index() * width * (k + 2 * most_few_rows);
+    float* weight = memory + thread_index() * width * (k + 2 * max_few_rows);
     float* tile = weight + width * k;
-    float* ups = tile + width * most_few_rows;
+    float* ups = tile + width * max_few_rows;
     const auto multiply = [&](Index first, float* sums) {
       for (Index row = 0; row < columns; ++row) widen_weight(first + row, weight + row * k);
       sgemm({left, k, Transpose::no}, {weight, k, Transpose::yes}, rows, columns, k, alpha, false,

@@ -65,7 +65,7 @@ OCTAVO_KERNEL void __launch_bounds__(few_rows_threads, 2)
   const auto& a = arguments;
   const Index n = a.n;
   const int k = a.k;
-  let_next_begin();
+  launch_dependent_grids();
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const auto warp = static_cast<unsigned>(global_thread() / 32);
   const Index first_output = Index{warp / a.distance} * outputs * a.distance + warp % a.distance;
@@ -80,10 +80,10 @@ OCTAVO_KERNEL void __launch_bounds__(few_rows_threads, 2)
   }
   Ring ring(shared, weights, k);
   const int begin = lane * Weights::elements;
-  if (!a.reads_ahead) wait_for_previous();
+  if (!a.reads_ahead) wait_on_dependent_grids();
 #pragma unroll
   for (int i = 0; i < Ring::stages; ++i) ring.request(begin + i * step);
-  wait_for_previous();
+  wait_on_dependent_grids();
   const T* x = a.x;
   if (a.norm_weight != nullptr) {
     auto* row = reinterpret_cast<T*>(reinterpret_cast<char*>(shared) + Ring::bytes(blockDim.x));
@@ -197,18 +197,18 @@ void enqueue_few_rows(TensorView<const T, 2, Cuda> x, const W* w,
   const Index k = x.extent(1);
   const bool normalises = !options.norm.weight.empty();
   require_columns(name, k);
-  constexpr Index most_outputs = Index{1} << 32;
-  require<ShapeError>(n < most_outputs, name, ": a weight of ", n,
-                      " rows is too large; multiply parts of fewer than ", most_outputs);
+  constexpr Index max_outputs = Index{1} << 32;
+  require<ShapeError>(n < max_outputs, name, ": a weight of ", n,
+                      " rows is too large; multiply parts of fewer than ", max_outputs);
   if (rows == 0) return;
   const bool vectors = k % WeightRun<W>::elements == 0 &&
                        rows_are_vectors(k, x.data(), w, options.norm.weight.data());
-  auto* kernel = few_rows_kernel<false, most_few_rows, Granularity, T, W, Y>;
+  auto* kernel = few_rows_kernel<false, max_few_rows, Granularity, T, W, Y>;
   if (vectors) {
     kernel = rows == 1   ? few_rows_kernel<true, 1, Granularity, T, W, Y>
              : rows == 2 ? few_rows_kernel<true, 2, Granularity, T, W, Y>
              : rows <= 4 ? few_rows_kernel<true, 4, Granularity, T, W, Y>
-                         : few_rows_kernel<true, most_few_rows, Granularity, T, W, Y>;
+                         : few_rows_kernel<true, max_few_rows, Granularity, T, W, Y>;
   }
   // If there are few outputs, smaller blocks distribute them over all multiprocessors.
   constexpr Index wanted_blocks = 264;
@@ -245,8 +245,8 @@ void enqueue_few_rows(TensorView<const T, 2, Cuda> x, const W* w,
       options.reads == WeightReads::ahead,
       options.is_gated,
       cached};
-  launch_ahead(name, kernel, dim3(static_cast<unsigned>(ceil_divide(warps, block_warps))),
-               static_cast<int>(threads), shared, context, arguments);
+  launch_dependent(name, kernel, dim3(static_cast<unsigned>(ceil_divide(warps, block_warps))),
+                   static_cast<int>(threads), shared, context, arguments);
 }
 
 /// See few_rows_forward.

@@ -92,10 +92,10 @@ class GemmPlans {
       for (GemmPlan* plan : to_rehearse_) {
         plan->trial = std::make_unique<GemmTrial>(plan->product.algorithms(handle_, offered));
       }
-      for (int passes = 0; passes < most_passes && has_trials(); ++passes) {
+      for (int passes = 0; passes < max_passes && has_trials(); ++passes) {
         pass();
         context.synchronize();
-        judge(passes + 1 == most_passes, tried);
+        judge(passes + 1 == max_passes, tried);
       }
       compare(tried, pass, context);
     } catch (...) {
@@ -283,7 +283,7 @@ class GemmPlans {
 
   static constexpr int offered = 16;  ///< number of algorithms requested from cuBLASLt
   /// Enough that a product that runs once per pass is timed three times with each algorithm.
-  static constexpr int most_passes = 3 * offered;
+  static constexpr int max_passes = 3 * offered;
 
   cublasLtHandle_t handle_ = nullptr;
   std::optional<GemmLibrary> library_;

@@ -34,11 +34,11 @@ struct SymmetricPipeline {
   static constexpr int shared_bytes = stages * stage_bytes + tile_alignment + 16 * stages;
 };
 
-inline constexpr int most_symmetric_tasks = 16;
+inline constexpr int max_symmetric_tasks = 16;
 
 /// Products that one kernel computes.
 struct SymmetricTasks {
-  SymmetricTask list[most_symmetric_tasks];
+  SymmetricTask list[max_symmetric_tasks];
   int tiles = 0;
   int count = 0;
 };
@@ -283,7 +283,7 @@ inline void symmetric_products_body(std::span<const SymmetricProduct<Bf16, Cuda>
       multiply_all(product, context);
       continue;
     }
-    if (tasks.count == most_symmetric_tasks) enqueue_symmetric(tasks, context);
+    if (tasks.count == max_symmetric_tasks) enqueue_symmetric(tasks, context);
     tasks.list[tasks.count++] = task_of(product);
   }
   enqueue_symmetric(tasks, context);

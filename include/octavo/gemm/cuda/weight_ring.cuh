@@ -74,7 +74,7 @@ class WeightRing {
 #pragma unroll
         for (int i = 0; i < vectors; ++i, slot += blockDim.x) {
           const uint4 vector = *slot;
-          constexpr int words = Run<W>::words_a_run;
+          constexpr int words = Run<W>::words_per_run;
           Run<W>& run = runs[o].runs[4 * i / words];
           const int first = 4 * i % words;
           run.words[first] = vector.x;

@@ -90,20 +90,20 @@ inline float group_amax(std::span<const float> group) {
 
 /// The random bits for all roundings of a group of elements with `EightBit` moments.
 struct GroupRoundingBits {
-  SharedRoundingBits calls[SharedRoundingBits::calls_a_group];
+  SharedRoundingBits calls[SharedRoundingBits::calls_per_group];
 
   template <class Parameter>
   GroupRoundingBits(const Parameter& parameter, const AdamWStep& step, Index group) {
-    for (Index c = 0; c < SharedRoundingBits::calls_a_group; ++c) {
+    for (Index c = 0; c < SharedRoundingBits::calls_per_group; ++c) {
       calls[c] =
-          shared_rounding_bits(parameter, step, group * SharedRoundingBits::calls_a_group + c);
+          shared_rounding_bits(parameter, step, group * SharedRoundingBits::calls_per_group + c);
     }
   }
   /// @return  a word whose upper bits are random
   [[nodiscard]] std::uint32_t of(Rounding rounding, Index i) const {
     const Index run = i / rounding_run;
-    return calls[run % SharedRoundingBits::calls_a_group].of(
-        rounding, static_cast<int>(run / SharedRoundingBits::calls_a_group),
+    return calls[run % SharedRoundingBits::calls_per_group].of(
+        rounding, static_cast<int>(run / SharedRoundingBits::calls_per_group),
         static_cast<int>(i % rounding_run));
   }
 };

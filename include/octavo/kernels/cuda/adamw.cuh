@@ -18,7 +18,7 @@ __device__ Elements<T> to_elements(const Run<T>& run) {
   Elements<T> result;
 #pragma unroll
   for (int i = 0; i < run_size; ++i) {
-    constexpr int a_word = Run<T>::elements_a_word;
+    constexpr int a_word = Run<T>::elements_per_word;
     const std::uint32_t bits = run.words[i / a_word] >> (i % a_word * 32 / a_word);
     if constexpr (std::is_same_v<T, float>) {
       result.values[i] = __uint_as_float(bits);
@@ -34,7 +34,7 @@ __device__ Run<T> to_run(const Elements<T>& elements) {
   Run<T> run{};
 #pragma unroll
   for (int i = 0; i < run_size; ++i) {
-    constexpr int a_word = Run<T>::elements_a_word;
+    constexpr int a_word = Run<T>::elements_per_word;
     run.words[i / a_word] |= element_bits(elements.values[i]) << (i % a_word * 32 / a_word);
   }
   return run;

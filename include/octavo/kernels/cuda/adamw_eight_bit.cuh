@@ -7,9 +7,9 @@
 namespace octavo OCTAVO_ABI::detail {
 
 /// Runs of a group that one thread updates.
-inline constexpr int runs_a_thread = 2;
+inline constexpr int runs_per_thread = 2;
 /// Threads that update a group together: adjacent threads of a warp.
-inline constexpr int group_threads = moment_group / run_size / runs_a_thread;
+inline constexpr int group_threads = moment_group / run_size / runs_per_thread;
 inline constexpr unsigned all_lanes = 0xffffffffu;
 /// Threads per block. Blocks twice as large give a multiprocessor the same number of warps, but
 /// delay the loads of the next block.
@@ -28,10 +28,10 @@ __device__ inline float larger_magnitude(float a, float b) {
 }
 
 /// Returns the largest magnitude over the threads of a group; NaN if there is one.
-__device__ inline float group_amax(const Floats (&values)[runs_a_thread]) {
+__device__ inline float group_amax(const Floats (&values)[runs_per_thread]) {
   float largest = 0;
 #pragma unroll
-  for (int r = 0; r < runs_a_thread; ++r) {
+  for (int r = 0; r < runs_per_thread; ++r) {
 #pragma unroll
     for (int i = 0; i < run_size; ++i) largest = larger_magnitude(largest, values[r].values[i]);
   }
@@ -45,17 +45,17 @@ __device__ inline float group_amax(const Floats (&values)[runs_a_thread]) {
 /// Returns the scale of a group's moments. Moments that no code represents are clamped to the
 /// largest code, and NaN is ignored: both are rare, so a warp without them does no extra work.
 template <class Code>
-__device__ E8M0 group_scale(Floats (&moments)[runs_a_thread]) {
+__device__ E8M0 group_scale(Floats (&moments)[runs_per_thread]) {
   float amax = group_amax(moments);
   const auto each = [&](auto change) {
 #pragma unroll
-    for (int r = 0; r < runs_a_thread; ++r) {
+    for (int r = 0; r < runs_per_thread; ++r) {
 #pragma unroll
       for (int i = 0; i < run_size; ++i) change(moments[r].values[i]);
     }
   };
   if (__any_sync(all_lanes, !(amax <= Code::Levels::largest_magnitude))) {
-    Floats numbers[runs_a_thread] = {moments[0], moments[1]};
+    Floats numbers[runs_per_thread] = {moments[0], moments[1]};
     for (Floats& run : numbers) {
       for (float& value : run.values) value = isnan(value) ? 0.0f : value;
     }
@@ -125,12 +125,12 @@ __device__ void update_runs(const AdamWParameter<W, G, EightBit, Cuda>& paramete
     first_scale = parameter.first_scale.data()[group];
     second_scale = parameter.second_scale.data()[group];
   }
-  Floats old[runs_a_thread];
-  Floats gradient[runs_a_thread];
-  Floats m[runs_a_thread];
-  Floats v[runs_a_thread];
+  Floats old[runs_per_thread];
+  Floats gradient[runs_per_thread];
+  Floats m[runs_per_thread];
+  Floats v[runs_per_thread];
 #pragma unroll
-  for (int r = 0; r < runs_a_thread; ++r) {
+  for (int r = 0; r < runs_per_thread; ++r) {
     const Index begin = begin_of(r);
     const Index count = count_from(begin);
     if constexpr (HasMaster) {
@@ -147,11 +147,11 @@ __device__ void update_runs(const AdamWParameter<W, G, EightBit, Cuda>& paramete
       v[r].values[i] = SecondMomentCode::decode(second.words[i / 4], i % 4, second_scale);
     }
   }
-  static_assert(group_threads == SharedRoundingBits::calls_a_group && runs_a_thread == 2);
+  static_assert(group_threads == SharedRoundingBits::calls_per_group && runs_per_thread == 2);
   const auto bits =
-      shared_rounding_bits(parameter, step, group * SharedRoundingBits::calls_a_group + lane);
+      shared_rounding_bits(parameter, step, group * SharedRoundingBits::calls_per_group + lane);
 #pragma unroll
-  for (int r = 0; r < runs_a_thread; ++r) {
+  for (int r = 0; r < runs_per_thread; ++r) {
     const Index begin = begin_of(r);
     const Index count = count_from(begin);
     Floats updated;
@@ -172,7 +172,7 @@ __device__ void update_runs(const AdamWParameter<W, G, EightBit, Cuda>& paramete
   first_scale = group_scale<FirstMomentCode>(m);
   second_scale = group_scale<SecondMomentCode>(v);
 #pragma unroll
-  for (int r = 0; r < runs_a_thread; ++r) {
+  for (int r = 0; r < runs_per_thread; ++r) {
     const Index begin = begin_of(r);
     const Index count = count_from(begin);
     std::uint32_t first[run_size];

@@ -200,7 +200,7 @@ void produce_and_sum(const char* name, const Source& source, const Operand<P, Ki
 
 /// Throws ShapeError if a matrix has too many rows for its columns to be summed.
 inline void require_summed_rows(const char* operation, Index rows) {
-  require<ShapeError>(rows <= most_cast_rows, operation, ": columns of at most ", most_cast_rows,
+  require<ShapeError>(rows <= max_cast_rows, operation, ": columns of at most ", max_cast_rows,
                       " rows can be summed at once on Cuda, but these have ", rows,
                       "; process fewer tokens at once");
 }

@@ -56,7 +56,7 @@ struct ExponentialBelow {
 template <class T>
 __device__ void raise(Run<T>& largest, const Run<T>& run) {
 #pragma unroll
-  for (int i = 0; i < Run<T>::words_a_run; ++i) {
+  for (int i = 0; i < Run<T>::words_per_run; ++i) {
     if constexpr (std::is_same_v<T, float>) {
       largest.words[i] =
           __float_as_uint(fmaxf(__uint_as_float(largest.words[i]), __uint_as_float(run.words[i])));
@@ -297,7 +297,7 @@ void cross_entropy_body(TensorView<T, 2, Cuda> logits,
   const Index slice_bytes = slice * static_cast<Index>(sizeof(T));
   const GpuFeatures& gpu = context.limits().gpu;
   if (!gpu.clusters || !rows_are_vectors(padded, logits.data()) ||
-      slice_bytes > std::min(largest_slice_bytes, most_shared_bytes(context.limits()))) {
+      slice_bytes > std::min(largest_slice_bytes, max_shared_bytes(context.limits()))) {
     launch(name, cross_entropy_long_row_kernel<T>, rows, long_row_threads, 0, context,
            logits.data(), targets.data(), losses.data(), vocabulary, padded, gradient_scale.data());
     return;

@@ -44,13 +44,13 @@ OCTAVO_KERNEL void __launch_bounds__(quantize_threads)
     transpose_fp8_values_kernel(const Format* fp8_values,
                                 CastArguments<Format, PerTensor> arguments) {
   __shared__ ByteTile tile;
-  constexpr int units_a_row = tile_side / 16;
-  constexpr int units = tile_side * units_a_row;
+  constexpr int units_per_row = tile_side / 16;
+  constexpr int units = tile_side * units_per_row;
   const TilePlace place(blockIdx.y, blockIdx.x);
 #pragma unroll
   for (int i = static_cast<int>(threadIdx.x); i < units; i += quantize_threads) {
-    const int row = i / units_a_row;
-    const int unit = i % units_a_row;
+    const int row = i / units_per_row;
+    const int unit = i % units_per_row;
     const Index column = place.column + unit * 16;
     const bool has_row = F == Fit::whole || place.row + row < arguments.rows;
     const int count = has_row ? count_inside<F>(column, arguments.columns, 16) : 0;
@@ -85,7 +85,7 @@ void transpose_fp8_values_body(
   const Index rows = fp8_values.outer();
   const Index columns = fp8_values.inner();
   require_columns(name, columns);
-  require<ShapeError>(rows <= most_cast_rows, name, ": at most ", most_cast_rows,
+  require<ShapeError>(rows <= max_cast_rows, name, ": at most ", max_cast_rows,
                       " rows can be transposed at once on Cuda, but there are ", rows);
   const CastArguments<Format, PerTensor> arguments{{},      target, rows,  columns,
                                                    columns, {},     false, false};

@@ -28,8 +28,8 @@ OCTAVO_KERNEL void __launch_bounds__(elementwise_threads)
     append_to_cache_kernel(const AppendArguments<T> arguments) {
   const auto& [qkv, positions, keys, values, query_weight, key_weight, rotation, rows, capacity,
                heads, kv_heads, dim, epsilon, offset] = arguments;
-  let_next_begin();
-  wait_for_previous();
+  launch_dependent_grids();
+  wait_on_dependent_grids();
   const std::uint32_t all_heads = heads + 2 * kv_heads;
   const Index warp = global_thread() / 32;
   const Index row = warp / all_heads;
@@ -68,9 +68,9 @@ void append_to_cache_body(TensorView<T, 2, Cuda> qkv, HeadLayout layout,
       norm.query.data(), norm.key.data(),      rotation.data(),         qkv.extent(0),
       cache.capacity(),  narrow(layout.heads), narrow(layout.kv_heads), narrow(layout.head_dim),
       norm.epsilon,      norm.offset};
-  launch_ahead("append_to_cache", append_to_cache_kernel<T>,
-               dim3(narrow(ceil_divide(heads, head_warps))), elementwise_threads, 0, context,
-               arguments);
+  launch_dependent("append_to_cache", append_to_cache_kernel<T>,
+                   dim3(narrow(ceil_divide(heads, head_warps))), elementwise_threads, 0, context,
+                   arguments);
 }
 
 }  // namespace octavo::detail

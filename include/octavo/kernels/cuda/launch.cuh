@@ -22,17 +22,17 @@ inline constexpr std::size_t kernel_workspace_bytes = std::size_t{16} << 20;
 /// Returns the index of the calling thread among all threads of the launch.
 __device__ inline Index global_thread() { return Index{blockIdx.x} * blockDim.x + threadIdx.x; }
 
-/// Allows the kernel that `launch_ahead` enqueues next to begin once all blocks of this one have
-/// called this function or ended. Without early launches, it does nothing.
-__device__ inline void let_next_begin() {
+/// Allows the kernel that `launch_dependent` enqueues next to begin once all blocks of this one
+/// have called this function or ended. Without early launches, it does nothing.
+__device__ inline void launch_dependent_grids() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   cudaTriggerProgrammaticLaunchCompletion();
 #endif
 }
 
 /// Waits for all work enqueued before this kernel, whose writes are then visible. Returns
-/// immediately unless `launch_ahead` enqueued the kernel.
-__device__ inline void wait_for_previous() {
+/// immediately unless `launch_dependent` enqueued the kernel.
+__device__ inline void wait_on_dependent_grids() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   cudaGridDependencySynchronize();
 #endif
@@ -64,10 +64,10 @@ template <class... Parameters, class... Arguments>
 void launch_with(std::span<cudaLaunchAttribute> attributes, const char* name,
                  void (*kernel)(Parameters...), dim3 blocks, int threads, std::size_t shared_bytes,
                  const Context<Cuda>& context, const Arguments&... arguments) {
-  const auto most_bytes = static_cast<std::size_t>(context.limits().gpu.shared_bytes);
-  require<ShapeError>(shared_bytes <= most_bytes, name, ": ", shared_bytes,
+  const auto max_bytes = static_cast<std::size_t>(context.limits().gpu.shared_bytes);
+  require<ShapeError>(shared_bytes <= max_bytes, name, ": ", shared_bytes,
                       " bytes of shared memory are needed, but a thread block of ",
-                      context.limits().card, " has at most ", most_bytes);
+                      context.limits().card, " has at most ", max_bytes);
   allow_shared_bytes(name, kernel, shared_bytes);
   cudaLaunchConfig_t config{};
   config.gridDim = blocks;
@@ -100,15 +100,15 @@ void launch(const char* name, void (*kernel)(Parameters...), Index blocks, int t
 }
 
 /// Enqueues a kernel that may begin before preceding work ends, so that its launch and its first
-/// reads overlap. It must call `wait_for_previous` before it accesses data that others write, or
-/// writes data that others read. See programmatic dependent launch in CUDA's programming guide. On
-/// a GPU without early launches, it begins when preceding work has ended.
+/// reads overlap. It must call `wait_on_dependent_grids` before it accesses data that others write,
+/// or writes data that others read. See programmatic dependent launch in CUDA's programming guide.
+/// On a GPU without early launches, it begins when preceding work has ended.
 /// @param shared_bytes  dynamic shared memory per block
 template <class... Parameters, class... Arguments>
-void launch_ahead(const char* name, void (*kernel)(Parameters...), dim3 blocks, int threads,
-                  std::size_t shared_bytes, const Context<Cuda>& context,
-                  const Arguments&... arguments) {
-  if (!context.limits().gpu.early_launches) {
+void launch_dependent(const char* name, void (*kernel)(Parameters...), dim3 blocks, int threads,
+                      std::size_t shared_bytes, const Context<Cuda>& context,
+                      const Arguments&... arguments) {
+  if (!context.limits().gpu.programmatic_launch) {
     launch(name, kernel, blocks, threads, shared_bytes, context, arguments...);
     return;
   }

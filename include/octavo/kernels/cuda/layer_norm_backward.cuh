@@ -207,7 +207,7 @@ void layer_norm_backward_body(TensorView<const T, 2, Cuda> y_gradient,
   constexpr const char* name = "layer_norm_backward";
   const Index rows = x.extent(0);
   const Index columns = x.extent(1);
-  require_columns(name, columns, most_layer_norm_columns(context.limits()));
+  require_columns(name, columns, max_layer_norm_columns(context.limits()));
   const Index fitting =
       static_cast<Index>(kernel_workspace_bytes / sizeof(float)) / std::max(Index{1}, 2 * columns);
   const Index pieces = std::min(rows, std::clamp(fitting, Index{1}, layer_norm_pieces));

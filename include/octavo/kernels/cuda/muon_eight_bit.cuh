@@ -24,9 +24,9 @@ __device__ void muon_momentum_runs(const MuonElements<W, G, EightBit, Cuda>& ele
   const bool is_live = Whole || count_from(group * moment_group) > 0;
   E8M0 scale;
   if (is_live) scale = elements.momentum_scale.data()[group];
-  Floats moments[runs_a_thread];
+  Floats moments[runs_per_thread];
 #pragma unroll
-  for (int r = 0; r < runs_a_thread; ++r) {
+  for (int r = 0; r < runs_per_thread; ++r) {
     const Index begin = begin_of(r);
     const Index count = count_from(begin);
     const Floats gradient = load_floats<Vectors>(elements.gradient.data() + begin, count);
@@ -40,12 +40,12 @@ __device__ void muon_momentum_runs(const MuonElements<W, G, EightBit, Cuda>& ele
     }
     store_floats<Vectors>(elements.direction.data() + begin, count, direction);
   }
-  static_assert(group_threads == SharedRoundingBits::calls_a_group && runs_a_thread == 2);
+  static_assert(group_threads == SharedRoundingBits::calls_per_group && runs_per_thread == 2);
   const auto bits =
-      shared_rounding_bits(elements, step, group * SharedRoundingBits::calls_a_group + lane);
+      shared_rounding_bits(elements, step, group * SharedRoundingBits::calls_per_group + lane);
   scale = group_scale<FirstMomentCode>(moments);
 #pragma unroll
-  for (int r = 0; r < runs_a_thread; ++r) {
+  for (int r = 0; r < runs_per_thread; ++r) {
     const Index begin = begin_of(r);
     std::uint32_t codes[run_size];
 #pragma unroll

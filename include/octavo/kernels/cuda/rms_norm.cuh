@@ -17,12 +17,12 @@ void rms_norm_forward_body(TensorView<const T, 2, Cuda> x, const NormWeight<T, C
                            float epsilon, const Operand<P, Kind, Cuda>& y,
                            TensorView<float, 1, Cuda> inverse_rms, const Context<Cuda>& context) {
   constexpr const char* name = "rms_norm_forward";
-  require_columns(name, x.extent(1), most_norm_columns(context.limits()));
+  require_columns(name, x.extent(1), max_norm_columns(context.limits()));
   const auto write_values = [&](std::uint32_t* amax_bits) {
     T* values = y.values.data();
     const bool vectors = rows_are_vectors(x.extent(1), x.data(), weight.values.data(), values);
     const Index segments = ceil_divide(x.extent(1), segment_columns);
-    const Index warps = std::clamp(ceil_divide(segments, held_segments), Index{1}, most_row_warps);
+    const Index warps = std::clamp(ceil_divide(segments, held_segments), Index{1}, max_row_warps);
     launch(name, vectors ? rms_norm_kernel<true, T> : rms_norm_kernel<false, T>, x.extent(0),
            static_cast<int>(warps * 32), normalise_row_bytes(x.extent(1)), context, x.data(),
            weight.values.data(), weight.offset, static_cast<int>(x.extent(1)), epsilon,
@@ -46,7 +46,7 @@ void rms_norm_backward_body(TensorView<const T, 2, Cuda> y_gradient, TensorView<
   constexpr const char* name = "rms_norm_backward";
   const Index rows = x.extent(0);
   const Index columns = x.extent(1);
-  require_columns(name, columns, most_norm_backward_columns(context.limits()));
+  require_columns(name, columns, max_norm_backward_columns(context.limits()));
   const Index fitting =
       static_cast<Index>(kernel_workspace_bytes / sizeof(float)) / std::max(Index{1}, columns);
   const Index most = std::clamp(fitting, Index{1}, rms_norm_pieces);
@@ -68,11 +68,11 @@ void rms_norm_backward_body(TensorView<const T, 2, Cuda> y_gradient, TensorView<
     launch(name, kernel, pieces, row_threads(columns),
            static_cast<std::size_t>(shared_floats) * sizeof(float), context, arguments);
   };
-  constexpr int most_runs = sizeof(T) == 2 ? 2 : 1;  // that fit in a thread's registers
+  constexpr int max_runs = sizeof(T) == 2 ? 2 : 1;  // that fit in a thread's registers
   if (vectors && columns <= held_columns) {
     enqueue(rms_norm_backward_held_kernel<1, T>, 0);
-  } else if (vectors && columns <= most_runs * held_columns) {
-    enqueue(rms_norm_backward_held_kernel<most_runs, T>, 0);
+  } else if (vectors && columns <= max_runs * held_columns) {
+    enqueue(rms_norm_backward_held_kernel<max_runs, T>, 0);
   } else {
     enqueue(vectors ? rms_norm_backward_kernel<true, T> : rms_norm_backward_kernel<false, T>,
             round_up(columns, run_size));

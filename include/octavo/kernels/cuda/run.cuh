@@ -21,9 +21,9 @@ inline constexpr int run_size = 8;
 /// `run_size` adjacent elements as stored in memory.
 template <class T>
 struct Run {
-  static constexpr int elements_a_word = 4 / static_cast<int>(sizeof(T));
-  static constexpr int words_a_run = run_size / elements_a_word;
-  std::uint32_t words[words_a_run];
+  static constexpr int elements_per_word = 4 / static_cast<int>(sizeof(T));
+  static constexpr int words_per_run = run_size / elements_per_word;
+  std::uint32_t words[words_per_run];
 };
 
 /// `run_size` adjacent elements as FP32 numbers.
@@ -48,13 +48,13 @@ __device__ Run<T> load_run(const T* source, Index count) {
   Run<T> run{};
   if constexpr (Vectors) {
     if (count <= 0) return run;
-    if constexpr (Run<T>::words_a_run == 2) {
+    if constexpr (Run<T>::words_per_run == 2) {
       const uint2 vector = *reinterpret_cast<const uint2*>(source);
       run.words[0] = vector.x;
       run.words[1] = vector.y;
     } else {
 #pragma unroll
-      for (int i = 0; i < Run<T>::words_a_run; i += 4) {
+      for (int i = 0; i < Run<T>::words_per_run; i += 4) {
         const uint4 vector = reinterpret_cast<const uint4*>(source)[i / 4];
         run.words[i] = vector.x;
         run.words[i + 1] = vector.y;
@@ -65,7 +65,7 @@ __device__ Run<T> load_run(const T* source, Index count) {
   } else {
 #pragma unroll
     for (int i = 0; i < run_size; ++i) {
-      constexpr int a_word = Run<T>::elements_a_word;
+      constexpr int a_word = Run<T>::elements_per_word;
       if (i < count) run.words[i / a_word] |= element_bits(source[i]) << (i % a_word * 32 / a_word);
     }
   }
@@ -76,8 +76,8 @@ __device__ Run<T> load_run(const T* source, Index count) {
 template <class T>
 __device__ Run<T> first_elements(Run<T> run, int count) {
 #pragma unroll
-  for (int i = 0; i < Run<T>::words_a_run; ++i) {
-    constexpr int a_word = Run<T>::elements_a_word;
+  for (int i = 0; i < Run<T>::words_per_run; ++i) {
+    constexpr int a_word = Run<T>::elements_per_word;
     const int within = count - i * a_word;
     if (within <= 0) run.words[i] = 0;
     if (within > 0 && within < a_word) run.words[i] &= (1u << (within * 32 / a_word)) - 1u;
@@ -92,11 +92,11 @@ template <bool Vectors, class T>
 __device__ void store_run(T* target, Index count, const Run<T>& run) {
   if constexpr (Vectors) {
     if (count <= 0) return;
-    if constexpr (Run<T>::words_a_run == 2) {
+    if constexpr (Run<T>::words_per_run == 2) {
       *reinterpret_cast<uint2*>(target) = make_uint2(run.words[0], run.words[1]);
     } else {
 #pragma unroll
-      for (int i = 0; i < Run<T>::words_a_run; i += 4) {
+      for (int i = 0; i < Run<T>::words_per_run; i += 4) {
         reinterpret_cast<uint4*>(target)[i / 4] =
             make_uint4(run.words[i], run.words[i + 1], run.words[i + 2], run.words[i + 3]);
       }
@@ -104,7 +104,7 @@ __device__ void store_run(T* target, Index count, const Run<T>& run) {
   } else {
 #pragma unroll
     for (int i = 0; i < run_size; ++i) {
-      constexpr int a_word = Run<T>::elements_a_word;
+      constexpr int a_word = Run<T>::elements_per_word;
       const std::uint32_t bits = run.words[i / a_word] >> (i % a_word * 32 / a_word);
       if (i >= count) continue;
       if constexpr (std::is_same_v<T, float>) {
@@ -125,7 +125,7 @@ template <class T>
 __device__ Floats to_floats(const Run<T>& run) {
   Floats result;
 #pragma unroll
-  for (int i = 0; i < Run<T>::words_a_run; ++i) {
+  for (int i = 0; i < Run<T>::words_per_run; ++i) {
     if constexpr (std::is_same_v<T, float>) {
       result.values[i] = __uint_as_float(run.words[i]);
     } else {
@@ -143,7 +143,7 @@ template <class T>
 __device__ Run<T> to_run(const Floats& floats) {
   Run<T> run;
 #pragma unroll
-  for (int i = 0; i < Run<T>::words_a_run; ++i) {
+  for (int i = 0; i < Run<T>::words_per_run; ++i) {
     if constexpr (std::is_same_v<T, float>) {
       run.words[i] = __float_as_uint(floats.values[i]);
     } else {

@@ -188,7 +188,7 @@ __device__ void set_zero(Accumulator<> (&sums)[count]) {
 /// Sets scores of keys after their query to −∞. Rows are queries.
 /// @param distance  the thread's first query minus its first key
 template <int n>
-__device__ void hide_later_keys(Accumulator<n>& scores, int distance) {
+__device__ void mask_later_keys(Accumulator<n>& scores, int distance) {
 #pragma unroll
   for (int i = 0; i < n / 2; ++i) {
     const int column = i / 4 * 8 + i % 2;
@@ -200,7 +200,7 @@ __device__ void hide_later_keys(Accumulator<n>& scores, int distance) {
 /// Sets scores of keys before the documents or windows of the thread's two rows to −∞.
 /// @param before  number of hidden keys at the start of each row, from the thread's first column on
 template <int n>
-__device__ void hide_earlier_keys(Accumulator<n>& scores, const int (&before)[2]) {
+__device__ void mask_earlier_keys(Accumulator<n>& scores, const int (&before)[2]) {
 #pragma unroll
   for (int i = 0; i < n / 2; ++i) {
     if (i / 4 * 8 + i % 2 < before[i / 2 % 2]) scores.values[i] = -INFINITY;

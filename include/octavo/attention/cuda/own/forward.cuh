@@ -13,10 +13,10 @@ struct SoftmaxRows {
 };
 
 /// Converts scores to exp(scale · (score − maximum)).
-/// @tparam may_hide_all  a row may not have seen a key yet; its exponentials are then 0
+/// @tparam may_mask_all  a row may not have seen a key yet; its exponentials are then 0
 /// @param scale          includes log2(e)
 /// @param factors        written: factors for the sums so far
-template <bool may_hide_all, int n, int count>
+template <bool may_mask_all, int n, int count>
 __device__ void softmax_step(Accumulator<n> (&scores)[count], float scale, SoftmaxRows& rows,
                              float (&factors)[2]) {
   constexpr int half = n / 2;
@@ -29,7 +29,7 @@ __device__ void softmax_step(Accumulator<n> (&scores)[count], float scale, Softm
     }
     largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
     largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
-    const float base = may_hide_all && largest == -INFINITY ? 0.0f : largest;
+    const float base = may_mask_all && largest == -INFINITY ? 0.0f : largest;
     factors[h] = fast_exp2((rows.largest[h] - base) * scale);
     rows.largest[h] = largest;
     const float shift = base * scale;
@@ -75,9 +75,9 @@ __device__ __forceinline__ void attention_forward_block(const Bf16* qkv, Bf16* o
                                                         const AttentionGeometry& geometry) {
   using Tiles = ForwardTiles<Cores, columns>;
   constexpr int threads = Tiles::threads;
-  constexpr int keys_a_step = Tiles::Sizes::forward_keys;
-  constexpr int product_keys = keys_a_step < product_side ? keys_a_step : product_side;
-  constexpr int key_products = keys_a_step / product_keys;
+  constexpr int keys_per_step = Tiles::Sizes::forward_keys;
+  constexpr int product_keys = keys_per_step < product_side ? keys_per_step : product_side;
+  constexpr int key_products = keys_per_step / product_keys;
   constexpr bool queries_in_registers = Tiles::Sizes::is_narrow;
   const int tokens = geometry.tokens;
   const int heads = geometry.heads;
@@ -88,12 +88,12 @@ __device__ __forceinline__ void attention_forward_block(const Bf16* qkv, Bf16* o
   const int sequence = static_cast<int>(blockIdx.x) / heads;
   const int kv_head = head / geometry.group();
   const int first = static_cast<int>(gridDim.y - 1 - blockIdx.y) * Tiles::rows;
-  const int steps = (min(first + Tiles::rows, tokens) + keys_a_step - 1) / keys_a_step;
+  const int steps = (min(first + Tiles::rows, tokens) + keys_per_step - 1) / keys_per_step;
   const Index stride = geometry.stride();
   const auto begin_of = [&](int row) {
     return geometry.begin<bounded>(sequence, min(first + row, tokens - 1));
   };
-  const int start = begin_of(0) / keys_a_step;  // the first step
+  const int start = begin_of(0) / keys_per_step;  // the first step
   const int begins[2] = {begin_of(place.row), begin_of(place.row + 8)};
   // The first key of the warpgroup's last row, read from one lane, so that the compiler knows that
   // it is uniform.
@@ -103,15 +103,15 @@ __device__ __forceinline__ void attention_forward_block(const Bf16* qkv, Bf16* o
   const auto copy_keys = [&](int step) {
     if (step < steps) {
       copy_tile<threads>(tiles.keys(step % 2),
-                         qkv + geometry.key(sequence, step * keys_a_step, kv_head), stride,
-                         tokens - step * keys_a_step, dim);
+                         qkv + geometry.key(sequence, step * keys_per_step, kv_head), stride,
+                         tokens - step * keys_per_step, dim);
     }
   };
   const auto copy_values = [&](int step) {
     if (step < steps) {
       copy_tile<threads>(tiles.values(step % 2),
-                         qkv + geometry.value(sequence, step * keys_a_step, kv_head), stride,
-                         tokens - step * keys_a_step, dim);
+                         qkv + geometry.value(sequence, step * keys_per_step, kv_head), stride,
+                         tokens - step * keys_per_step, dim);
     }
   };
   copy_tile<threads>(tiles.queries(), qkv + geometry.query(sequence, first, head), stride,
@@ -132,7 +132,7 @@ __device__ __forceinline__ void attention_forward_block(const Bf16* qkv, Bf16* o
   }
   Accumulator<product_keys> scores[key_products];
   Accumulator<> sums[columns / panel_columns];
-  Fragment probabilities[keys_a_step / product_depth];
+  Fragment probabilities[keys_per_step / product_depth];
   SoftmaxRows rows;
   float factors[2];
   const float scale = geometry.scale() * log2_e;
@@ -149,19 +149,19 @@ __device__ __forceinline__ void attention_forward_block(const Bf16* qkv, Bf16* o
     Cores::commit_products();
   };
   const auto softmax = [&](int step) {
-    const int distance = first + place.row - step * keys_a_step - place.column;
-    if ((step + 1) * keys_a_step > first + place.group_row) {
+    const int distance = first + place.row - step * keys_per_step - place.column;
+    if ((step + 1) * keys_per_step > first + place.group_row) {
 #pragma unroll
       for (int n = 0; n < key_products; ++n) {
-        hide_later_keys(scores[n], distance - n * product_keys);
+        mask_later_keys(scores[n], distance - n * product_keys);
       }
     }
     if constexpr (bounded) {
-      if (step * keys_a_step < latest_begin) {
+      if (step * keys_per_step < latest_begin) {
 #pragma unroll
         for (int n = 0; n < key_products; ++n) {
-          const int column = step * keys_a_step + n * product_keys + place.column;
-          hide_earlier_keys(scores[n], {begins[0] - column, begins[1] - column});
+          const int column = step * keys_per_step + n * product_keys + place.column;
+          mask_earlier_keys(scores[n], {begins[0] - column, begins[1] - column});
         }
       }
     }

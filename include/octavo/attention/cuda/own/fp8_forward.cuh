@@ -55,9 +55,9 @@ struct Fp8SoftmaxRows {
 /// Converts scores to 2^(scale · score − base + 8), where base is the integer at or above the
 /// largest exponent so far. Because it is an integer, rounding to E4M3 does not depend on when the
 /// largest score is seen, except for probabilities that become subnormal.
-/// @tparam may_hide_all  a row may not have seen a key yet; its exponentials are then 0
+/// @tparam may_mask_all  a row may not have seen a key yet; its exponentials are then 0
 /// @param factors        written: powers of two, the factors for the sums so far
-template <bool may_hide_all, int n>
+template <bool may_mask_all, int n>
 __device__ void fp8_softmax_step(Accumulator<n>& scores, float scale, Fp8SoftmaxRows& rows,
                                  float (&factors)[2]) {
   constexpr int half = n / 2;
@@ -71,7 +71,7 @@ __device__ void fp8_softmax_step(Accumulator<n>& scores, float scale, Fp8Softmax
     largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
     largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
     const float next = fmaxf(rows.base[h], ceilf(largest * scale));
-    const float base = may_hide_all && next == -INFINITY ? 0.0f : next;
+    const float base = may_mask_all && next == -INFINITY ? 0.0f : next;
     factors[h] = fast_exp2(rows.base[h] - base);
     rows.base[h] = next;
     const float shift = static_cast<float>(fp8_probability_exponent) - base;
@@ -218,9 +218,9 @@ __device__ __forceinline__ void multiply_fp8_works(const Fp8Operands<columns>& o
                                                    Fp8ForwardBarriers<columns> barriers) {
   using Cores = WarpgroupCores;
   using Tiles = Fp8ForwardTiles<columns>;
-  constexpr int rows_a_tile = Tiles::rows;
+  constexpr int rows_per_tile = Tiles::rows;
   const int tokens = geometry.tokens;
-  const ThreadPlace<rows_a_tile> place;
+  const ThreadPlace<rows_per_tile> place;
   const WarpgroupTurns turns{place.group};
   const auto arrive = [&](CopyBarrier barrier) {
     if (threadIdx.x % 32 == 0) barrier.arrive();
@@ -235,10 +235,10 @@ __device__ __forceinline__ void multiply_fp8_works(const Fp8Operands<columns>& o
         bounded ? __shfl_sync(0xffffffffu,
                               work.begin_of(geometry, place.group_row + product_side - 1), 0)
                 : 0;
-    Accumulator<rows_a_tile> scores;
+    Accumulator<rows_per_tile> scores;
     Accumulator<columns> products;
     Accumulator<> sums[columns / panel_columns];
-    Fragment probabilities[rows_a_tile / fp8_product_depth];
+    Fragment probabilities[rows_per_tile / fp8_product_depth];
     Fp8SoftmaxRows rows;
     float factors[2];
     const float query_scale = geometry.scale() * log2_e * operands.inverses[work.query_tile];
@@ -254,7 +254,7 @@ __device__ __forceinline__ void multiply_fp8_works(const Fp8Operands<columns>& o
     };
     const auto start_products = [&](int step) {
 #pragma unroll
-      for (int k = 0; k < rows_a_tile / fp8_product_depth; ++k) {
+      for (int k = 0; k < rows_per_tile / fp8_product_depth; ++k) {
         multiply_fp8(products, probabilities[k], tiles.values(total + step), k * fp8_product_depth,
                      k > 0);
       }
@@ -264,14 +264,14 @@ __device__ __forceinline__ void multiply_fp8_works(const Fp8Operands<columns>& o
       barriers.filled(total + step).wait((total + step) / Tiles::stages);
     };
     const auto softmax = [&](int step) {
-      const int key = (work.start + step) * rows_a_tile;
-      if (key + rows_a_tile > work.first + place.group_row) {
-        hide_later_keys(scores, work.first + place.row - key - place.column);
+      const int key = (work.start + step) * rows_per_tile;
+      if (key + rows_per_tile > work.first + place.group_row) {
+        mask_later_keys(scores, work.first + place.row - key - place.column);
       }
       if constexpr (bounded) {
         if (key < latest_begin) {
           const int column = key + place.column;
-          hide_earlier_keys(scores, {begins[0] - column, begins[1] - column});
+          mask_earlier_keys(scores, {begins[0] - column, begins[1] - column});
         }
       }
       fp8_softmax_step<bounded>(scores, key_scale, rows, factors);
@@ -279,7 +279,7 @@ __device__ __forceinline__ void multiply_fp8_works(const Fp8Operands<columns>& o
     const auto round_probabilities = [&](const float(&by)[2]) {
       float sum[2] = {0.0f, 0.0f};
 #pragma unroll
-      for (int k = 0; k < rows_a_tile / fp8_product_depth; ++k) {
+      for (int k = 0; k < rows_per_tile / fp8_product_depth; ++k) {
         probabilities[k] = to_fp8_fragment(scores, k);
         const auto& words = probabilities[k].words;
         sum[0] += sum_of_e4m3(words[0], words[2]);

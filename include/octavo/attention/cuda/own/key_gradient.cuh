@@ -32,12 +32,12 @@ __device__ __forceinline__ void attention_key_gradient_block(
   const int end = end_of(Tiles::rows - 1);  // end of the queries that attend to one of the keys
   const int first_end = end_of(0);
   const int ends[2] = {end_of(place.row), end_of(place.row + 8)};
-  const int steps_a_head = (end - first + step_rows - 1) / step_rows;
-  const int steps = steps_a_head * geometry.group();
+  const int steps_per_head = (end - first + step_rows - 1) / step_rows;
+  const int steps = steps_per_head * geometry.group();
   const Index stride = geometry.stride();
 
-  const auto head_of = [&](int step) { return kv_head * geometry.group() + step / steps_a_head; };
-  const auto query_of = [&](int step) { return first + step % steps_a_head * step_rows; };
+  const auto head_of = [&](int step) { return kv_head * geometry.group() + step / steps_per_head; };
+  const auto query_of = [&](int step) { return first + step % steps_per_head * step_rows; };
   const auto copy_step = [&](int step) {
     if (step < steps) {
       const int head = head_of(step);

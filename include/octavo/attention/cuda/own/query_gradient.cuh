@@ -89,10 +89,10 @@ __device__ __forceinline__ void attention_query_gradient_block(
     const auto values = tiles.passing(1, step % 2);
     const auto to_probabilities = [&](Accumulator<step_rows>& products) {
       if constexpr (decltype(hides)::value) {
-        hide_later_keys(products, first + place.row - step * step_rows - place.column);
+        mask_later_keys(products, first + place.row - step * step_rows - place.column);
         if constexpr (bounded) {
           const int column = step * step_rows + place.column;
-          hide_earlier_keys(products, {begins[0] - column, begins[1] - column});
+          mask_earlier_keys(products, {begins[0] - column, begins[1] - column});
         }
       }
 #pragma unroll

@@ -75,11 +75,11 @@ OCTAVO_KERNEL void __launch_bounds__(quantize_threads)
 template <class Storage>
 void enqueue_amax(const char* name, TensorView<const Storage, 2, Cuda> values,
                   std::uint32_t* amax_bits, const Context<Cuda>& context) {
-  constexpr Index most_blocks = 1024;  // enough to fill any GPU; more would only add atomics
+  constexpr Index max_blocks = 1024;  // enough to fill any GPU; more would only add atomics
   const Index runs = values.size() / run_size;
   const Index vectors = is_vector_aligned(values.data()) ? runs : 0;
   const Index blocks =
-      std::clamp(ceil_divide(runs, Index{quantize_threads} * amax_loads), Index{1}, most_blocks);
+      std::clamp(ceil_divide(runs, Index{quantize_threads} * amax_loads), Index{1}, max_blocks);
   launch(name, amax_kernel<Storage>, blocks, quantize_threads, 0, context, values.data(),
          values.size(), vectors, amax_bits);
 }

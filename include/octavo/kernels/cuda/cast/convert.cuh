@@ -26,7 +26,7 @@ template <class Format>
 __device__ Run<Format> cast_run(const Run<Bf16>& run, float scale, CastTotals& totals) {
   Run<Format> result{};
 #pragma unroll
-  for (int i = 0; i < Run<Bf16>::words_a_run; ++i) {
+  for (int i = 0; i < Run<Bf16>::words_per_run; ++i) {
     result.words[i / 2] |= cast_pair<Format>(bf16_pair(run.words[i]), scale) << (i % 2 * 16);
   }
   count_flushed<Format>(run, result, totals);

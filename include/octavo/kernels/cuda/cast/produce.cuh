@@ -46,7 +46,7 @@ template <LinearPrecision P, OperandKind Kind>
 void require_values(const char* name, const Operand<P, Kind, Cuda>& operand) {
   require<ShapeError>(operand.values.data() != nullptr || operand.values.size() == 0, name,
                       ": the operand's values must be written, but have no memory; allocate it "
-                      "with OperandMemory::take_values");
+                      "with OperandMemory::allocate_values");
 }
 
 }  // namespace detail

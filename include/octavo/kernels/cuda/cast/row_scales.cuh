@@ -48,7 +48,7 @@ __device__ void find_tile_magnitudes(const CastArguments<Format, Granularity>& a
                                      const Source& source, TilePlace place,
                                      TileMagnitudes<Source::parts>& magnitudes) {
   const RowPosition position;
-  std::uint32_t columns[Source::parts][Run<Bf16>::words_a_run] = {};
+  std::uint32_t columns[Source::parts][Run<Bf16>::words_per_run] = {};
   for_each_round<F>(
       source, place, arguments.rows, arguments.part_columns, [] { return 0; },
       [&](int round, int, const Produced<Bf16, Source::parts>& produced, int) {
@@ -56,7 +56,7 @@ __device__ void find_tile_magnitudes(const CastArguments<Format, Granularity>& a
 #pragma unroll
         for (int part = 0; part < Source::parts; ++part) {
 #pragma unroll
-          for (int i = 0; i < Run<Bf16>::words_a_run; ++i) {
+          for (int i = 0; i < Run<Bf16>::words_per_run; ++i) {
             const std::uint32_t word = produced.parts[part].words[i];
             of_row = larger_magnitudes(of_row, word);
             columns[part][i] = larger_magnitudes(columns[part][i], word);

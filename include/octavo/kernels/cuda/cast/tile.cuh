@@ -19,9 +19,9 @@ enum class Fit {
 inline constexpr int tile_runs = tile_side / run_size;  // per row
 /// Rows of one column of the transposed copy that one thread writes at once: 16 bytes of FP8.
 inline constexpr int column_size = 16;
-inline constexpr int columns_a_tile = tile_side / column_size;
+inline constexpr int columns_per_tile = tile_side / column_size;
 /// All threads of a block together process `column_size` rows at once, a group in each round.
-static_assert(tile_rounds == columns_a_tile && quantize_threads == column_size * tile_runs);
+static_assert(tile_rounds == columns_per_tile && quantize_threads == column_size * tile_runs);
 
 /// FP32 bits of the largest magnitudes of the copies' rows, for scales per row.
 struct RowAmaxes {
@@ -64,15 +64,15 @@ struct RowPosition {
 /// rows. Eight adjacent threads work on the same four columns, so that a warp writes whole ranges
 /// of 128 bytes.
 struct ColumnPosition {
-  int group = static_cast<int>(threadIdx.x) % columns_a_tile;
-  int word = static_cast<int>(threadIdx.x) / columns_a_tile;
+  int group = static_cast<int>(threadIdx.x) % columns_per_tile;
+  int word = static_cast<int>(threadIdx.x) / columns_per_tile;
 };
 
 /// A tile of FP8 bytes in shared memory, in groups of `column_size` rows. Units of 16 bytes are
 /// permuted within a row depending on its group, so that threads that read along 8 groups access 8
 /// different sets of banks.
 struct ByteTile {
-  uint4 units[columns_a_tile][column_size][tile_side / 16];
+  uint4 units[columns_per_tile][column_size][tile_side / 16];
 
   __device__ uint2& run(int group, int row, int run) {
     return reinterpret_cast<uint2*>(&units[group][row][(run / 2) ^ group])[run % 2];
@@ -85,7 +85,7 @@ struct ByteTile {
 
 /// A tile of BF16 values in shared memory, with units permuted as in ByteTile.
 struct ValueTile {
-  uint4 units[columns_a_tile][column_size][tile_runs];
+  uint4 units[columns_per_tile][column_size][tile_runs];
 
   __device__ uint4& run(int group, int row, int run) { return units[group][row][run ^ group]; }
   /// Four columns of one row.

@@ -17,7 +17,7 @@ template <bool Vectors, class T, class Source>
 OCTAVO_KERNEL void __launch_bounds__(elementwise_threads)
     values_kernel(const Source source, T* values, Index rows, Index part_columns, unsigned across,
                   std::uint32_t* amax_bits) {
-  let_next_begin();
+  launch_dependent_grids();
   const Index column = (Index{blockIdx.x % across} * elementwise_threads + threadIdx.x) * run_size;
   const Index row0 = Index{blockIdx.x / across} * value_rows;
   const int columns_inside = static_cast<int>(min(part_columns - column, Index{run_size}));

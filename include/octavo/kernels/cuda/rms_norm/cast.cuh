@@ -44,7 +44,7 @@ class RmsNormBoard {
     return ticket;
   }
 
-  __device__ void tell(Index row, float inverse) const {
+  __device__ void publish(Index row, float inverse) const {
     const std::uint32_t bits = isnan(inverse) ? canonical_nan : float_bits(inverse);
     word(first_row + row).store(bits, cuda::memory_order_relaxed);
   }
@@ -56,7 +56,7 @@ class RmsNormBoard {
   }
 
  private:
-  static constexpr std::uint32_t blank = 0xffffffffu;  ///< a NaN that `tell` never stores
+  static constexpr std::uint32_t blank = 0xffffffffu;  ///< a NaN that `publish` never stores
   static constexpr std::uint32_t canonical_nan = 0x7fffffffu;
   static constexpr Index first_row = 32;  ///< the counter has a separate cache line
 
@@ -157,7 +157,7 @@ __device__ void find_inverses(const RmsNormSource& source, Index first_row, floa
   squares = warp_sum(squares);
   if (threadIdx.x % 32 == 0) {
     const float inverse = inverse_root(squares, source.columns, epsilon);
-    source.board.tell(row, inverse);
+    source.board.publish(row, inverse);
     inverse_rms[row] = inverse;
   }
 }

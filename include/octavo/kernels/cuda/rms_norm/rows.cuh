@@ -77,7 +77,7 @@ __device__ Floats offset_weights(const Run<T>& weights, float offset) {
 /// Segments of a row that a warp keeps in registers; those of very long rows are read twice.
 inline constexpr int held_segments = 2;
 /// Maximum number of warps of a block that processes a row.
-inline constexpr Index most_row_warps = 8;
+inline constexpr Index max_row_warps = 8;
 
 /// Normalises a row with all threads of a block.
 /// @param offset   of the weight: see NormWeight
@@ -138,11 +138,11 @@ inline std::size_t normalise_row_bytes(Index columns) {
 /// @param y          the normalised rows
 /// @param amax_bits  null, or raised to the bits of max |y|
 template <bool Vectors, class T>
-OCTAVO_KERNEL void __launch_bounds__(most_row_warps * 32, sizeof(T) == 2 ? 5 : 2)
+OCTAVO_KERNEL void __launch_bounds__(max_row_warps * 32, sizeof(T) == 2 ? 5 : 2)
     rms_norm_kernel(const T* x, const T* weight, float offset, int columns, float epsilon,
                     float* inverse_rms, T* y, std::uint32_t* amax_bits) {
   extern __shared__ float segment_squares[];  // [segments, 32]
-  let_next_begin();
+  launch_dependent_grids();
   x += Index{blockIdx.x} * columns;
   y += Index{blockIdx.x} * columns;
   std::uint32_t magnitudes = 0;

@@ -79,7 +79,7 @@ struct HeadNormArguments {
   Index columns;
   Index first_head;
   Index heads;
-  Index heads_a_block;  ///< number of heads, over all rows, that one block processes
+  Index heads_per_block;  ///< number of heads, over all rows, that one block processes
   std::uint32_t head_dim;
   float epsilon;
   float offset;  ///< of the weight: see NormWeight
@@ -95,8 +95,8 @@ OCTAVO_KERNEL void __launch_bounds__(elementwise_threads)
   const std::uint32_t lane = threadIdx.x % 32;
   float* sums = head_sums + threadIdx.x / 32 * dim;
   for (std::uint32_t j = lane; j < dim; j += 32) sums[j] = 0;
-  const Index begin = Index{blockIdx.x} * arguments.heads_a_block;
-  const Index end = min(begin + arguments.heads_a_block, arguments.rows * arguments.heads);
+  const Index begin = Index{blockIdx.x} * arguments.heads_per_block;
+  const Index end = min(begin + arguments.heads_per_block, arguments.rows * arguments.heads);
   for (Index i = begin + threadIdx.x / 32; i < end; i += head_warps) {
     const Index place = i / arguments.heads * arguments.columns +
                         (arguments.first_head + i % arguments.heads) * dim;
@@ -132,8 +132,8 @@ void enqueue_head_norm_backward(HeadNormArguments<T> arguments, G* weight_gradie
   constexpr const char* name = "rope_backward";
   const Index dim = arguments.head_dim;
   const Index heads = arguments.rows * arguments.heads;
-  arguments.heads_a_block = std::max(Index{1}, ceil_divide(heads, head_norm_pieces));
-  const Index pieces = ceil_divide(heads, arguments.heads_a_block);
+  arguments.heads_per_block = std::max(Index{1}, ceil_divide(heads, head_norm_pieces));
+  const Index pieces = ceil_divide(heads, arguments.heads_per_block);
   arguments.weight_sums =
       workspace_of<float>(context, static_cast<std::size_t>(pieces * dim) * sizeof(float), name);
   launch(name, head_norm_backward_kernel<T>, pieces, elementwise_threads,
