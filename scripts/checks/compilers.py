@@ -20,8 +20,8 @@ MPI = subprocess.run(["mpicxx", "--showme:incdirs"], stdout=subprocess.PIPE, tex
 GCC += [f"-isystem{folder}" for folder in MPI]
 SM_90A = "-gencode=arch=compute_90a,code=sm_90a"
 PTX_90A = "-gencode=arch=compute_90a,code=compute_90a"
-MOST_LOCAL_BYTES = 64  # of a thread; the kernels of attention use up to 40
-HOST_CODE_OF = "test_parallel_cuda"  # the smallest CUDA program with whole models
+MAX_LOCAL_BYTES = 64  # of a thread; the kernels of attention use up to 40
+HOST_CODE_OF = {"test_parallel_cuda", "test_session_cuda"}  # CUDA programs with whole models
 NVCC = ["nvcc", "-std=c++20", "-Werror=all-warnings", f"-I{INCLUDE}"]
 
 # Targets whose .cpp files contain code for the Cuda device. Of programs that share such a header, one
@@ -206,7 +206,7 @@ def length_of(source):
 def cuda():
     """Tests of the Cuda device compile to PTX, if nvcc is installed.
 
-    The host's code of test_parallel_cuda, which contains whole models, is compiled as well."""
+    The host's code of HOST_CODE_OF is compiled as well."""
     if not shutil.which("nvcc"):
         say("cuda: nvcc is not installed: nothing compiled")
         return []
@@ -237,7 +237,7 @@ def reading_fault(entry):
     """Compiles a source without linking: nvcc compiles kernels to PTX, and little of the host's code.
 
     Some templates compile with nvcc's own reading of the host's code, but not after it wrote them out
-    for g++, so g++ reads one program with whole models."""
+    for g++, so g++ reads programs with whole models."""
     words = shlex.split(entry["command"])
     output = words.index("-o")
     if not entry["file"].endswith(".cu"):
@@ -247,7 +247,7 @@ def reading_fault(entry):
     result.parent.mkdir(parents=True, exist_ok=True)
     words[output + 1] = str(result)
     words = [word for word in words if not word.startswith("--generate-code")]
-    if target_of(entry) == HOST_CODE_OF:
+    if target_of(entry) in HOST_CODE_OF:
         words += [PTX_90A, "-Xcompiler=-fsyntax-only"]
     else:
         words = [*("-ptx" if word == "-c" else word for word in words), SM_90A]
@@ -278,8 +278,8 @@ def local_memory_faults(architecture):
     if not frames:
         return [f"{name_of(source)} for {architecture}: ptxas prints no function properties"]
     return [f"{name_of(source)}: {kernel} uses {used} bytes of local memory in each thread on "
-            f"sm_{architecture}, but at most {MOST_LOCAL_BYTES} are allowed"
-            for kernel, used in frames if int(used) > MOST_LOCAL_BYTES]
+            f"sm_{architecture}, but at most {MAX_LOCAL_BYTES} are allowed"
+            for kernel, used in frames if int(used) > MAX_LOCAL_BYTES]
 
 
 @nightly
