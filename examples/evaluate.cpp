@@ -151,7 +151,7 @@ void make_batches(Setup& setup, const Options& options, const trainer::Ranks& ra
     setup.shape.tokens = std::min(setup.shape.tokens, longest);
   }
   if (!setup.choices.empty()) {
-    setup.shape.most_documents = std::max(setup.shape.most_documents, most_choices(setup.shape));
+    setup.shape.most_documents = std::max(setup.shape.most_documents, max_choices(setup.shape));
     setup.choice_batches.emplace(setup.choices, setup.shape, group, groups);
   }
   if (!options.chats.files.empty()) {

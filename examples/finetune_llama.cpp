@@ -170,9 +170,9 @@ std::unique_ptr<RunData> read_chats(Options& options, const Instance& instance,
   batches.validation_batches = options.validation_batches;
   batches.seed = options.seed;
   batches.filler = encoder.end_of_turn();
-  octavo::ChatBatches made(std::move(data.train), std::move(data.validation), batches);
-  if (options.chats.epochs != 0) options.steps = made.steps_of(options.chats.epochs);
-  return std::make_unique<ChatRun>(std::move(made),
+  octavo::ChatBatches packed_chats(std::move(data.train), std::move(data.validation), batches);
+  if (options.chats.epochs != 0) options.steps = packed_chats.steps_of(options.chats.epochs);
+  return std::make_unique<ChatRun>(std::move(packed_chats),
                                    ChatFacts{std::move(data.files), data.cut, data.dropped},
                                    std::move(tokenizer), encoder.end_of_turn());
 }

@@ -59,9 +59,9 @@ void declare(CLI::App& app, Options& options) {
       ->group(trainer::model_group);
   const std::string text = "Text";
   const std::string sampling = "Sampling";
-  const auto add = [&](const std::string& name, auto& value, const std::string& says,
+  const auto add = [&](const std::string& name, auto& value, const std::string& description,
                        const std::string& group) {
-    return app.add_option(name, value, says)->group(group);
+    return app.add_option(name, value, description)->group(group);
   };
   add("--prompt", options.prompt, "start of the text; - reads it from standard input", text);
   add("--tokenizer", options.tokenizer,

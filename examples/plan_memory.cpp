@@ -88,11 +88,12 @@ void print_plan(const Options& options, const octavo::MemoryPlan& plan, const ch
 /// tokens/s per GPU".
 std::string figures_text(const Planner& planner, const Options& options, double card) {
   const octavo::MemoryPlan plan = planner.plan(options);
-  std::string text = fmt::format(": {:.1f} GiB{}, and leaves {:.1f} GiB", gib(plan.peak),
-                                 options.world > 1 ? " on each" : "", left_on(card, options, plan));
+  std::string text =
+      fmt::format(": {:.1f} GiB{}, and leaves {:.1f} GiB", gib(plan.peak),
+                  options.world > 1 ? " on each" : "", free_gib(card, options, plan));
   if (is_predictable(options) && is_measured(options, card)) {
     text += fmt::format("; predicted for an H200: {:.0f} tokens/s per GPU",
-                        tokens_a_gpu(options) / planner.time(options, plan).step());
+                        tokens_per_gpu(options) / planner.time(options, plan).step());
   }
   return text;
 }
@@ -108,14 +109,14 @@ void print_changes(const Planner& planner, const Options& options, double card) 
   const std::string changes = planner.difference(options, least);
   fmt::print("  no combination fits: the smallest needs {:.1f} GiB{}{}\n",
              gib(planner.plan(least).peak), changes.empty() ? "" : " even with", changes);
-  if (const auto more = planner.on_more_cards(options, card)) {
+  if (const auto more = planner.with_more_cards(options, card)) {
     return print("several GPUs would suffice, with", *more);
   }
   const Planner other = planner.free_of_flags();
   if (const auto fitting = other.suggest(options, card)) {
     return print("it would fit with other values of the flags that were set:", *fitting);
   }
-  if (const auto more = other.on_more_cards(options, card)) {
+  if (const auto more = other.with_more_cards(options, card)) {
     return print("several GPUs would suffice with other values of the flags that were set:", *more);
   }
   fmt::print(
@@ -124,15 +125,15 @@ void print_changes(const Planner& planner, const Options& options, double card) 
 }
 
 /// Prints whether the plan fits a card of this size, and what to change if it does not.
-void print_card(const Planner& planner, const Options& asked, double card) {
-  const Options options = planner.resolved(asked, card);
+void print_card(const Planner& planner, const Options& requested, double card) {
+  const Options options = planner.resolved(requested, card);
   const double left = planner.left(card, options);
   fmt::print("\n{} with {:g} GiB: ", options.card.empty() ? "a GPU" : options.card, card);
   if (left >= 0) {
-    fmt::print("fits and leaves {:.1f} GiB{}\n", left, state_text(asked, options));
+    fmt::print("fits and leaves {:.1f} GiB{}\n", left, state_text(requested, options));
     return;
   }
-  fmt::print("does not fit, it lacks {:.1f} GiB{}\n", -left, state_text(asked, options));
+  fmt::print("does not fit, it lacks {:.1f} GiB{}\n", -left, state_text(requested, options));
   print_changes(planner, options, card);
 }
 
@@ -147,19 +148,20 @@ void print_gpu(const Options& options) {
   }
 }
 
-void print_one(const Planner& planner, const Options& asked) {
-  const Options options = asked.device == "cuda"
-                              ? planner.resolved(asked, *std::max_element(asked.card_memory.begin(),
-                                                                          asked.card_memory.end()))
-                              : planner.resolved(asked, 0);
-  print_head(asked, planner.facts());
+void print_one(const Planner& planner, const Options& requested) {
+  const Options options =
+      requested.device == "cuda"
+          ? planner.resolved(requested, *std::max_element(requested.card_memory.begin(),
+                                                          requested.card_memory.end()))
+          : planner.resolved(requested, 0);
+  print_head(requested, planner.facts());
   const std::string note = planner.run_shape_note(options);
   if (!note.empty()) fmt::print("{}\n", note);
   const octavo::MemoryPlan plan = planner.plan(options);
-  print_plan(options, plan, state_remark(asked));
-  if (asked.device != "cuda") return;
-  print_gpu(asked);
-  for (const double card : asked.card_memory) print_card(planner, asked, card);
+  print_plan(options, plan, state_remark(requested));
+  if (requested.device != "cuda") return;
+  print_gpu(requested);
+  for (const double card : requested.card_memory) print_card(planner, requested, card);
   fmt::print("\n{:g} GiB of each GPU are reserved for CUDA.\n", cuda_gib(options));
   if (options.gpu.capability != 90) {
     fmt::print("\nNo time is predicted, because no step was measured on this GPU.\n");
@@ -176,7 +178,7 @@ void print_one(const Planner& planner, const Options& asked) {
 std::string fitting(const Options& options, const octavo::MemoryPlan& plan) {
   std::string cards;
   for (const double card : options.card_memory) {
-    if (left_on(card, options, plan) >= 0)
+    if (free_gib(card, options, plan) >= 0)
       cards += fmt::format("{}{:g}", cards.empty() ? "" : " ", card);
   }
   return cards.empty() ? "none" : cards;
@@ -206,7 +208,7 @@ void print_all_line(const Planner& planner, const Options& options, std::size_t 
   if (options.device == "cuda") {
     fmt::print(" | {:<13}", fitting(options, plan));
     if (is_predictable(options) && fits_one(options, plan)) {
-      fmt::print(" | {:.0f}", tokens_a_gpu(options) / planner.time(options, plan).step());
+      fmt::print(" | {:.0f}", tokens_per_gpu(options) / planner.time(options, plan).step());
     }
   }
   fmt::print("\n");
@@ -215,18 +217,18 @@ void print_all_line(const Planner& planner, const Options& options, std::size_t 
 /// Prints one line for each combination of choices, with flags that were set fixed. If a precision
 /// does not support the shape, its line gives the reason.
 /// @throws ConfigError  if no precision supports the shape
-void print_all(const CLI::App& app, const Options& asked, const Shape& shape) {
+void print_all(const CLI::App& app, const Options& requested, const Shape& shape) {
   std::exception_ptr refusal;
   bool any = false;
   std::vector<std::string> precisions;
   octavo::named_precisions.for_each([&](auto named) { precisions.emplace_back(named.name); });
-  if (app.count("--precision") > 0) precisions = {asked.precision};
-  print_head(asked, shape.facts());
+  if (app.count("--precision") > 0) precisions = {requested.precision};
+  print_head(requested, shape.facts());
   std::size_t width = std::string_view("precision").size();
   for (const std::string& precision : precisions) width = std::max(width, precision.size());
-  print_all_head(asked, width);
+  print_all_head(requested, width);
   for (const std::string& precision : precisions) {
-    Options options = asked;
+    Options options = requested;
     options.precision = precision;
     const Planner planner(app, {shape, precision});
     try {

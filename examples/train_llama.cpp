@@ -145,7 +145,7 @@ void require_own_out(const Setup& setup, const CLI::App& app, const Options& opt
 /// @throws ConfigError  if another run uses it, or used it since it was checked
 /// @throws IoError      if the folder is not writable, or if the run saves checkpoints and the file
 ///                      system has no locks
-void take_folder(Setup& setup, const CLI::App& app, const Options& options) {
+void lock_folder(Setup& setup, const CLI::App& app, const Options& options) {
   setup.folder = make_run_folder(options);
   if (setup.folder.empty()) return;
   try {
@@ -206,7 +206,7 @@ void make_session(Setup& setup, const CLI::App& app, const Options& options,
   }
   if (ranks.is_first() && options.replay_step == 0) {
     require_room_for_weights(*setup.session, options);
-    take_folder(setup, app, options);
+    lock_folder(setup, app, options);
   }
 }
 
@@ -315,18 +315,18 @@ int run(Setup& setup, const Options& options, const Instance& instance, Ranks& r
   // From here on, an error is a runtime error: the run may have written files.
   TimelineFile timeline(options, session, ranks);
   using Lines = octavo::MetricsFile::Lines;
-  const bool goes_on = appends_to_saved_run(setup.resume_from, options);
+  const bool resumes = appends_to_saved_run(setup.resume_from, options);
   // A finished run has nothing left to write.
-  const bool is_over = goes_on && setup.totals->steps() >= options.steps &&
+  const bool is_done = resumes && setup.totals->steps() >= options.steps &&
                        detail::has_ended(setup.folder / "metrics.jsonl");
   const std::string unrecorded =
-      goes_on && ranks.is_first()
+      resumes && ranks.is_first()
           ? note_of_unrecorded_steps(setup.folder / "metrics.jsonl", setup.totals->steps())
           : "";
   if (!unrecorded.empty()) {
     programs::print_stderr("{}: warning: {}\n", program().name, programs::visible(unrecorded));
   }
-  Report report(options, is_over ? "" : setup.folder, goes_on ? Lines::kept : Lines::removed,
+  Report report(options, is_done ? "" : setup.folder, resumes ? Lines::kept : Lines::removed,
                 configuration, session.facts().precision, timeline, ranks.is_first());
   setup.report = &report;
   const octavo::ModelFacts& facts = session.facts();
@@ -364,7 +364,7 @@ int run(Setup& setup, const Options& options, const Instance& instance, Ranks& r
     warn_of_warmup(options);
     warn_of_single_rank(options);
   }
-  announce(session, options, is_over || !ranks.is_first() ? "" : setup.folder);
+  announce(session, options, is_done || !ranks.is_first() ? "" : setup.folder);
   report.begin(session, instance, *setup.data);
   if (!options.gemm_plans.empty() && ranks.is_first()) {
     keep_gemm_plans(options.gemm_plans, session.gemm_plans(), program().name, options.comm_timeout);

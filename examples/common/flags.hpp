@@ -36,14 +36,15 @@
 
 namespace programs {
 
-/// Accepts numbers that are finite in FP32 and satisfy `holds`. CLI11's own validators accept NaN.
-template <class Holds>
-CLI::Validator finite_number(const std::string& rule, const Holds& holds) {
+/// Accepts numbers that are finite in FP32 and satisfy `predicate`. CLI11's own validators accept
+/// NaN.
+template <class Predicate>
+CLI::Validator finite_number(const std::string& rule, const Predicate& predicate) {
   return CLI::Validator(
-      [rule, holds](const std::string& text) {
+      [rule, predicate](const std::string& text) {
         double value = 0;
         const auto fits = [&](const std::string& written) {
-          return CLI::detail::lexical_cast(written, value) && holds(value);
+          return CLI::detail::lexical_cast(written, value) && predicate(value);
         };
         if (!fits(text)) {
           std::string with_point = text;
@@ -181,7 +182,7 @@ inline CLI::Validator one_of(const std::vector<std::string>& words) {
   return CLI::Validator(
       [words](const std::string& word) {
         const bool known = std::find(words.begin(), words.end(), word) != words.end();
-        return known ? std::string() : none_of(word, words, words);
+        return known ? std::string() : unknown_value_message(word, words, words);
       },
       "");
 }
@@ -246,11 +247,11 @@ inline std::string without_dashes(std::string word) {
 }
 
 /// Flags of one of the two trainers that the other does not have.
-struct FlagsOfTrainer {
+struct TrainerFlags {
   std::string program;
   std::vector<std::string> flags;
 };
-inline const std::array<FlagsOfTrainer, 2> flags_of_trainers{
+inline const std::array<TrainerFlags, 2> trainer_flags{
     {{"train_llama", {"data", "validation-data", "document-end", "most-documents"}},
      {"finetune_llama",
       {"chats", "validation-chats", "chat-template", "tokenizer", "epochs", "long-chats",
@@ -260,11 +261,11 @@ inline const std::array<FlagsOfTrainer, 2> flags_of_trainers{
 inline std::string unknown_key(const CLI::App& app, std::string word) {
   word = without_dashes(word);
   word = word.substr(0, word.find('='));
-  for (std::size_t i = 0; i < flags_of_trainers.size(); ++i) {
-    const FlagsOfTrainer& other = flags_of_trainers[1 - i];
+  for (std::size_t i = 0; i < trainer_flags.size(); ++i) {
+    const TrainerFlags& other = trainer_flags[1 - i];
     const bool is_of_other =
         std::find(other.flags.begin(), other.flags.end(), word) != other.flags.end();
-    if (app.get_name() != flags_of_trainers[i].program || !is_of_other) continue;
+    if (app.get_name() != trainer_flags[i].program || !is_of_other) continue;
     return "'" + word + "' is a flag of " + other.program + ", not of " + app.get_name();
   }
   if (const std::string advice = foreign_advice(app, word); !advice.empty()) {
@@ -307,7 +308,7 @@ inline std::string flag_of_word(const CLI::App& app, const std::string& word) {
 
 /// Throws if the command line contains words that are not flags.
 /// @throws ConfigError  naming the first
-inline void require_no_rest(const CLI::App& app) {
+inline void require_no_extra_arguments(const CLI::App& app) {
   for (const std::string& word : app.remaining()) {
     if (word == "--") continue;
     if (!word.starts_with('-')) {
@@ -414,8 +415,8 @@ inline void occupy_standard_streams() {
 
 /// Prints the output of --help or --version.
 /// @throws IoError  if printing fails
-inline int grant(const CLI::App& app, const CLI::Success& wish) {
-  const int code = app.exit(wish);
+inline int print_help_or_version(const CLI::App& app, const CLI::Success& help_request) {
+  const int code = app.exit(help_request);
   flush_output();
   return code;
 }
@@ -444,8 +445,8 @@ inline std::optional<int> parse(CLI::App& app, int argc, char** argv) {
     try {
       require_values(app, {argv + 1, argv + argc});
       app.parse(argc, argv);
-    } catch (const CLI::Success& wish) {
-      return grant(app, wish);
+    } catch (const CLI::Success& help_request) {
+      return print_help_or_version(app, help_request);
     } catch (const CLI::ConversionError& error) {
       require_no_value(app, error.what());
       throw;
@@ -458,7 +459,7 @@ inline std::optional<int> parse(CLI::App& app, int argc, char** argv) {
     } catch (const CLI::FileError&) {
       throw octavo::ConfigError(unreadable_configuration(app));
     }
-    require_no_rest(app);
+    require_no_extra_arguments(app);
   } catch (const octavo::IoError& error) {
     print_stderr("{}: {}\n", app.get_name(), visible(error.what()));
     return 1;

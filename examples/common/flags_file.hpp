@@ -54,7 +54,7 @@ class FlagsFile : public CLI::Config, public FlagPlaces {
     } catch (const toml::parse_error& error) {
       require_quotes(text, error.source());
       throw octavo::ConfigError(octavo::message(place(error.source()), error.description(),
-                                                is_unended_text(error.description())
+                                                is_unterminated_string(error.description())
                                                     ? "; is a quote missing at the line's end?"
                                                     : "; a configuration is TOML: see "
                                                       "https://toml.io"));
@@ -90,21 +90,21 @@ class FlagsFile : public CLI::Config, public FlagPlaces {
  private:
   /// Throws if a key has too many dots: toml++ recurses for each of them.
   void require_shallow(std::string_view text) const {
-    constexpr int most_dots = 256;
+    constexpr int max_dots = 256;
     int line = 1;
     int dots = 0;
     for (const char letter : text) {
       if (letter == '.') ++dots;
       if (std::string_view("=,#{}[]\n").find(letter) != std::string_view::npos) dots = 0;
       if (letter == '\n') ++line;
-      octavo::require<octavo::ConfigError>(dots <= most_dots, path(), ':', line,
-                                           ": a key must have at most ", most_dots,
+      octavo::require<octavo::ConfigError>(dots <= max_dots, path(), ':', line,
+                                           ": a key must have at most ", max_dots,
                                            " dots; write the keys without sections");
     }
   }
 
   /// Whether toml++ reached the end of a line or of the file inside a string.
-  static bool is_unended_text(std::string_view description) {
+  static bool is_unterminated_string(std::string_view description) {
     const auto says = [&](std::string_view words) {
       return description.find(words) != std::string_view::npos;
     };

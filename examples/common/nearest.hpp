@@ -65,8 +65,9 @@ inline std::string nearest(const std::string& word, const std::vector<std::strin
 /// Returns "'bock' is not one of none, norms, block; did you mean 'block'?".
 /// @param offered  words to choose from
 /// @param known    words to suggest
-inline std::string none_of(const std::string& word, const std::vector<std::string>& offered,
-                           const std::vector<std::string>& known) {
+inline std::string unknown_value_message(const std::string& word,
+                                         const std::vector<std::string>& offered,
+                                         const std::vector<std::string>& known) {
   const std::string meant = nearest(word, known);
   return "'" + word + "' is not one of " + joined(offered) +
          (meant.empty() ? "" : "; did you mean '" + meant + "'?");

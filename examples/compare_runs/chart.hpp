@@ -104,15 +104,15 @@ inline Points thin(const Points& points, std::size_t columns) {
       return points.begin() + static_cast<std::ptrdiff_t>(c * points.size() / columns);
     };
     const auto by_y = [](const Point& a, const Point& b) { return a.y < b.y; };
-    const auto broken = std::find_if(at(column), at(column + 1),
-                                     [](const Point& point) { return !std::isfinite(point.y); });
-    auto [low, high] = std::minmax_element(at(column), broken, by_y);
-    if (broken != at(column)) {
+    const auto nonfinite = std::find_if(at(column), at(column + 1),
+                                        [](const Point& point) { return !std::isfinite(point.y); });
+    auto [low, high] = std::minmax_element(at(column), nonfinite, by_y);
+    if (nonfinite != at(column)) {
       if (high < low) std::swap(low, high);
       out.push_back(*low);
       if (high != low) out.push_back(*high);
     }
-    if (broken != at(column + 1)) out.push_back(*broken);
+    if (nonfinite != at(column + 1)) out.push_back(*nonfinite);
   }
   return out;
 }
@@ -155,7 +155,7 @@ class ChartWriter {
   }
 
   /// Returns what lies outside the chart, by run: "bf16: 3 values, up to 1758 at step 12".
-  [[nodiscard]] std::string off_chart() const {
+  [[nodiscard]] std::string outliers_text() const {
     std::string text;
     for (const Series& series : chart_.series) {
       std::size_t count = 0;
@@ -316,7 +316,7 @@ class ChartWriter {
   struct Label {
     std::size_t run;
     std::string text;
-    bool within;   ///< whether it is in the plot rather than in the margin
+    bool in_plot;  ///< whether it is in the plot rather than in the margin
     double end_y;  ///< y of the end of the line
     double x, y;
   };
@@ -368,10 +368,10 @@ class ChartWriter {
   }
 
   void write_labels() {
-    std::vector<Label> within, margin;
-    for (const Label& label : line_ends()) (label.within ? within : margin).push_back(label);
-    move_apart(within);
-    for (const Label& label : within) write_label(label);
+    std::vector<Label> in_plot, margin;
+    for (const Label& label : line_ends()) (label.in_plot ? in_plot : margin).push_back(label);
+    move_apart(in_plot);
+    for (const Label& label : in_plot) write_label(label);
     move_apart(margin);
     for (const Label& label : margin) {
       write_leader(label);
@@ -407,7 +407,7 @@ class ChartWriter {
 /// of values outside it.
 inline std::string svg(const Chart& chart) {
   detail::ChartWriter wide(chart, wide_layout);
-  const std::string off = wide.off_chart();
+  const std::string off = wide.outliers_text();
   return wide.svg() + detail::ChartWriter(chart, narrow_layout).svg() +
          (off.empty() ? "" : "<p class=\"muted off\">Off this chart: " + html(off) + ".</p>\n");
 }

@@ -29,8 +29,8 @@ inline constexpr std::size_t sample_length = 200;
 struct Row {
   std::string label;
   std::optional<double> train_loss, validation_loss, gap_percent, tokens_per_second;
-  std::optional<double> least_train_loss;  ///< of a single step
-  std::optional<double> least_validation_loss;
+  std::optional<double> min_train_loss;  ///< of a single step
+  std::optional<double> min_validation_loss;
   std::uint64_t gap_step = 0;  ///< last step at which both this run and the baseline were evaluated
   GemmCount gemms;
   std::uint64_t skipped = 0;
@@ -134,7 +134,7 @@ inline void fill_from_steps(const Run& run, std::size_t window, Row& row) {
   row.tokens_per_second = mean_speed(run);
 }
 
-inline void keep_least(double loss, std::optional<double>& least) {
+inline void update_min(double loss, std::optional<double>& least) {
   if (!least || loss < *least || std::isnan(*least)) least = loss;
 }
 
@@ -143,10 +143,10 @@ inline Row make_row(const Run& run, std::string label, std::size_t window) {
   row.label = std::move(label);
   row.gemms = run.configuration.gemms;
   for (const Evaluation& evaluation : run.evaluations) {
-    keep_least(evaluation.loss, row.least_validation_loss);
+    update_min(evaluation.loss, row.min_validation_loss);
   }
   for (const Step& step : run.steps) {
-    if (!step.skipped) keep_least(step.loss, row.least_train_loss);
+    if (!step.skipped) update_min(step.loss, row.min_train_loss);
   }
   if (!run.summary) {
     fill_from_steps(run, window, row);
@@ -376,9 +376,9 @@ inline Cells table_cells(const Comparison& comparison, std::size_t index) {
   const auto gap = [](double value) { return fmt::format("{:+.2f} %", value); };
   return {row.label,
           number_cell(row.train_loss, loss_text),
-          number_cell(row.least_train_loss, loss_text),
+          number_cell(row.min_train_loss, loss_text),
           number_cell(row.validation_loss, loss_text),
-          number_cell(row.least_validation_loss, loss_text),
+          number_cell(row.min_validation_loss, loss_text),
           index == comparison.baseline ? "baseline" : number_cell(row.gap_percent, gap),
           number_cell(row.tokens_per_second, rate_text),
           fmt::format("{} of {}", row.gemms.fp8, row.gemms.total),

@@ -162,7 +162,7 @@ Times measure(Context<Cuda>& context) {
 }
 
 /// Returns the width from which FP8 is faster at all larger widths.
-std::string pays(const Times& times, const Times& bf16) {
+std::string speedup_verdict(const Times& times, const Times& bf16) {
   std::size_t first = times.size();
   while (first > 0 && times[first - 1] < bf16[first - 1]) --first;
   return first == times.size()
@@ -192,7 +192,7 @@ void print_speeds(Context<Cuda>& context) {
   const auto print = [&]<class P>(const char* name, std::type_identity<P>) {
     if (!octavo::gpu_runs<P>(context.limits().gpu)) return;
     const Times times = measure<P>(context);
-    print_speed(name, times, pays(times, bf16));
+    print_speed(name, times, speedup_verdict(times, bf16));
   };
   print("fp8 delayed", std::type_identity<octavo::Fp8Recipe<octavo::Delayed>>());
   print("fp8 tensorwise", std::type_identity<octavo::Fp8Recipe<octavo::Tensorwise>>());

@@ -58,7 +58,7 @@ inline double fp8_tensor_core_sums(Index k) {
 }
 
 /// Returns half a unit in the last place of BF16 at a number, the maximum rounding error.
-inline double half_place(double number) {
+inline double half_ulp(double number) {
   return number == 0 ? 0 : std::ldexp(0x1p-8, std::ilogb(number));
 }
 
@@ -83,7 +83,7 @@ double worst_error(const Findings& findings, const Sums& sums) {
         }
         const auto place = static_cast<std::size_t>(row * product.b.rows + column);
         const auto result = static_cast<double>(product.result[place]);
-        const double rounding = half_place(std::max(std::abs(sum), std::abs(result)));
+        const double rounding = half_ulp(std::max(std::abs(sum), std::abs(result)));
         const double beyond = std::abs(result - sum) - rounding;
         if (beyond <= 0) continue;
         const double share = beyond / (sums(k) * magnitude);

@@ -56,12 +56,12 @@ class Layer {
       (void)matmul_weight_gradient(y_gradient().transposed, x().transposed, w_gradient, context_);
     } else {
       using View = octavo::TensorView<const Bf16, 2, D>;
-      const View of_x = x().values;
-      const View of_w = w().values;
-      const View of_gradient = y_gradient().values;
-      (void)matmul_forward(of_x, of_w, y, context_);
-      (void)matmul_input_gradient(of_gradient, of_w, x_gradient, context_);
-      (void)matmul_weight_gradient(of_gradient, of_x, w_gradient, context_);
+      const View x_values = x().values;
+      const View w_values = w().values;
+      const View gradient_values = y_gradient().values;
+      (void)matmul_forward(x_values, w_values, y, context_);
+      (void)matmul_input_gradient(gradient_values, w_values, x_gradient, context_);
+      (void)matmul_weight_gradient(gradient_values, x_values, w_gradient, context_);
     }
   }
 
@@ -74,12 +74,12 @@ class Layer {
           Product{values(y_gradient().row_major), values(w().transposed), result(x_gradient_)},
           Product{values(y_gradient().transposed), values(x().transposed), result(w_gradient_)}};
     } else {
-      const Matrix of_x = values(x().values);
-      const Matrix of_w = values(w().values);
-      const Matrix of_gradient = values(y_gradient().values);
-      return {Product{of_x, of_w, result(y_)},
-              Product{of_gradient, transposed(of_w), result(x_gradient_)},
-              Product{transposed(of_gradient), transposed(of_x), result(w_gradient_)}};
+      const Matrix x_values = values(x().values);
+      const Matrix w_values = values(w().values);
+      const Matrix gradient_values = values(y_gradient().values);
+      return {Product{x_values, w_values, result(y_)},
+              Product{gradient_values, transposed(w_values), result(x_gradient_)},
+              Product{transposed(gradient_values), transposed(x_values), result(w_gradient_)}};
     }
   }
 

@@ -136,7 +136,7 @@ class Packer {
 }  // namespace detail
 
 /// Returns the number of documents in a batch, assuming that few are shorter than 32 tokens.
-inline Index most_choices(octavo::BatchShape shape) {
+inline Index max_choices(octavo::BatchShape shape) {
   return std::max(shape.sequences, shape.rows() / 32);
 }
 
@@ -155,7 +155,7 @@ class ChoiceBatches {
       for (std::size_t ending = 0; ending < choices[i].endings.size(); ++ending) {
         packer.add(choices[i], i, ending);
       }
-      own_.push_back(i);
+      local_choices_.push_back(i);
     }
     batches_ = packer.take();
     // An empty batch to evaluate after this rank's own batches.
@@ -173,22 +173,23 @@ class ChoiceBatches {
                                      const std::function<void(Index, Index)>& progress = {}) const {
     session.begin_evaluation();
     std::vector<std::vector<double>> losses(choices_.size());
-    for (const std::size_t choice : own_) losses[choice].resize(choices_[choice].endings.size());
-    std::vector<float> of_batch(static_cast<std::size_t>(shape_.rows()));
+    for (const std::size_t choice : local_choices_)
+      losses[choice].resize(choices_[choice].endings.size());
+    std::vector<float> batch_losses(static_cast<std::size_t>(shape_.rows()));
     const Index count = session.ranks().largest(static_cast<Index>(batches_.size()) - 1);
     for (Index i = 0; i < count; ++i) {
       const detail::PackedBatch& batch =
           batches_[std::min(static_cast<std::size_t>(i), batches_.size() - 1)];
-      (void)session.evaluate(batch_of(batch), of_batch);
+      (void)session.evaluate(batch_of(batch), batch_losses);
       for (const detail::EndingPlace& place : batch.endings) {
         const std::size_t tokens = choices_[place.choice].endings[place.ending].tokens.size();
         for (std::size_t row = place.first; row < place.first + tokens; ++row) {
-          losses[place.choice][place.ending] += static_cast<double>(of_batch[row]);
+          losses[place.choice][place.ending] += static_cast<double>(batch_losses[row]);
         }
       }
       if (progress) progress(i + 1, count);
     }
-    return sum_over_ranks(session, own_score(losses));
+    return sum_over_ranks(session, local_score(losses));
   }
 
  private:
@@ -199,7 +200,8 @@ class ChoiceBatches {
   /// Whether the correct ending has the smallest loss relative to its size; the first wins among
   /// equals.
   template <class Size>
-  static bool is_right(const Choice& choice, const std::vector<double>& losses, const Size& size) {
+  static bool is_correct(const Choice& choice, const std::vector<double>& losses,
+                         const Size& size) {
     std::size_t best = 0;
     const auto mean = [&](std::size_t i) {
       return losses[i] / static_cast<double>(size(choice.endings[i]));
@@ -210,9 +212,9 @@ class ChoiceBatches {
     return best == choice.label;
   }
 
-  [[nodiscard]] ChoiceScore own_score(const std::vector<std::vector<double>>& losses) const {
+  [[nodiscard]] ChoiceScore local_score(const std::vector<std::vector<double>>& losses) const {
     ChoiceScore score;
-    for (const std::size_t i : own_) {
+    for (const std::size_t i : local_choices_) {
       const Choice& choice = choices_[i];
       ++score.questions;
       for (const Ending& ending : choice.endings) score.has_characters &= ending.characters > 0;
@@ -221,12 +223,12 @@ class ChoiceBatches {
         ++score.without_loss;
         continue;
       }
-      score.by_sum += is_right(choice, losses[i], [](const Ending&) { return 1; });
+      score.by_sum += is_correct(choice, losses[i], [](const Ending&) { return 1; });
       score.by_tokens +=
-          is_right(choice, losses[i], [](const Ending& ending) { return ending.tokens.size(); });
+          is_correct(choice, losses[i], [](const Ending& ending) { return ending.tokens.size(); });
       if (!score.has_characters) continue;
       score.by_characters +=
-          is_right(choice, losses[i], [](const Ending& ending) { return ending.characters; });
+          is_correct(choice, losses[i], [](const Ending& ending) { return ending.characters; });
     }
     return score;
   }
@@ -244,7 +246,7 @@ class ChoiceBatches {
 
   octavo::BatchShape shape_;
   std::span<const Choice> choices_;
-  std::vector<std::size_t> own_;
+  std::vector<std::size_t> local_choices_;
   std::vector<detail::PackedBatch> batches_;
 };
 

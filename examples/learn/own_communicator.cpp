@@ -11,14 +11,14 @@ using ConstBytes = TensorView<const std::byte, 1, Cpu>;
 using Bytes = TensorView<std::byte, 1, Cpu>;
 using Words = TensorView<std::uint32_t, 1, Cpu>;
 
-struct Meeting {
+struct SharedState {
   std::barrier<> barrier{2};
   std::array<const void*, 2> pointers{};  ///< from each rank, for both
 };
 
 class ThreadComm final : public Communicator<Cpu> {
  public:
-  ThreadComm(Meeting& meeting, std::size_t rank) : meeting_(meeting), rank_(rank) {}
+  ThreadComm(SharedState& shared, std::size_t rank) : shared_(shared), rank_(rank) {}
   int rank() const override { return static_cast<int>(rank_); }
   int size() const override { return 2; }
   void all_gather_host_sync(std::span<const std::byte> part, std::span<std::byte> whole,
@@ -48,22 +48,22 @@ class ThreadComm final : public Communicator<Cpu> {
  private:
   /// Calls `read` with the pointer of each rank. No rank continues before both have read.
   void exchange(const auto* own, const auto& read) {
-    meeting_.pointers[rank_] = own;
-    meeting_.barrier.arrive_and_wait();
+    shared_.pointers[rank_] = own;
+    shared_.barrier.arrive_and_wait();
     for (const std::size_t rank : {0u, 1u})
-      read(rank, static_cast<decltype(own)>(meeting_.pointers[rank]));
-    meeting_.barrier.arrive_and_wait();
+      read(rank, static_cast<decltype(own)>(shared_.pointers[rank]));
+    shared_.barrier.arrive_and_wait();
   }
-  Meeting& meeting_;
+  SharedState& shared_;
   std::size_t rank_;
 };
 
 /// Trains one rank, and returns its first and its last loss, and a hash of all weights.
-std::tuple<double, double, std::uint64_t> train(Meeting& meeting, std::size_t rank) {
+std::tuple<double, double, std::uint64_t> train(SharedState& shared, std::size_t rank) {
   using Model = Llama<llama_tiny, Fp8Recipe<Delayed>, Cpu>;
   const SessionOptions options{.batch = {1, 32}, .sharding = {.zero = Zero::gradients}};
   Context<Cpu> context(1);
-  ThreadComm communicator(meeting, rank);
+  ThreadComm communicator(shared, rank);
   ModelSession<Model, AdamW<>, DataParallel<>> session(options, context, communicator);
   std::vector<std::int32_t> tokens(32, static_cast<std::int32_t>(rank)), targets(32, 7);
   const double first = session.step({tokens, targets}, 1e-3).loss;
@@ -72,9 +72,9 @@ std::tuple<double, double, std::uint64_t> train(Meeting& meeting, std::size_t ra
 }
 
 int main() {
-  Meeting meeting;
-  auto other = std::async(std::launch::async, [&] { return train(meeting, 1); });
-  const auto [first, last, hash] = train(meeting, 0);
+  SharedState shared;
+  auto other = std::async(std::launch::async, [&] { return train(shared, 1); });
+  const auto [first, last, hash] = train(shared, 0);
   fmt::print("loss {:.4f} to {:.4f}, hash of all weights {:x}\n", first, last, hash);
   return other.get() == std::tuple(first, last, hash) && last < first ? 0 : 1;
 }

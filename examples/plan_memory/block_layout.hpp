@@ -75,7 +75,8 @@ class ProjectionLayout {
       Memory copies;
       const bool is_cast_by_ranks = layer_.weight_by_one_scale() >= 0 && weight.has_fp8_values();
       if (is_cast_by_ranks) {
-        registry_.scaling->let_ranks_cast(static_cast<std::size_t>(layer_.weight_by_one_scale()));
+        registry_.scaling->set_cast_by_ranks(
+            static_cast<std::size_t>(layer_.weight_by_one_scale()));
       }
       if (registry_.stage != nullptr) {
         const Index scales =
@@ -374,18 +375,18 @@ class BlockLayout {
   static void allocate_scratch(octavo::Arena<D>& arena, Index tokens, Index first_out,
                                Index last_in, const BlockSizes& sizes) {
     const Index hidden = sizes.hidden;
-    typename First::Layer::OutputGradientMemory of_first;
-    typename Last::Layer::OutputGradientMemory of_last;
-    of_first.allocate_values(arena, kind, tokens, first_out);
+    typename First::Layer::OutputGradientMemory first_gradient;
+    typename Last::Layer::OutputGradientMemory last_gradient;
+    first_gradient.allocate_values(arena, kind, tokens, first_out);
     (void)arena.template take<T>(kind, tokens * last_in);
     arena.overlay(
         [&] {
-          of_last.allocate_row_major(arena, kind, tokens, hidden);
-          of_last.allocate_transposed(arena, kind, tokens, hidden);
+          last_gradient.allocate_row_major(arena, kind, tokens, hidden);
+          last_gradient.allocate_transposed(arena, kind, tokens, hidden);
         },
         [&] {
-          of_first.allocate_row_major(arena, kind, tokens, first_out);
-          of_first.allocate_transposed(arena, kind, tokens, first_out);
+          first_gradient.allocate_row_major(arena, kind, tokens, first_out);
+          first_gradient.allocate_transposed(arena, kind, tokens, first_out);
         });
     if (sizes.post_norms) (void)arena.template take<T>(kind, tokens * hidden);
   }

@@ -25,7 +25,7 @@ namespace planner {
 using octavo::Index;
 
 /// Maximum number of ranks in a plan.
-inline constexpr int most_ranks = 65'536;
+inline constexpr int max_ranks = 65'536;
 
 struct Options {
   std::string model = "llama3_8b";
@@ -92,7 +92,7 @@ inline Shape shape_of(const std::string& model) {
   } else if (path.extension() != ".json") {
     std::vector<std::string> names;
     for (const programs::NamedShape& shape : known) names.push_back(shape.name);
-    throw octavo::ConfigError("--model: " + programs::none_of(model, names, names) +
+    throw octavo::ConfigError("--model: " + programs::unknown_value_message(model, names, names) +
                               "; or pass hf:FOLDER, or the path of a config.json");
   }
   return {model, octavo::read_hugging_face_config(path)};
@@ -204,8 +204,8 @@ inline void take_card(const CLI::App& app, Options& options) {
 /// @throws ConfigError  with advice
 inline void make_consistent(CLI::App& app, Options& options) {
   if (app.count("--world") == 0) options.world = options.tensor_parallel;
-  octavo::require<octavo::ConfigError>(options.world <= most_ranks, "--world must be at most ",
-                                       most_ranks, ", but is ", options.world);
+  octavo::require<octavo::ConfigError>(options.world <= max_ranks, "--world must be at most ",
+                                       max_ranks, ", but is ", options.world);
   octavo::require<octavo::ConfigError>(options.world % options.tensor_parallel == 0,
                                        "--world must be a multiple of --tensor-parallel ",
                                        options.tensor_parallel, ", but is ", options.world);

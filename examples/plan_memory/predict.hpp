@@ -33,11 +33,11 @@ struct Rates {
                                            ///< host
   double network = 45e9;    ///< from each card to other hosts, with one 400 Gbit/s port
   double host_link = 45e9;  ///< to and from host memory at the same time, per direction
-  int cards_of_a_node = 8;
+  int cards_per_node = 8;
   /// Fraction of its time by which communication lengthens a step, although it overlaps with
   /// stages.
-  double beside_gathers = 0.19;
-  double beside_reductions = 0.39;
+  double gather_slowdown = 0.19;
+  double reduction_slowdown = 0.39;
 };
 
 /// Seconds of a step on each card, by kind of work.
@@ -59,10 +59,10 @@ struct Prediction {
 /// after each half of a block, forward and backward, and for the embedding and the head. Recomputed
 /// norms are gathered again, and the recomputed first half of a block is summed again.
 inline octavo::Index row_exchanges(octavo::Index layers, octavo::Recompute recompute) {
-  octavo::Index of_block = 8;
-  if (recompute != octavo::Recompute::none) of_block += 2;
-  if (recompute == octavo::Recompute::block) of_block += 1;
-  return 4 + layers * of_block;
+  octavo::Index per_block = 8;
+  if (recompute != octavo::Recompute::none) per_block += 2;
+  if (recompute == octavo::Recompute::block) per_block += 1;
+  return 4 + layers * per_block;
 }
 
 /// Returns the bytes that each rank sends and receives in one such exchange.
@@ -211,7 +211,7 @@ inline Prediction predict(const Options& options, const Plan& of,
   // Transfers to and from host memory happen at the same time and overlap with the update.
   result.optimizer = std::max(update, host / rates.host_link);
   const double group_link =
-      options.tensor_parallel <= rates.cards_of_a_node ? rates.node_link : rates.network;
+      options.tensor_parallel <= rates.cards_per_node ? rates.node_link : rates.network;
   const octavo::Index exchanges =
       row_exchanges(of.shape().model.layers, programs::recompute_named(options.recompute));
   result.rows = micro_batches * static_cast<double>(exchanges) *
@@ -224,22 +224,23 @@ inline Prediction predict(const Options& options, const Plan& of,
   const double copies = micro_batches * activations / rates.host_link;
   result.offload = std::max(0.0, copies - compute / 3) + std::max(0.0, copies - compute * 2 / 3);
   if (options.groups() == 1) return result;
-  const double link = options.world <= rates.cards_of_a_node ? rates.node_link : rates.network;
+  const double link = options.world <= rates.cards_per_node ? rates.node_link : rates.network;
   const Exchanges sent =
       exchanges_of(options, parameters / sizeof(octavo::Bf16), cast_parameters(gemms), rates);
-  const double under_forward = options.zero == 3 ? compute : compute / 3 / micro_batches;
-  const double under_backward = compute * 2 / 3 * sent.reductions / micro_batches;
-  const auto add = [&](double time, double cover, double beside) {
-    result.communication += std::max(0.0, time - cover) + beside * std::min(time, cover);
+  const double forward_overlap = options.zero == 3 ? compute : compute / 3 / micro_batches;
+  const double backward_overlap = compute * 2 / 3 * sent.reductions / micro_batches;
+  const auto add = [&](double time, double overlap_time, double slowdown) {
+    result.communication +=
+        std::max(0.0, time - overlap_time) + slowdown * std::min(time, overlap_time);
   };
-  add(sent.gathered / link, under_forward, rates.beside_gathers);
-  add(sent.reduced / link, under_backward, rates.beside_reductions);
+  add(sent.gathered / link, forward_overlap, rates.gather_slowdown);
+  add(sent.reduced / link, backward_overlap, rates.reduction_slowdown);
   result.communication += sent.packing + sent.summing;
   return result;
 }
 
 /// Returns the tokens of a step per GPU.
-inline double tokens_a_gpu(const Options& options) {
+inline double tokens_per_gpu(const Options& options) {
   return static_cast<double>(options.batch) *
          static_cast<double>(options.sequence_length * options.micro_batches) /
          options.tensor_parallel;
@@ -259,7 +260,7 @@ inline void print_prediction(const Options& options, const Prediction& time) {
       "attention {:.0f}, norms, activations and casts {:.0f}, optimizer {:.0f}, {}{}communication "
       "{:.0f}\n",
       options.world == 1 ? std::string("an H200") : fmt::format("{} H200", options.world),
-      ms(time.step()), tokens_a_gpu(options) / time.step(), ms(time.products), ms(time.attention),
+      ms(time.step()), tokens_per_gpu(options) / time.step(), ms(time.products), ms(time.attention),
       ms(time.passes), ms(time.optimizer),
       programs::offload_named(options.offload).activations
           ? fmt::format("copies of activations {:.0f}, ", ms(time.offload))

@@ -21,7 +21,7 @@ inline double cuda_gib(const Options& options) { return options.world == 1 ? 1.2
 inline constexpr double bytes_in_gib = 1 << 30;
 
 /// Returns the GiB of a card that the plan leaves free, negative if it does not fit.
-inline double left_on(double card, const Options& options, const octavo::MemoryPlan& plan) {
+inline double free_gib(double card, const Options& options, const octavo::MemoryPlan& plan) {
   return card - cuda_gib(options) - static_cast<double>(plan.peak) / bytes_in_gib;
 }
 
@@ -33,7 +33,7 @@ inline bool is_measured(const Options& options, double card) {
 /// Whether a plan fits one of the GPUs in --card-memory.
 inline bool fits_one(const Options& options, const octavo::MemoryPlan& plan) {
   return std::ranges::any_of(options.card_memory,
-                             [&](double card) { return left_on(card, options, plan) >= 0; });
+                             [&](double card) { return free_gib(card, options, plan) >= 0; });
 }
 
 /// Plans of one model in one precision.
@@ -57,7 +57,7 @@ class Planner {
 
   /// Returns the GiB of a card that these options leave free, negative if they do not fit.
   [[nodiscard]] double left(double card, const Options& options) const {
-    return left_on(card, options, plan(options));
+    return free_gib(card, options, plan(options));
   }
 
   /// @param memory  the plan of these options
@@ -118,20 +118,20 @@ class Planner {
   /// state; each also with weight shards gathered in FP8, with bitwise identical results; the batch
   /// halved repeatedly, with twice the micro-batches, or else in a smaller step; this state in host
   /// memory.
-  [[nodiscard]] std::optional<Options> suggest(const Options& asked, double card) const {
-    std::vector<Options> candidates{asked};
+  [[nodiscard]] std::optional<Options> suggest(const Options& requested, double card) const {
+    std::vector<Options> candidates{requested};
     const auto add_smaller = [&](const Options& options) {
       for (const Options& smaller : smaller_states(options)) candidates.push_back(smaller);
     };
-    add_smaller(asked);
-    for (Options cut = asked; cut.batch % 2 == 0;) {
+    add_smaller(requested);
+    for (Options cut = requested; cut.batch % 2 == 0;) {
       cut.batch /= 2;
       Options whole_step = cut;
-      whole_step.micro_batches *= asked.batch / cut.batch;
+      whole_step.micro_batches *= requested.batch / cut.batch;
       add_smaller(whole_step);
       add_smaller(cut);
     }
-    candidates.push_back(with_least_offload(asked));
+    candidates.push_back(with_least_offload(requested));
     for (const Options& candidate : with_fp8_gathers(candidates)) {
       if (!can_run(candidate)) continue;
       for (const Options& choice : choices(candidate)) {
@@ -156,7 +156,7 @@ class Planner {
 
   /// Returns the smallest power of two of cards that is enough with ZeRO-3, with the first
   /// combination that fits them and the same or a smaller state; nothing if no number is enough.
-  [[nodiscard]] std::optional<Options> on_more_cards(const Options& options, double card) const {
+  [[nodiscard]] std::optional<Options> with_more_cards(const Options& options, double card) const {
     const auto shared_by = [&](int world) {
       Options more = options;
       more.zero = 3;
@@ -172,8 +172,8 @@ class Planner {
                                  [&](const Options& one) { return fits(choices(one).back()); });
     };
     int world = std::max(2, options.world);
-    while (world <= most_ranks && !smallest_fits(world)) world *= 2;
-    if (world > most_ranks) return std::nullopt;
+    while (world <= max_ranks && !smallest_fits(world)) world *= 2;
+    if (world > max_ranks) return std::nullopt;
     std::vector<Options> candidates{shared_by(world)};
     for (const Options& smaller : smaller_states(candidates[0])) candidates.push_back(smaller);
     for (const Options& candidate : with_fp8_gathers(candidates)) {
@@ -185,21 +185,21 @@ class Planner {
   }
 
   /// Returns the flags by which `other` differs, as on the command line.
-  [[nodiscard]] std::string difference(const Options& asked, const Options& other) const {
+  [[nodiscard]] std::string difference(const Options& requested, const Options& other) const {
     std::string flags;
     const auto add = [&](const char* flag, const auto& before, const auto& after) {
       if (before != after) flags += fmt::format(" {} {}", flag, after);
     };
-    add("--master-weights", asked.master_weights, other.master_weights);
-    add("--moments", asked.moments, other.moments);
-    add("--offload", asked.offload, other.offload);
-    add("--recompute", asked.recompute, other.recompute);
-    add("--weight-copies", asked.weight_copies, other.weight_copies);
-    add("--batch", asked.batch, other.batch);
-    add("--micro-batches", asked.micro_batches, other.micro_batches);
-    add("--world", asked.world, other.world);
-    add("--zero", asked.zero, other.zero);
-    add("--gather", asked.gather, other.gather);
+    add("--master-weights", requested.master_weights, other.master_weights);
+    add("--moments", requested.moments, other.moments);
+    add("--offload", requested.offload, other.offload);
+    add("--recompute", requested.recompute, other.recompute);
+    add("--weight-copies", requested.weight_copies, other.weight_copies);
+    add("--batch", requested.batch, other.batch);
+    add("--micro-batches", requested.micro_batches, other.micro_batches);
+    add("--world", requested.world, other.world);
+    add("--zero", requested.zero, other.zero);
+    add("--gather", requested.gather, other.gather);
     return flags;
   }
 
@@ -279,14 +279,14 @@ inline std::string weights_text(const Options& options) {
 }
 
 /// Returns the state that `auto` chose on a card.
-inline std::string state_text(const Options& asked, const Options& resolved) {
-  if (asked.master_weights != "auto" && asked.moments != "auto") return "";
+inline std::string state_text(const Options& requested, const Options& resolved) {
+  if (requested.master_weights != "auto" && requested.moments != "auto") return "";
   return fmt::format(" (auto: {}, {} moments)", weights_text(resolved), resolved.moments);
 }
 
-inline const char* state_remark(const Options& asked) {
-  if (asked.master_weights != "auto" && asked.moments != "auto") return "";
-  return asked.device == "cuda" ? " (auto, on the largest of these GPUs)" : " (auto)";
+inline const char* state_remark(const Options& requested) {
+  if (requested.master_weights != "auto" && requested.moments != "auto") return "";
+  return requested.device == "cuda" ? " (auto, on the largest of these GPUs)" : " (auto)";
 }
 
 }  // namespace planner

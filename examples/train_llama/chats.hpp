@@ -36,7 +36,7 @@ inline void declare_chat_form(CLI::App& app, ChatOptions& chats, const std::stri
   app.add_flag("--last-turn-only", chats.last_turn_only,
                "use only the assistant's last message of each chat, not all of its messages")
       ->group(group);
-  add("--most-chats", chats.most_in_sequence, "maximum number of chats in a sequence")
+  add("--most-chats", chats.max_per_sequence, "maximum number of chats in a sequence")
       ->capture_default_str()
       ->check(programs::at_least_one());
 }
@@ -70,7 +70,7 @@ inline octavo::ChatRequest chat_request(const ChatOptions& chats, octavo::Index 
 /// Returns the shape of a batch with room for --most-chats in each sequence.
 inline octavo::BatchShape chat_shape(const ChatOptions& chats, octavo::Index batch,
                                      octavo::Index sequence_length) {
-  return {batch, sequence_length, batch * std::min(chats.most_in_sequence, sequence_length)};
+  return {batch, sequence_length, batch * std::min(chats.max_per_sequence, sequence_length)};
 }
 
 /// Prints how many chats were longer than a sequence.

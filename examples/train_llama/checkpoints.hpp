@@ -66,13 +66,13 @@ inline std::filesystem::path checkpoints_of(const std::filesystem::path& named) 
 inline std::string run_of(const std::string& out) {
   if (out.empty()) return out;
   const std::filesystem::path whole = absolute_path(out);
-  const std::filesystem::path of_all = whole.parent_path();
+  const std::filesystem::path parent = whole.parent_path();
   octavo::require<octavo::ConfigError>(
       !is_checkpoint(whole), "--out ", out, " is a checkpoint; pass the folder of ",
-      of_all.filename() == checkpoints_name ? "its run, " + of_all.parent_path().string()
+      parent.filename() == checkpoints_name ? "its run, " + parent.parent_path().string()
                                             : "a run, or of a new one");
   if (!is_checkpoints_folder(whole)) return out;
-  const std::filesystem::path& above = of_all;
+  const std::filesystem::path& above = parent;
   const bool is_of_run = has_files_of_run(above) || !octavo::list_checkpoints(whole).empty();
   return is_of_run ? above.string() : out;
 }

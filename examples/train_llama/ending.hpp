@@ -15,14 +15,15 @@ namespace trainer {
 /// Returns one line about a run that ended after --max-skipped steps, with advice.
 inline std::string skip_limit_message(const octavo::RunSummary& summary, const Report& report,
                                       const Options& options) {
-  std::vector<std::string> met;
+  std::vector<std::string> nonfinite_operands;
   for (const octavo::OperandReport& operand : summary.operands) {
-    if (operand.nonfinite > 0) met.push_back(operand.name);
+    if (operand.nonfinite > 0) nonfinite_operands.push_back(operand.name);
   }
   std::string where;
-  if (!met.empty()) {
-    where = "; the last one had an Inf or NaN in " + met.front();
-    if (met.size() > 1) where += octavo::message(" and ", met.size() - 1, " more operands");
+  if (!nonfinite_operands.empty()) {
+    where = "; the last one had an Inf or NaN in " + nonfinite_operands.front();
+    if (nonfinite_operands.size() > 1)
+      where += octavo::message(" and ", nonfinite_operands.size() - 1, " more operands");
   }
   const std::string file = report.metrics_file();
   return octavo::message(

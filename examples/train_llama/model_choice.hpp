@@ -167,7 +167,8 @@ inline void require_known(const CLI::App& app, const Choice& choice) {
   octavo::require<octavo::ConfigError>(
       is_among(here, choice.value) || is_among(choice.all, choice.value),
       prefix_of(app, choice.flag, choice.value),
-      programs::none_of(choice.value, here, is_folder ? std::vector<std::string>{} : choice.all),
+      programs::unknown_value_message(choice.value, here,
+                                      is_folder ? std::vector<std::string>{} : choice.all),
       is_folder ? "; pass hf:" + choice.value : "");
 }
 
@@ -207,14 +208,14 @@ inline std::string option_of_list(const std::string& list, std::string Instance:
 }
 
 /// Returns the value of a flag, or "" if it was not set or the program does not have it.
-inline std::string given_to(const CLI::App& app, const char* flag) {
+inline std::string flag_value(const CLI::App& app, const char* flag) {
   const CLI::Option* option = app.get_option_no_throw(flag);
   return option == nullptr || option->count() == 0 ? "" : option->results().back();
 }
 
 /// Whether a launcher started several ranks, or flags concern ranks.
 inline bool is_for_ranks(const CLI::App& app, const ModelChoice& choice) {
-  return choice.tensor_parallel > 1 || !given_to(app, "--zero").empty() ||
+  return choice.tensor_parallel > 1 || !flag_value(app, "--zero").empty() ||
          octavo::read_launch().size > 1;
 }
 
@@ -251,7 +252,7 @@ inline std::string build_option_of_nccl(const CLI::App& app, const ModelChoice& 
 
 /// Returns the CMake option that --reduce needs if the program lacks it, or "".
 inline std::string build_option_of_reduction(const CLI::App& app) {
-  const std::string reduce = given_to(app, "--reduce");
+  const std::string reduce = flag_value(app, "--reduce");
   if (reduce.empty() || is_among(reductions, reduce)) return "";
   return programs::build_list("OCTAVO_REDUCE", reductions, reduce);
 }
@@ -328,16 +329,17 @@ inline void require_compiled(const CLI::App& app, const Choice& choice,
 /// in more than 3 numbers.
 inline std::string difference_from_nearest(const octavo::ModelDescription& shape) {
   constexpr std::size_t most_differences = 3;
-  std::vector<std::string> fewest;
+  std::vector<std::string> nearest_differences;
   std::string nearest;
   for (const Instance& instance : instances()) {
     std::vector<std::string> all = octavo::differences(shape, instance.shape);
-    if (!nearest.empty() && all.size() >= fewest.size()) continue;
-    fewest = std::move(all);
+    if (!nearest.empty() && all.size() >= nearest_differences.size()) continue;
+    nearest_differences = std::move(all);
     nearest = instance.model;
   }
-  if (nearest.empty() || fewest.size() > most_differences) return "";
-  return " (nearest is " + nearest + ", but the folder's " + programs::joined(fewest) + ')';
+  if (nearest.empty() || nearest_differences.size() > most_differences) return "";
+  return " (nearest is " + nearest + ", but the folder's " + programs::joined(nearest_differences) +
+         ')';
 }
 
 }  // namespace detail

@@ -43,23 +43,24 @@ inline void declare_optimizer(CLI::App& app, const auto& add, OptimizerOptions& 
   add("--beta2", options.beta2, "decay rate of AdamW's second moment", group)->check(share());
   add("--epsilon", options.epsilon, "AdamW epsilon", group)->check(above_zero());
   // No defaults are declared, because config.toml could not distinguish them from choices.
-  const auto of_muon = [&](const char* name, auto& value, const char* text) {
+  const auto add_muon_option = [&](const char* name, auto& value, const char* text) {
     return app.add_option(name, value, text)->group(group);
   };
-  of_muon("--muon-momentum", options.muon_momentum, "Muon momentum; 0.95 by default")
+  add_muon_option("--muon-momentum", options.muon_momentum, "Muon momentum; 0.95 by default")
       ->check(share());
-  of_muon("--muon-nesterov", options.muon_nesterov, "Nesterov's momentum in Muon; on by default")
+  add_muon_option("--muon-nesterov", options.muon_nesterov,
+                  "Nesterov's momentum in Muon; on by default")
       ->check(one_of({"on", "off"}));
-  of_muon("--muon-iterations", options.muon_iterations,
-          "number of Newton-Schulz iterations, 1 to 100; 5 by default")
+  add_muon_option("--muon-iterations", options.muon_iterations,
+                  "number of Newton-Schulz iterations, 1 to 100; 5 by default")
       ->check(one_to_hundred());
-  of_muon(
+  add_muon_option(
       "--muon-rate", options.muon_rate,
       "factor of the learning rate for a matrix: match-rms-adamw, 0.2 sqrt(max(rows, columns)), "
       "for learning rates of AdamW (default); original, sqrt(max(1, rows / columns))")
       ->check(one_of(muon_rate_names));
-  of_muon("--muon-adamw-rate", options.muon_adamw_rate,
-          "factor of the learning rate for parameters that AdamW updates; 1 by default")
+  add_muon_option("--muon-adamw-rate", options.muon_adamw_rate,
+                  "factor of the learning rate for parameters that AdamW updates; 1 by default")
       ->check(non_negative_number());
 }
 

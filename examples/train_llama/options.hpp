@@ -41,7 +41,7 @@ struct ChatOptions {
   std::string tokenizer;  ///< empty: tokenizer.json in the folder of --model hf:FOLDER
   std::string too_long = "cut";
   bool last_turn_only = false;
-  octavo::Index most_in_sequence = 32;
+  octavo::Index max_per_sequence = 32;
   octavo::Index epochs = 0;  ///< 0: as many as --steps covers
 };
 

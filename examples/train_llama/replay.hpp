@@ -45,7 +45,7 @@ struct RecordedStep {
 /// One line of a run's metrics.
 struct RecordedLine {
   octavo::Index step = 0;
-  RecordedStep of_step{};
+  RecordedStep recorded_step{};
   std::optional<octavo::Index> resumed_step{};  ///< set after a rollback
 };
 
@@ -61,13 +61,13 @@ inline RecordedLine read_line(const std::string& text, const std::string& place)
     if (key == "step") {
       line.step = json.natural();
     } else if (key == "loss") {
-      line.of_step.loss = number();
+      line.recorded_step.loss = number();
     } else if (key == "gradient_norm") {
-      line.of_step.gradient_norm = number();
+      line.recorded_step.gradient_norm = number();
     } else if (key == "skipped") {
-      line.of_step.skipped = json.boolean();
+      line.recorded_step.skipped = json.boolean();
     } else if (key == "weights_hash") {
-      line.of_step.weights_hash = json.string();
+      line.recorded_step.weights_hash = json.string();
     } else if (key == "resumed_step") {
       line.resumed_step = json.natural();
     } else {
@@ -97,7 +97,7 @@ inline std::map<octavo::Index, RecordedStep> recorded_steps(const std::filesyste
       follows = from > *line.resumed_step;
       if (follows) steps.clear();
     } else if (follows) {
-      steps[line.step] = line.of_step;
+      steps[line.step] = line.recorded_step;
     } else {
       steps.erase(line.step);
     }
@@ -179,11 +179,11 @@ inline bool replay(octavo::TrainingSession& session, RunData& data, octavo::RunT
   if (!options.out.empty()) {
     recorded = detail::recorded_steps(std::filesystem::path(options.out) / "metrics.jsonl", from);
   }
-  octavo::Index first_other = 0;  // first step that differs from its record
+  octavo::Index first_difference = 0;  // first step that differs from its record
   const auto compare = [&](const octavo::StepRecord& record) {
     const auto found = recorded.find(record.step);
     const bool is_other = found != recorded.end() && !found->second.is(record);
-    if (is_other && first_other == 0) first_other = record.step;
+    if (is_other && first_difference == 0) first_difference = record.step;
   };
   const std::vector<octavo::StepReplay> replays =
       octavo::replay_step(session, data, run_options(options), totals, options.replay_step,
@@ -210,11 +210,11 @@ inline bool replay(octavo::TrainingSession& session, RunData& data, octavo::RunT
     detail::print_difference(replays, session);
     return false;
   }
-  if (first_other != 0) {
+  if (first_difference != 0) {
     const std::string kernels = detail::without_order(session);
     fmt::print(
         "equal: the step is repeatable, but from step {} on, the run recorded other results. {}\n",
-        first_other,
+        first_difference,
         kernels.empty() ? "If the run used this program, these flags, the same number of ranks and "
                           "the same kernels, the hardware was faulty then"
                         : kernels +

@@ -110,7 +110,7 @@ class Report final : public octavo::RunObserver {
   /// process no longer count.
   void begin_steps(octavo::Index step) {
     first_step_ = step;
-    takes_steps_ = true;
+    is_training_ = true;
     events_.begin_steps(step);
   }
 
@@ -218,7 +218,7 @@ class Report final : public octavo::RunObserver {
   void evaluation(octavo::Index step, const octavo::LossSum& loss) override {
     clear_progress();
     validation_ = loss;
-    double& least = step == 0 ? loss_before_ : least_loss_;
+    double& least = step == 0 ? loss_before_ : min_loss_;
     least = std::fmin(least, loss.mean());  // ignores NaN
     print("evaluation at step {} | validation loss {} | {} tokens\n", step,
           loss_text(loss.mean(), loss.tokens == 0), loss.tokens);
@@ -304,7 +304,7 @@ class Report final : public octavo::RunObserver {
               ? ""
               : fmt::format("{} of {} GEMMs in FP8 | ", summary.gemms.fp8, summary.gemms.total),
           summary.skipped, static_cast<double>(peak_bytes) / (1024.0 * 1024.0));
-    if (std::isfinite(loss_before_) && summary.steps > 0 && !(least_loss_ < loss_before_)) {
+    if (std::isfinite(loss_before_) && summary.steps > 0 && !(min_loss_ < loss_before_)) {
       print("no evaluation was better than before the first step, with validation loss {}\n",
             loss_text(loss_before_, false));
     }
@@ -426,7 +426,7 @@ class Report final : public octavo::RunObserver {
       fmt::print(format, std::forward<Arguments>(arguments)...);
       programs::flush_output();
     } catch (const std::exception& error) {
-      if (!takes_steps_) throw;
+      if (!is_training_) throw;
       prints_fail_ = true;
       end_run(error);
     }
@@ -437,7 +437,7 @@ class Report final : public octavo::RunObserver {
     try {
       metrics_->write(line);
     } catch (const octavo::IoError& error) {
-      if (!takes_steps_) throw;
+      if (!is_training_) throw;
       writes_fail_ = true;
       end_run(error);
     }
@@ -480,13 +480,13 @@ class Report final : public octavo::RunObserver {
   std::exception_ptr not_written_;  ///< why metrics.jsonl or the printed output is incomplete
   bool prints_fail_ = false;
   bool writes_fail_ = false;
-  bool takes_steps_ = false;
+  bool is_training_ = false;
   bool has_ended_ = false;
   std::function<void(octavo::Index step)> after_evaluation_;
   octavo::LossSum validation_;  ///< the last evaluation
   /// The loss before the first step, and the lowest after it; infinite if there is none.
   double loss_before_ = std::numeric_limits<double>::infinity();
-  double least_loss_ = std::numeric_limits<double>::infinity();
+  double min_loss_ = std::numeric_limits<double>::infinity();
   octavo::OperandHealth health_;
   bool is_first_rank_;
   bool terminal_;

@@ -33,9 +33,9 @@ inline void complete_resume(Options& options) {
       " resumes in the folder that --out names; pass it, or the path of a checkpoint");
   if (!is_named || !options.out.empty() || options.no_out) return;
   const std::filesystem::path path = detail::absolute_path(options.resume);
-  const std::filesystem::path of_all =
+  const std::filesystem::path checkpoints_folder =
       detail::is_checkpoint(path) ? path.parent_path() : detail::checkpoints_of(path);
-  options.out = of_all.parent_path().string();
+  options.out = checkpoints_folder.parent_path().string();
 }
 
 /// @throws ConfigError  if a new run would start in a folder whose saved checkpoint was damaged

@@ -215,15 +215,15 @@ inline void rename_unsaved_run_files(const std::filesystem::path& folder) {
   for (const char* name : {"config.toml", "metrics.jsonl"}) {
     const std::filesystem::path file = folder / name;
     if (!std::filesystem::exists(file)) continue;
-    const std::filesystem::path aside =
+    const std::filesystem::path new_path =
         folder /
         octavo::message(file.stem().string(), '-', detail::time_text(), file.extension().string());
     std::error_code error;
-    std::filesystem::rename(file, aside, error);
+    std::filesystem::rename(file, new_path, error);
     octavo::require<octavo::IoError>(!error, file.string(),
                                      ": cannot be renamed: ", error.message());
     fmt::print("resume | no checkpoint yet, the run starts again; its {} was renamed to {}\n", name,
-               programs::visible(aside.string()));
+               programs::visible(new_path.string()));
   }
 }
 
@@ -319,11 +319,11 @@ void require_free_folders(const Options& options, const PlaceOf& place_of) {
 /// Throws if the disk of --save-hf or --save-adapters has less room than the weights take.
 /// @throws IoError  with both sizes
 inline void require_room_for_weights(octavo::TrainingSession& session, const Options& options) {
-  const auto require = [&](const char* flag, const std::string& folder, bool is_of_adapters) {
+  const auto require = [&](const char* flag, const std::string& folder, bool wants_adapters) {
     if (folder.empty()) return;
     std::uint64_t bytes = 0;
     for (const octavo::WeightInfo& weight : session.weights().list()) {
-      if (weight.is_adapter != is_of_adapters) continue;
+      if (weight.is_adapter != wants_adapters) continue;
       const std::uint64_t of_element = weight.format == "bf16" ? 2 : 4;
       bytes += of_element * static_cast<std::uint64_t>(weight.rows * weight.columns);
     }

@@ -255,12 +255,12 @@ bool tells(const std::vector<std::string>& changes, const std::string& text) {
       changes, [&](const std::string& change) { return change.find(text) != std::string::npos; });
 }
 
-class Converted : public support::TemporaryFolder {
+class ConvertedCheckpoint : public support::TemporaryFolder {
  protected:
   [[nodiscard]] std::filesystem::path saved() const { return folder_ / "step-00000002"; }
 };
 
-TEST_F(Converted, EveryPairMatchesManualConversion) {
+TEST_F(ConvertedCheckpoint, EveryPairMatchesManualConversion) {
   for (const auto& [from, first] : makers()) {
     const std::filesystem::path folder = folder_ / from;
     const State state = train_and_save(first, 1, Zero::optimizer, folder);
@@ -278,7 +278,7 @@ TEST_F(Converted, EveryPairMatchesManualConversion) {
   }
 }
 
-TEST_F(Converted, IsIndependentOfRankCount) {
+TEST_F(ConvertedCheckpoint, IsIndependentOfRankCount) {
   for (const auto& [from, to] :
        {std::pair("blockwise, 8-bit", "delayed"), std::pair("delayed", "blockwise, 8-bit")}) {
     const Maker& second = makers().at(to);
@@ -294,7 +294,7 @@ TEST_F(Converted, IsIndependentOfRankCount) {
   }
 }
 
-TEST_F(Converted, MuonKeepsFirstMomentsOfAdamW) {
+TEST_F(ConvertedCheckpoint, MuonKeepsFirstMomentsOfAdamW) {
   const State from = train_and_save(make<Bf16, AdamW<>>, 1, Zero::optimizer, folder_ / "adamw");
   const std::filesystem::path path = folder_ / "adamw" / "step-00000002";
   const Loaded muon = load(make<Bf16, Muon<>>, 1, Zero::optimizer, path);
@@ -307,7 +307,7 @@ TEST_F(Converted, MuonKeepsFirstMomentsOfAdamW) {
   }));
 }
 
-TEST_F(Converted, AdamWRejectsStateWithoutSecondMoments) {
+TEST_F(ConvertedCheckpoint, AdamWRejectsStateWithoutSecondMoments) {
   train_and_save(make<Bf16, Muon<>>, 1, Zero::optimizer, folder_ / "muon");
   Context<Cpu> context(1);
   SelfComm<Cpu> alone;
@@ -324,7 +324,7 @@ TEST_F(Converted, AdamWRejectsStateWithoutSecondMoments) {
   EXPECT_TRUE(save_state_sync(session->state().entries()) == before);
 }
 
-TEST_F(Converted, ReportsChangesOfEachStateKind) {
+TEST_F(ConvertedCheckpoint, ReportsChangesOfEachStateKind) {
   train_and_save(makers().at("delayed"), 1, Zero::optimizer, folder_);
   const Loaded loaded = load(makers().at("delayed, 8-bit"), 1, Zero::optimizer, saved());
   std::size_t parameters = 0;
@@ -358,7 +358,7 @@ TEST_F(Converted, ReportsChangesOfEachStateKind) {
   EXPECT_TRUE(tells(other.changes, message(parameters, " master weights: kept in fp32")));
 }
 
-TEST_F(Converted, IsRecordedInLaterCheckpoints) {
+TEST_F(ConvertedCheckpoint, IsRecordedInLaterCheckpoints) {
   train_and_save(makers().at("delayed"), 1, Zero::optimizer, folder_);
   Context<Cpu> context(1);
   SelfComm<Cpu> alone;

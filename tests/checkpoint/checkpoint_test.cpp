@@ -107,20 +107,20 @@ End run(const std::filesystem::path& folder, Index signal_after,
 }
 
 template <class Case>
-class Resumed : public support::TemporaryFolder {};
+class ResumedRun : public support::TemporaryFolder {};
 using Cases = support::TestTypes<
     std::tuple<Bf16, AdamW<>>,
     std::tuple<Fp8Recipe<Delayed>, AdamW<MasterWeights<Bf16>, Moments<Bf16>>>,
     std::tuple<Fp8Recipe<Delayed>, AdamW<MasterWeights<Fp32>, Moments<EightBit>>>,
     std::tuple<Bf16, Muon<MasterWeights<Bf16>, Moments<Bf16>>>,
     std::tuple<Bf16, Muon<MasterWeights<Bf16>, Moments<EightBit>>>>;
-TYPED_TEST_SUITE(Resumed, Cases);
+TYPED_TEST_SUITE(ResumedRun, Cases);
 
 template <class Case>
 using Ranked = ModelSession<support::SmallModel<std::tuple_element_t<0, Case>>,
                             std::tuple_element_t<1, Case>, DataParallel<>>;
 
-TYPED_TEST(Resumed, MatchesUninterruptedRun) {
+TYPED_TEST(ResumedRun, MatchesUninterruptedRun) {
   const End whole = run<Ranked<TypeParam>>(this->folder_ / "whole", 0, {});
   EXPECT_EQ(whole.summary.end(), "done");
   EXPECT_TRUE(whole.summary.is_saved);
@@ -314,7 +314,7 @@ std::vector<Read> read_while_ranks_go_on(Zero zero, bool reads, bool loads) {
   return all;
 }
 
-TEST(StateThatIsRead, IsSnapshotAndChangesNoStep) {
+TEST(ConcurrentStateRead, IsSnapshotAndChangesNoStep) {
   for (const auto& [zero, loads] :
        {std::pair(Zero::optimizer, false), std::pair(Zero::optimizer, true),
         std::pair(Zero::weights, false)}) {

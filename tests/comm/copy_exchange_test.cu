@@ -47,7 +47,7 @@ struct Rank {
                [&meeting](auto part, auto whole, const char* what) {
                  meeting.all_gather_sync(part, whole, what);
                }),
-        shared(PeerMemory::smallest + 2 * ranks * part_bytes, on) {
+        shared(PeerMemory::min_bytes + 2 * ranks * part_bytes, on) {
     memory.add(shared.data(), shared.size(), on);
     std::vector<int> members;
     for (int rank = 0; rank < meeting.size(); ++rank) members.push_back(rank);
@@ -111,7 +111,7 @@ void check_steps(Rank& rank) {
       rank.exchange->all_to_all(parts.data(), rank.exchanged(), part_bytes, "parts", context);
     });
     context.synchronize();
-    EXPECT_EQ(rank.exchange->under_way(), "");
+    EXPECT_EQ(rank.exchange->current_operation(), "");
     late_in(1);  // others come to the next step, and must not write over what this one has to read
     expect(rank.gathered(), rank.exchanged(), rank, step, context);
   }
@@ -146,16 +146,16 @@ void check_giving_up(Rank& rank) {
   const Buffer<Cuda> parts(rank.ranks * part_bytes, rank.context);
   if (rank.number() == 0) {
     rank.exchange->all_gather(parts.data(), rank.gathered(), part_bytes, "parts", rank.context);
-    for (int round = 0; rank.exchange->under_way().empty() && round < 2000; ++round) {
+    for (int round = 0; rank.exchange->current_operation().empty() && round < 2000; ++round) {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
-    EXPECT_EQ(rank.exchange->under_way(), "the all-gather 'parts'");
+    EXPECT_EQ(rank.exchange->current_operation(), "the all-gather 'parts'");
     EXPECT_EQ(cudaStreamQuery(rank.context.stream()), cudaErrorNotReady);
     EXPECT_FALSE(rank.exchange->has_given_up());
     rank.exchange->give_up();
     rank.context.synchronize();
     EXPECT_TRUE(rank.exchange->has_given_up());
-    EXPECT_EQ(rank.exchange->under_way(), "the all-gather 'parts'") << "it did not end";
+    EXPECT_EQ(rank.exchange->current_operation(), "the all-gather 'parts'") << "it did not end";
   }
 }
 
@@ -214,7 +214,7 @@ void check_lacking(Rank& rank) {
   const bool lacks = rank.number() == 1;
   try {
     const auto memory =
-        rank.memory.allocate(lacks ? std::size_t{1} << 50 : PeerMemory::smallest, rank.context);
+        rank.memory.allocate(lacks ? std::size_t{1} << 50 : PeerMemory::min_bytes, rank.context);
     ADD_FAILURE() << "rank 1 had all memory";
   } catch (const octavo::MemoryError& error) {
     const std::string said = error.what();
@@ -225,14 +225,14 @@ void check_lacking(Rank& rank) {
 /// Ranks that come for different things.
 void check_differing(Rank& rank) {
   const Buffer<Cuda> parts(rank.ranks * part_bytes, rank.context);
-  EXPECT_EQ(rank.exchange->differing(), -1);
+  EXPECT_EQ(rank.exchange->mismatched_rank(), -1);
   const std::size_t bytes = part_bytes - static_cast<std::size_t>(rank.number());
   rank.exchange->all_gather(parts.data(), rank.gathered(), bytes, "parts", rank.context);
-  for (int round = 0; rank.exchange->differing() < 0 && round < 2000; ++round) {
+  for (int round = 0; rank.exchange->mismatched_rank() < 0 && round < 2000; ++round) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
-  EXPECT_GE(rank.exchange->differing(), 0);
-  EXPECT_NE(rank.exchange->differing(), rank.number());
+  EXPECT_GE(rank.exchange->mismatched_rank(), 0);
+  EXPECT_NE(rank.exchange->mismatched_rank(), rank.number());
   const std::byte seen{1};
   std::vector<std::byte> all(rank.ranks);
   rank.rendezvous.all_gather_sync({&seen, 1}, all, "what was seen");
@@ -246,10 +246,10 @@ void check_places(Rank& rank) {
   const auto place = 64 * static_cast<std::size_t>(rank.number());
   rank.exchange->all_gather(parts.data(), rank.gathered() + place, part_bytes - 64, "parts",
                             rank.context);
-  for (int round = 0; rank.exchange->differing() < 0 && round < 2000; ++round) {
+  for (int round = 0; rank.exchange->mismatched_rank() < 0 && round < 2000; ++round) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
-  EXPECT_EQ(rank.exchange->differing(), 1 - rank.number());
+  EXPECT_EQ(rank.exchange->mismatched_rank(), 1 - rank.number());
   const std::byte seen{1};
   std::vector<std::byte> all(rank.ranks);
   rank.rendezvous.all_gather_sync({&seen, 1}, all, "what was seen");
@@ -290,13 +290,13 @@ void check_groups(Rank& rank) {
 
 /// What one rank cannot share, all know of.
 void check_obstacle(Rank& rank) {
-  const Buffer<Cuda> memory(PeerMemory::smallest, rank.context);
-  std::vector<std::byte> of_host(PeerMemory::smallest);
+  const Buffer<Cuda> memory(PeerMemory::min_bytes, rank.context);
+  std::vector<std::byte> of_host(PeerMemory::min_bytes);
   std::byte* given = rank.number() == 1 ? of_host.data() : memory.data();
-  rank.memory.add(given, PeerMemory::smallest, rank.context);
+  rank.memory.add(given, PeerMemory::min_bytes, rank.context);
   const std::string& obstacle = rank.memory.obstacle();
   EXPECT_NE(obstacle.find("rank 1 cannot share its GPU's memory"), std::string::npos) << obstacle;
-  EXPECT_EQ(rank.memory.of_rank(1 - rank.number(), given, 1), nullptr);
+  EXPECT_EQ(rank.memory.address_on_rank(1 - rank.number(), given, 1), nullptr);
   rank.memory.remove(given, true);
 }
 
@@ -317,7 +317,7 @@ TEST(CopyRank, DoesItsPart) {
   EXPECT_EQ(rank.exchange->obstacle(), "");
   EXPECT_TRUE(rank.exchange->reaches(rank.gathered(), 2 * rank.ranks * part_bytes));
   EXPECT_FALSE(rank.exchange->reaches(rank.shared.data() + rank.shared.size() - 1, 2));
-  const Buffer<Cuda> own(PeerMemory::smallest, context);
+  const Buffer<Cuda> own(PeerMemory::min_bytes, context);
   EXPECT_FALSE(rank.exchange->reaches(own.data(), 1));
   if (mode == "steps") check_steps(rank);
   if (mode == "lanes") check_lanes(rank);

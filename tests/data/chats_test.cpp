@@ -396,11 +396,11 @@ TEST(PackedChats, UseFullestSequenceWithRoom) {
   EXPECT_THROW(PackedChats(Chats(), {.length = 9, .most_chats = 1}), ConfigError);
 }
 
-class StreamOfChats : public testing::Test {
+class PackedChatStream : public testing::Test {
  protected:
   static constexpr Index length = 12;
 
-  StreamOfChats() {
+  PackedChatStream() {
     std::vector<Index> lengths;
     for (Index i = 0; i < 40; ++i) lengths.push_back(1 + i * i % 11);
     chats_ = of_lengths(lengths);
@@ -421,7 +421,7 @@ class StreamOfChats : public testing::Test {
   Chats chats_;
 };
 
-TEST_F(StreamOfChats, ReshufflesChatsEachEpoch) {
+TEST_F(PackedChatStream, ReshufflesChatsEachEpoch) {
   ChatStream stream = this->stream(1);
   std::vector<Ids> orders;
   for (int epoch = 0; epoch < 3; ++epoch) {
@@ -444,7 +444,7 @@ TEST_F(StreamOfChats, ReshufflesChatsEachEpoch) {
   EXPECT_NE(other.hash(), stream.hash());
 }
 
-TEST_F(StreamOfChats, IsIndependentOfBatchSize) {
+TEST_F(PackedChatStream, IsIndependentOfBatchSize) {
   ChatStream one = stream(1);
   const Index epoch = one.sequences_of(1);
   ChatStream many = stream(epoch + 3);  // more than an epoch has
@@ -476,7 +476,7 @@ TEST(ChatStream, CountsSequencesOfEpochs) {
   EXPECT_GT(differences.size(), 1u) << "all epochs have as many";
 }
 
-TEST_F(StreamOfChats, ResumesFromPosition) {
+TEST_F(PackedChatStream, ResumesFromPosition) {
   ChatStream whole = stream(7);
   for (int batch = 0; batch < 6; ++batch) {
     ChatStream resumed = stream(7);
@@ -501,7 +501,7 @@ TEST_F(StreamOfChats, ResumesFromPosition) {
   EXPECT_EQ(next(second, 1), next(first, 1));
 }
 
-TEST_F(StreamOfChats, SkipsSequencesOfOtherRanks) {
+TEST_F(PackedChatStream, SkipsSequencesOfOtherRanks) {
   ChatStream whole = stream(6);
   ChatStream part = stream(6);
   const std::vector<Ids> all = next(whole, 6);
@@ -516,7 +516,7 @@ TEST_F(StreamOfChats, SkipsSequencesOfOtherRanks) {
   EXPECT_THROW(part.next(inputs, targets, documents, 0, 1), ShapeError);
 }
 
-TEST_F(StreamOfChats, HashDependsOnChatsAndPacking) {
+TEST_F(PackedChatStream, HashDependsOnChatsAndPacking) {
   const std::uint64_t hash = stream(1).hash();
   EXPECT_NE(ChatStream(chats_, {.length = length, .most_chats = 3}, 1, 1).hash(), hash);
   EXPECT_NE(ChatStream(chats_, {.length = 13, .most_chats = 4}, 1, 1).hash(), hash);

@@ -59,7 +59,7 @@ TEST(FindDocuments, RejectsBadSequenceLengthOrTargetCount) {
 }
 
 // The number is that of the sequence with most, wherever sequences begin.
-TEST(MostDocuments, MatchesFindDocuments) {
+TEST(MaxDocuments, MatchesFindDocuments) {
   const std::vector<std::int32_t> text{0, 1, 1, 0, 2, 3, 0, 0, 4, 5, 6, 0, 0, 0, 8, 0, 9, 9, 0, 0};
   for (std::size_t length = 1; length <= text.size(); ++length) {
     std::size_t most = 0;

@@ -299,7 +299,7 @@ std::vector<TokenShare> constant_shares(const std::vector<double>& weights) {
   return shares;
 }
 
-TEST(TokenStreamOfShares, InterleavesSharesByWeight) {
+TEST(TokenStreamShares, InterleavesSharesByWeight) {
   const std::vector<double> weights{7, 2, 0.5, 0.5};
   const TokenStreamOptions options{.sequences = 1, .sequence_length = 8};
   TokenStream stream(constant_shares(weights), options);
@@ -313,7 +313,7 @@ TEST(TokenStreamOfShares, InterleavesSharesByWeight) {
   EXPECT_LT(*std::max_element(behind.begin(), behind.end()), 1.5);
 }
 
-TEST(TokenStreamOfShares, SharesHaveSeparateEpochs) {
+TEST(TokenStreamShares, SharesHaveSeparateEpochs) {
   const auto first = telling_tokens(161);
   auto second = telling_tokens(61);
   for (std::uint8_t& token : second) token ^= 0x80;  // other tokens than the first has
@@ -334,7 +334,7 @@ TEST(TokenStreamOfShares, SharesHaveSeparateEpochs) {
 }
 
 // Two shares of equal tokens come in different orders.
-TEST(TokenStreamOfShares, SharesHaveSeparateOrders) {
+TEST(TokenStreamShares, SharesHaveSeparateOrders) {
   const auto tokens = telling_tokens(1003);
   const TokenStreamOptions options{.sequences = 2, .sequence_length = 8, .seed = 8};
   TokenStream stream({{"one", tokens, 1}, {"again", tokens, 1}}, options);
@@ -348,7 +348,7 @@ TEST(TokenStreamOfShares, SharesHaveSeparateOrders) {
   EXPECT_NE(one, again);
 }
 
-TEST(TokenStreamOfShares, RestoredStreamsContinueExactly) {
+TEST(TokenStreamShares, RestoredStreamsContinueExactly) {
   const TokenStreamOptions options{.sequences = 3, .sequence_length = 8, .seed = 11};
   const auto tokens = telling_tokens(1000);
   const std::vector<TokenShare> shares{{"a", Tokens(tokens).part(0, 700), 0.61},
@@ -373,7 +373,7 @@ TEST(TokenStreamOfShares, RestoredStreamsContinueExactly) {
   EXPECT_THROW(TokenStream(other, options).restore(stream.position()), ConfigError);
 }
 
-TEST(TokenStreamOfShares, RejectsInvalidWeights) {
+TEST(TokenStreamShares, RejectsInvalidWeights) {
   const TokenStreamOptions options{.sequences = 1, .sequence_length = 8};
   const double infinity = std::numeric_limits<double>::infinity();
   for (const double weight : {0.0, -1.0, std::nan(""), infinity}) {
@@ -389,7 +389,7 @@ TEST(TokenStreamOfShares, RejectsInvalidWeights) {
 }
 
 // A share needs the tokens of its part of a batch, not those of a whole one.
-TEST(TokenStreamOfShares, ReportsShareThatIsTooShort) {
+TEST(TokenStreamShares, ReportsShareThatIsTooShort) {
   auto shares = constant_shares({0.9, 0.1});
   shares[1].tokens = shares[1].tokens.part(0, 32);
   EXPECT_NO_THROW(TokenStream(shares, {.sequences = 30, .sequence_length = 8}));

@@ -51,7 +51,7 @@ std::string seconds_of(std::string text) {
   return refusal.empty() ? text : refusal;
 }
 
-TEST(Times, ParsesSecondsMinutesHoursAndDays) {
+TEST(TimeFlags, ParsesSecondsMinutesHoursAndDays) {
   EXPECT_EQ(seconds_of("90"), "90");
   EXPECT_EQ(seconds_of("90s"), "90");
   EXPECT_EQ(seconds_of("30m"), "1800");
@@ -63,7 +63,7 @@ TEST(Times, ParsesSecondsMinutesHoursAndDays) {
   }
 }
 
-TEST(TextOf, ExplainsBadAlloc) {
+TEST(ErrorText, ExplainsBadAlloc) {
   EXPECT_NE(programs::text_of(std::bad_alloc()).find("the system refuses memory"),
             std::string::npos);
 }

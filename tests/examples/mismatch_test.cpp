@@ -62,9 +62,9 @@ TEST(FittingFlags, MatchCheckpoint) {
   EXPECT_EQ(flags("model.embedding.weight", "bf16 [2, 2]"), "");
 }
 
-class FittingFlagsOfAModel : public support::TemporaryFolder {};
+class FittingModelFlags : public support::TemporaryFolder {};
 
-TEST_F(FittingFlagsOfAModel, NameSourceFolder) {
+TEST_F(FittingModelFlags, NameSourceFolder) {
   const fs::path checkpoint = folder_ / "checkpoints" / "step-00000006";
   const fs::path config = trainer::detail::config_of(checkpoint / "");
   EXPECT_EQ(config, folder_ / "config.toml");
@@ -75,7 +75,7 @@ TEST_F(FittingFlagsOfAModel, NameSourceFolder) {
   EXPECT_EQ(flags_for({}, "model", "my_model", config), " --model hf:downloads/mine");
 }
 
-class OtherFlagsOfData : public support::TemporaryFolder {
+class DifferingDataFlags : public support::TemporaryFolder {
  protected:
   /// What is said of a run with this configuration that is to go on from one with that.
   [[nodiscard]] std::string others(const std::string& saved, const std::string& here) const {
@@ -85,7 +85,7 @@ class OtherFlagsOfData : public support::TemporaryFolder {
   }
 };
 
-TEST_F(OtherFlagsOfData, ListFlagsThatAffectBatches) {
+TEST_F(DifferingDataFlags, ListFlagsThatAffectBatches) {
   const std::string run = "data = [\"a.txt\", \"b.txt\"]\nseq-len = 64\nseed = 1\nbatch = 8\n";
   EXPECT_EQ(others(run, run), "");
   EXPECT_EQ(others(run, "data = [\"a.txt\"]\nseq-len = 32\nseed = 1\nbatch = 4\nsteps = 9\n"),
@@ -94,7 +94,7 @@ TEST_F(OtherFlagsOfData, ListFlagsThatAffectBatches) {
   EXPECT_EQ(others(run + "document-end = 0\n", run), "--document-end is not set, the run had 0");
 }
 
-TEST_F(OtherFlagsOfData, IncludeValidationFlagsThatAffectTrainingData) {
+TEST_F(DifferingDataFlags, IncludeValidationFlagsThatAffectTrainingData) {
   for (const std::string name : {"validation-data", "validation-chats"}) {
     const std::string apart = name + " = [\"v\"]\n";
     const std::string other = name + " = [\"w\"]\nvalidation-fraction = 0.3\n";

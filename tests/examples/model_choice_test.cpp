@@ -20,9 +20,9 @@ using trainer::Instance;
 using trainer::ModelChoice;
 
 /// With instances of the test's own.
-class ModelsOfAProgram : public support::TemporaryFolder {
+class CompiledModels : public support::TemporaryFolder {
  protected:
-  ModelsOfAProgram() {
+  CompiledModels() {
     add("llama_tiny", "bf16", "cpu");
     add("llama_tiny", "fp8-delayed", "cpu");
     add("llama_tiny", "bf16", "cpu").has_adapters = true;
@@ -32,7 +32,7 @@ class ModelsOfAProgram : public support::TemporaryFolder {
     add("model_of_a_folder", "bf16", "cpu");
     add("llama3_8b", "fp8-rowwise", "cuda");
   }
-  ~ModelsOfAProgram() override { std::swap(trainer::instances(), before_); }
+  ~CompiledModels() override { std::swap(trainer::instances(), before_); }
 
   /// What is said of a choice.
   /// @param flags  of ranks
@@ -83,7 +83,7 @@ class ModelsOfAProgram : public support::TemporaryFolder {
   std::vector<Instance> before_ = std::exchange(trainer::instances(), {});
 };
 
-TEST_F(ModelsOfAProgram, AreFoundByEveryChoice) {
+TEST_F(CompiledModels, AreFoundByEveryChoice) {
   add("llama_tiny", "bf16", "cuda");
   CLI::App app;
   ModelChoice declared;
@@ -98,7 +98,7 @@ TEST_F(ModelsOfAProgram, AreFoundByEveryChoice) {
   }
 }
 
-TEST_F(ModelsOfAProgram, SuggestsAddingPresetToBuild) {
+TEST_F(CompiledModels, SuggestsAddingPresetToBuild) {
   EXPECT_EQ(said_of({.model = "llama_tiny", .precision = "bf16"}), "nothing");
   expect_built_with({.model = "gpt2_tiny", .precision = "bf16"},
                     "-DOCTAVO_PRESETS=\"llama_tiny;llama3_small;gpt2_tiny\"");
@@ -107,12 +107,12 @@ TEST_F(ModelsOfAProgram, SuggestsAddingPresetToBuild) {
                     "-DOCTAVO_CUDA_PRECISIONS=\"fp8-rowwise;bf16\"");
 }
 
-TEST_F(ModelsOfAProgram, SuggestsAddingPrecisionToBuild) {
+TEST_F(CompiledModels, SuggestsAddingPrecisionToBuild) {
   expect_built_with({.model = "llama_tiny", .precision = "fp32"},
                     "-DOCTAVO_PRECISIONS=\"bf16;fp8-delayed;fp32\"");
 }
 
-TEST_F(ModelsOfAProgram, SuggestsPrecisionsOfAnyType) {
+TEST_F(CompiledModels, SuggestsPrecisionsOfAnyType) {
   const std::string type = "Layerwise<First<2, Bf16>, Fp8Recipe<Delayed>>";
   expect_built_with({.model = "llama_tiny", .precision = type},
                     "-DOCTAVO_PRECISIONS=\"bf16;fp8-delayed;" + type + '"');
@@ -127,16 +127,16 @@ TEST_F(ModelsOfAProgram, SuggestsPrecisionsOfAnyType) {
   EXPECT_EQ(said_of({.model = "llama_tiny", .precision = type}), "nothing");
 }
 
-TEST_F(ModelsOfAProgram, SuggestsPrecisionsPerDevice) {
+TEST_F(CompiledModels, SuggestsPrecisionsPerDevice) {
   // In this precision there are models of the other device alone.
   expect_built_with({.model = "llama_tiny", .precision = "fp8-rowwise"},
                     "-DOCTAVO_PRECISIONS=\"bf16;fp8-delayed;fp8-rowwise\"");
 }
 
 /// In a program of one device.
-class ModelsOfAProgramWithoutGpus : public ModelsOfAProgram {
+class CompiledModelsWithoutCuda : public CompiledModels {
  protected:
-  ModelsOfAProgramWithoutGpus() {
+  CompiledModelsWithoutCuda() {
     std::erase_if(trainer::instances(), [](const Instance& one) { return one.device == "cuda"; });
   }
   static std::string built_with(const std::string& nccl) {
@@ -152,7 +152,7 @@ class ModelsOfAProgramWithoutGpus : public ModelsOfAProgram {
   ModelChoice large_{.model = "llama3_70b", .precision = "fp8-delayed", .device = "cuda"};
 };
 
-TEST_F(ModelsOfAProgramWithoutGpus, SuggestsCudaTogetherWithModel) {
+TEST_F(CompiledModelsWithoutCuda, SuggestsCudaTogetherWithModel) {
   expect_built_with(large_, built_);
   expect_built_with(large_, built_for_ranks_, "--zero 3");
   // A format that there is in no build.
@@ -168,7 +168,7 @@ TEST_F(ModelsOfAProgramWithoutGpus, SuggestsCudaTogetherWithModel) {
   }
 }
 
-TEST_F(ModelsOfAProgramWithoutGpus, SuggestsRanksBuildUnderLauncher) {
+TEST_F(CompiledModelsWithoutCuda, SuggestsRanksBuildUnderLauncher) {
   const std::array names{"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"};
   const auto launched = [&](const std::array<const char*, 4>& values) {
     for (std::size_t i = 0; i < names.size(); ++i) ::setenv(names[i], values[i], 1);
@@ -180,7 +180,7 @@ TEST_F(ModelsOfAProgramWithoutGpus, SuggestsRanksBuildUnderLauncher) {
   for (const char* name : names) ::unsetenv(name);
 }
 
-TEST_F(ModelsOfAProgramWithoutGpus, SuggestsCudaForModelsCompiledForCpu) {
+TEST_F(CompiledModelsWithoutCuda, SuggestsCudaForModelsCompiledForCpu) {
   expect_built_with({.model = "llama_tiny", .precision = "bf16", .device = "cuda"},
                     "-DOCTAVO_CUDA=ON -DOCTAVO_CUDA_PRESETS=llama_tiny "
                     "-DOCTAVO_CUDA_PRECISIONS=bf16");
@@ -188,7 +188,7 @@ TEST_F(ModelsOfAProgramWithoutGpus, SuggestsCudaForModelsCompiledForCpu) {
                     "-DOCTAVO_CUDA=ON -DOCTAVO_CUDA_PRECISIONS=bf16");
 }
 
-TEST_F(ModelsOfAProgramWithoutGpus, SuggestsCudaForFolderModel) {
+TEST_F(CompiledModelsWithoutCuda, SuggestsCudaForFolderModel) {
   std::filesystem::copy_file("tests/golden/hugging_face/llama.5.json", folder_ / "config.json");
   expect_built_apart({.model = "hf:" + folder_.string(), .precision = "bf16", .device = "cuda"},
                      "quickstart-cuda",
@@ -197,7 +197,7 @@ TEST_F(ModelsOfAProgramWithoutGpus, SuggestsCudaForFolderModel) {
                          "-DOCTAVO_CUDA_PRECISIONS=bf16");
 }
 
-TEST_F(ModelsOfAProgram, RejectsAdaptersAndTensorParallelForGpt2) {
+TEST_F(CompiledModels, RejectsAdaptersAndTensorParallelForGpt2) {
   std::filesystem::copy_file("tests/golden/hugging_face/gpt2.5.json", folder_ / "config.json");
   trainer::instances().back().model = "gpt2_of_a_folder";
   trainer::instances().back().shape = octavo::description_of(octavo::gpt2_tiny);
@@ -214,7 +214,7 @@ TEST_F(ModelsOfAProgram, RejectsAdaptersAndTensorParallelForGpt2) {
   }
 }
 
-TEST_F(ModelsOfAProgram, ReportsWhatIsNotCompiledIn) {
+TEST_F(CompiledModels, ReportsWhatIsNotCompiledIn) {
   const auto expect_said = [](const ModelChoice& choice, const std::string& text) {
     const std::string said =
         said_of(choice, "--model " + choice.model + " --precision " + choice.precision);
@@ -247,14 +247,14 @@ TEST_F(ModelsOfAProgram, ReportsWhatIsNotCompiledIn) {
   expect_said({.model = "gpt2_tiny", .precision = "fp9"}, "--precision: 'fp9' is not one of ");
 }
 
-TEST_F(ModelsOfAProgram, SuggestsAdapterAndTensorParallelBuilds) {
+TEST_F(CompiledModels, SuggestsAdapterAndTensorParallelBuilds) {
   expect_built_with({.model = "llama3_small", .precision = "bf16", .lora = 8},
                     "-DOCTAVO_LORA=\"llama_tiny:bf16;llama3_small:bf16\"");
   expect_built_with({.model = "llama_tiny", .precision = "fp8-delayed", .tensor_parallel = 4},
                     "-DOCTAVO_TENSOR_PARALLEL=\"llama_tiny:bf16:2;llama_tiny:fp8-delayed:4\"");
 }
 
-TEST_F(ModelsOfAProgram, SuggestsPresetMatchingFolderShape) {
+TEST_F(CompiledModels, SuggestsPresetMatchingFolderShape) {
   std::ofstream(folder_ / "config.json")
       << octavo::hugging_face_config(octavo::description_of(octavo::llama3_1b), "bfloat16");
   const ModelChoice choice{.model = "hf:" + folder_.string(), .precision = "bf16"};
@@ -262,7 +262,7 @@ TEST_F(ModelsOfAProgram, SuggestsPresetMatchingFolderShape) {
 }
 
 // Two numbers that change no size are easily overlooked.
-TEST_F(ModelsOfAProgram, ReportsDifferencesFromNearestPreset) {
+TEST_F(CompiledModels, ReportsDifferencesFromNearestPreset) {
   octavo::ModelDescription shape = octavo::description_of(octavo::llama_tiny);
   add("llama_tiny", "bf16", "cpu").shape = shape;
   shape.norm_epsilon = 1e-6f;
@@ -275,7 +275,7 @@ TEST_F(ModelsOfAProgram, ReportsDifferencesFromNearestPreset) {
   EXPECT_NE(said.find(", rope_theta is 500000, not 10000); "), std::string::npos) << said;
 }
 
-TEST_F(ModelsOfAProgram, SuggestsSeparateBuildForFolderModel) {
+TEST_F(CompiledModels, SuggestsSeparateBuildForFolderModel) {
   std::filesystem::copy_file("tests/golden/hugging_face/llama.5.json", folder_ / "config.json");
   ModelChoice choice{.model = "hf:" + folder_.string(), .precision = "fp8-rowwise"};
   std::string options = "-DOCTAVO_MODELS=my_model:" + folder_.string() +

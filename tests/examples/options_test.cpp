@@ -82,10 +82,10 @@ TEST(TrainerData, RejectsDocumentEndOutsideTextBytes) {
   }
 }
 
-class TextForWeights : public ::support::TemporaryFolder {};
+class TextVocabulary : public ::support::TemporaryFolder {};
 
 // The advice names a file that is there, or none.
-TEST_F(TextForWeights, RejectionNamesTokenizerInFolder) {
+TEST_F(TextVocabulary, RejectionNamesTokenizerInFolder) {
   const auto why = [&](Index vocabulary) { return trainer::refusal_of_text(folder_, vocabulary); };
   const auto has = [&](const std::string& part) {
     return why(128'256).find(part) != std::string::npos;
@@ -131,7 +131,7 @@ TEST(TrainerFlags, ExchangeReachesTheRanks) {
   EXPECT_THROW(request({"--exchange=nccl"}, "cpu"), ConfigError);
 }
 
-class TrainerFlagsWithAFile : public ::support::TemporaryFolder {
+class TrainerFlagsWithFile : public ::support::TemporaryFolder {
  protected:
   /// A product of so many rows, and an algorithm.
   static GemmPlanRecord plan(Index m, std::uint64_t algorithm) {
@@ -152,7 +152,7 @@ class TrainerFlagsWithAFile : public ::support::TemporaryFolder {
 };
 
 // Whatever has become of the file that the run has had them from.
-TEST_F(TrainerFlagsWithAFile, ResumesWithGemmPlansOfCheckpoint) {
+TEST_F(TrainerFlagsWithFile, ResumesWithGemmPlansOfCheckpoint) {
   trainer::Options options;
   (void)manifest({plan(128, 1), plan(256, 1)});
   const std::vector<GemmPlanRecord> saved{plan(128, 1), plan(256, 1)};
@@ -166,7 +166,7 @@ TEST_F(TrainerFlagsWithAFile, ResumesWithGemmPlansOfCheckpoint) {
 }
 
 // Whether or not other records serve, such as those of a file.
-TEST_F(TrainerFlagsWithAFile, ReportsUnusableGemmPlansOfCheckpoint) {
+TEST_F(TrainerFlagsWithFile, ReportsUnusableGemmPlansOfCheckpoint) {
   const CheckpointManifest saved = manifest({plan(128, 1), plan(256, 1)});
   const auto note = [&](const std::vector<GemmPlanRecord>& here) {
     return trainer::note_of_gemm_plans(saved, here);
@@ -184,14 +184,14 @@ TEST_F(TrainerFlagsWithAFile, ReportsUnusableGemmPlansOfCheckpoint) {
   EXPECT_EQ(trainer::note_of_gemm_plans({}, {}), "");
 }
 
-TEST_F(TrainerFlagsWithAFile, IgnoresRoundingOfGemmPlanTimes) {
+TEST_F(TrainerFlagsWithFile, IgnoresRoundingOfGemmPlanTimes) {
   GemmPlanRecord slow = plan(128, 1);
   slow.microseconds = 12345.678;
   EXPECT_EQ(trainer::note_of_gemm_plans(manifest({slow}), {slow}), "");
 }
 
 // The run that saved it had the heuristics' first.
-TEST_F(TrainerFlagsWithAFile, ReportsGemmPlansMissingFromCheckpoint) {
+TEST_F(TrainerFlagsWithFile, ReportsGemmPlansMissingFromCheckpoint) {
   const std::vector<GemmPlanRecord> here{plan(128, 1), plan(256, 1)};
   EXPECT_EQ(trainer::note_of_gemm_plans({}, here),
             "2 of the 2 GEMM plans that are used here differ from the 0 of the checkpoint; "
@@ -200,7 +200,7 @@ TEST_F(TrainerFlagsWithAFile, ReportsGemmPlansMissingFromCheckpoint) {
   EXPECT_TRUE(note.starts_with("1 of the 2 GEMM plans that are used here differ ")) << note;
 }
 
-TEST_F(TrainerFlagsWithAFile, ReportsEveryDifferenceFromCheckpoint) {
+TEST_F(TrainerFlagsWithFile, ReportsEveryDifferenceFromCheckpoint) {
   ::support::StateStub session;
   session.plans = {plan(128, 1)};
   session.own_facts().libraries = "a GPU";
@@ -268,7 +268,7 @@ TEST(TrainerResumes, ReportsOtherLibraries) {
             "the checkpoint was saved with no GPU, or an unnamed one; this machine has a GPU");
 }
 
-TEST_F(TrainerFlagsWithAFile, GemmPlansAreRead) {
+TEST_F(TrainerFlagsWithFile, GemmPlansAreRead) {
   const std::filesystem::path plans = folder_ / "plans";
   const GemmPlanRecord record = plan(128, 1);
   store_gemm_plans(plans, std::vector{record});
@@ -281,7 +281,7 @@ TEST_F(TrainerFlagsWithAFile, GemmPlansAreRead) {
 }
 
 // Such as a full disk, or one that others have the lock of.
-TEST_F(TrainerFlagsWithAFile, WarnsWhenGemmPlansCannotBeStored) {
+TEST_F(TrainerFlagsWithFile, WarnsWhenGemmPlansCannotBeStored) {
   const auto said = [](const std::filesystem::path& file,
                        const std::vector<GemmPlanRecord>& plans) {
     testing::internal::CaptureStderr();

@@ -105,7 +105,7 @@ std::vector<Outcome> step_of(const planner::Options& options) {
   return outcomes;
 }
 
-TEST(PlanOfSharedLayers, MatchesAllocationsAndTrafficOfRanks) {
+TEST(SharedLayersPlan, MatchesAllocationsAndTrafficOfRanks) {
   const planner::Plan plan({"llama_tiny", description_of(llama_tiny)}, "fp32");
   EXPECT_EQ(plan.shape().shared_by() % degree, 0);
   for (const char* recompute : {"none", "swiglu", "block"}) {

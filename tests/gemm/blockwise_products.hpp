@@ -97,10 +97,10 @@ struct BlockProduct {
 /// The largest error of a product, as a share of what is allowed: half a place of a result in BF16,
 /// and what the tensor cores' FP8 accumulators lose. They keep 14 bits through the four steps that
 /// sum a block; blocks are added in FP32. Where a row has one scale, they may keep them to its end.
-/// @param of_a, of_b  mistakes that the expected values are made with
+/// @param a_mistake, b_mistake  mistakes that the expected values are made with
 template <class T>
-double worst_share(const BlockProduct<T>& product, Mistake of_a = Mistake::none,
-                   Mistake of_b = Mistake::none) {
+double worst_share(const BlockProduct<T>& product, Mistake a_mistake = Mistake::none,
+                   Mistake b_mistake = Mistake::none) {
   constexpr int step = 32;  // elements
   const int summed = std::max(128, std::min(product.a.block.columns, product.a.columns));
   const int steps = (summed + step - 1) / step;
@@ -115,8 +115,8 @@ double worst_share(const BlockProduct<T>& product, Mistake of_a = Mistake::none,
     }
     return all;
   };
-  const std::vector<double> a = values(product.a, of_a);
-  const std::vector<double> b = values(product.b, of_b);
+  const std::vector<double> a = values(product.a, a_mistake);
+  const std::vector<double> b = values(product.b, b_mistake);
   const auto k = static_cast<std::size_t>(product.a.columns);
   const auto n = static_cast<std::size_t>(product.b.rows);
   double worst = 0;

@@ -134,13 +134,13 @@ TEST(QuantizedMatmulBits, BlockScaledProductDoesNotDependOnOtherRows) {
 
 // The linker keeps one of the functions of one name: a loop with sixteen lanes must not get the
 // kernel with four.
-TEST(FilesWithOtherFlags, KeepTheirOwnKernels) {
+TEST(MixedCompilerFlags, KeepTheirOwnKernels) {
   const other_flags::Parts others = other_flags::parts();
   EXPECT_EQ(reinterpret_cast<const void*>(&octavo::detail::sgemm) == others.sgemm,
             octavo::detail::sgemm_lanes == others.lanes);
 }
 
-TEST(FilesWithOtherFlags, MultiplyCorrectly) {
+TEST(MixedCompilerFlags, MultiplyCorrectly) {
   const auto x = random_matrix<float>(259, 300, 9);
   const auto w = random_matrix<float>(131, 300, 10);
   const reference::Product expected(x.rows, w.rows, x.columns, x, w);

@@ -32,7 +32,7 @@ Matrix<float> product(const Matrix<float>& x, const Matrix<float>& w) {
   return result;
 }
 
-TEST(OtherFlags, ExcludeAvx) {
+TEST(CompilerFlags, ExcludeAvx) {
 #if defined(__AVX__)
   FAIL() << "tests/CMakeLists.txt does not give this file flags of its own";
 #endif

@@ -221,11 +221,11 @@ Weights kept_weights(const std::vector<WeightInfo>& all) {
 }
 
 template <class Of>
-class InferenceOf : public testing::Test {
+class InferenceVariants : public testing::Test {
  protected:
   using Session = typename Of::Session;
 
-  InferenceOf() {
+  InferenceVariants() {
     for (int i = 0; i < longest; ++i) {
       text_.push_back(static_cast<std::int32_t>(random_word({5, 1}, static_cast<std::uint64_t>(i)) %
                                                 Of::config.vocabulary));
@@ -267,11 +267,11 @@ using Cases = support::TestTypes<
     Case<mixtral, InRows, Bf16, Kept::as_stored, Kept::row, Kept::tensor>,
     Case<gpt2, Bf16, Bf16, Kept::as_stored, Kept::as_stored, Kept::as_stored>,
     Case<gpt2, Fp8Recipe<Blockwise>, Bf16, Kept::block, Kept::block, Kept::as_stored>>;
-TYPED_TEST_SUITE(InferenceOf, Cases);
+TYPED_TEST_SUITE(InferenceVariants, Cases);
 
 // A prompt in pieces, then few tokens at a time, then single ones: each row of each product, and
 // each token of attention, has the bits that it has among all others.
-TYPED_TEST(InferenceOf, LogitsOfPiecesMatchWholeText) {
+TYPED_TEST(InferenceVariants, LogitsOfPiecesMatchWholeText) {
   auto session = this->make(16);
   this->load(session, 4);  // of which nothing may stay
   this->load(session);
@@ -303,9 +303,9 @@ double distance(const std::vector<float>& a, const std::vector<float>& b) {
 // Scales as they are computed are no powers of two, so the bits are not those of BF16 weights.
 template <Kept OfBlocks>
 using RowsKept = Case<llama, Fp8Recipe<Rowwise>, Fp32, OfBlocks, OfBlocks, Kept::as_stored>;
-using InferenceOfRows = InferenceOf<RowsKept<Kept::row_as_computed>>;
+using RowwiseInference = InferenceVariants<RowsKept<Kept::row_as_computed>>;
 
-TEST_F(InferenceOfRows, UsesComputedScalesOfRows) {
+TEST_F(RowwiseInference, UsesComputedScalesOfRows) {
   auto session = make(16);
   load(session);
   const std::vector<float> found = append(session, longest);
@@ -320,7 +320,7 @@ TEST_F(InferenceOfRows, UsesComputedScalesOfRows) {
   EXPECT_GT(far.template operator()<Kept::tensor>(), 2 * far_from_these);
 }
 
-TYPED_TEST(InferenceOf, BytesOfStepCountWeightsAndCache) {
+TYPED_TEST(InferenceVariants, BytesOfStepCountWeightsAndCache) {
   constexpr auto config = TypeParam::config;
   const auto session = this->make(16);
   const std::size_t stored = session.precision() == "fp32" ? sizeof(float) : sizeof(Bf16);
@@ -340,7 +340,7 @@ TYPED_TEST(InferenceOf, BytesOfStepCountWeightsAndCache) {
   EXPECT_EQ(session.bytes_of_step(10), bytes + static_cast<std::size_t>(10 * of_token) * stored);
 }
 
-TYPED_TEST(InferenceOf, ContinuesAfterTruncation) {
+TYPED_TEST(InferenceVariants, ContinuesAfterTruncation) {
   auto session = this->make(64);
   this->load(session);
   const std::vector<float> expected = this->append(session, 20);

@@ -81,7 +81,7 @@ TEST(Crc32c, CombinedPartsMatchWhole) {
   const std::span<const std::byte> all = bytes;
   for (const std::size_t cut : {0u, 1u, 7u, 1024u, 2047u, 2999u, 3000u}) {
     EXPECT_EQ(
-        octavo::crc32c_of_both(crc32c(all.first(cut)), crc32c(all.subspan(cut)), all.size() - cut),
+        octavo::combine_crc32c(crc32c(all.first(cut)), crc32c(all.subspan(cut)), all.size() - cut),
         by_division(bytes))
         << cut;
   }

@@ -115,7 +115,7 @@ TYPED_TEST(CrossEntropy, PreservesLogitsWithoutGradientScale) {
   EXPECT_EQ(losses.elements, training_losses.elements);
 }
 
-TEST(CrossEntropyOfNan, YieldsNonFiniteLoss) {
+TEST(CrossEntropyNan, YieldsNonFiniteLoss) {
   Matrix<float> logits(tokens, padded);
   logits.at(0, 3) = std::numeric_limits<float>::quiet_NaN();
   logits.at(2, 0) = std::numeric_limits<float>::infinity();

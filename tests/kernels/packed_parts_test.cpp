@@ -148,7 +148,7 @@ TEST(PackedParts, RejectsPartialBlocks) {
                ShapeError);
 }
 
-TEST(SumsOfStatuses, SumOverAllRanks) {
+TEST(StatusSums, SumOverAllRanks) {
   const Context<Cpu> context(1);
   const std::vector<double> of_ranks{1, 20, 0, 4, 50, 3, 16, 80, 2};
   StepStatus status{};

@@ -160,7 +160,7 @@ bool asks_activation(Index rows) {
 }
 
 // A product knows SiLU only, and adds no bias to what it gates.
-TEST(ActivationInTheProduct, IsUsedOnlyForSiluWithoutBias) {
+TEST(FusedActivation, IsUsedOnlyForSiluWithoutBias) {
   EXPECT_FALSE((asks_activation<GatingThrees, false>(1)));
   EXPECT_TRUE((asks_activation<GatingThrees, false>(max_few_rows + 1)));
   EXPECT_TRUE((asks_activation<GatingThrees, true>(1)));

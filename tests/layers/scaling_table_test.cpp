@@ -119,7 +119,7 @@ TEST_F(PackedAmaxes, ScaleInversesAreAlignedTo16BytesWithoutGaps) {
   }
 }
 
-TEST(PackedAmaxesOfNone, AreEmpty) {
+TEST(EmptyPackedAmaxes, AreEmpty) {
   const support::ContextWithWorkspace place{1};
   ScalingTable<Cpu> table;
   Arena<Cpu> measuring;

@@ -26,9 +26,9 @@ constexpr LlamaConfig small_qwen3 = [] {
 }();
 
 template <class Model>
-class GradientsOf : public testing::Test {};
+class AccumulatedGradients : public testing::Test {};
 using Models = testing::Types<Gpt2<small_gpt2, Fp32, Cpu>, Qwen3<small_qwen3, Fp32, Cpu>>;
-TYPED_TEST_SUITE(GradientsOf, Models);
+TYPED_TEST_SUITE(AccumulatedGradients, Models);
 
 SessionOptions in_micro_batches(Index micro_batches) {
   SessionOptions options = support::small_options();
@@ -46,7 +46,7 @@ StepResult take_step(Session& session, const support::TokenBatch& batch) {
 }
 
 // In each step, against a new session, which has no gradients of a step before.
-TYPED_TEST(GradientsOf, TwoMicroBatchesEqualOneBatchOfBoth) {
+TYPED_TEST(AccumulatedGradients, TwoMicroBatchesEqualOneBatchOfBoth) {
   Context<Cpu> context{2};
   ModelSession<TypeParam> parts(in_micro_batches(2), context);
   support::set_nontrivial_weights(parts.model(), 3, context);
@@ -68,7 +68,7 @@ TYPED_TEST(GradientsOf, TwoMicroBatchesEqualOneBatchOfBoth) {
 }
 
 // At a learning rate of 0 the second step of a session is the first of another, to the bit.
-TYPED_TEST(GradientsOf, StepIsIndependentOfEarlierSteps) {
+TYPED_TEST(AccumulatedGradients, StepIsIndependentOfEarlierSteps) {
   for (const Index micro_batches : {1, 2}) {
     Context<Cpu> context{2};
     ModelSession<TypeParam> session(in_micro_batches(micro_batches), context);

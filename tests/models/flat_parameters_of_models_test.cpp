@@ -137,7 +137,7 @@ struct BetweenGradients {
   };
 };
 
-TEST(BetweenParameters, FinalGradientsAreZero) {
+TEST(ParameterPadding, FinalGradientsAreZero) {
   using Model = Qwen3<odd, Bf16, Cpu>;
   for (const Index micro_batches : {1, 2}) {
     SessionOptions options = support::small_options();
@@ -158,7 +158,7 @@ TEST(BetweenParameters, FinalGradientsAreZero) {
   }
 }
 
-TEST(BetweenParameters, WeightsAreZeroInUninitialisedMemory) {
+TEST(ParameterPadding, WeightsAreZeroInUninitialisedMemory) {
   using Model = Qwen3<odd, Bf16, Cpu>;
   constexpr BatchShape shape{1, 16};
   Context<Cpu> context(1);

@@ -112,11 +112,11 @@ class BothAtOnce {
   void backward(TensorView<T, 2, D> y_gradient, const Input& x, TensorView<T, 2, D> x_gradient,
                 const BatchView<D>& batch, const Positions& positions, const Saved& saved,
                 const Scratch& scratch, bool accumulate, const Context<D>& context) {
-    using Again = Mode::recompute;
+    using RecomputeMode = Mode::recompute;
     const OperandCopies copies = mlp_.backward_input();
-    auto mlp_input = mlp_.template input<Again>(saved.mlp, batch.rows(), copies);
+    auto mlp_input = mlp_.template input<RecomputeMode>(saved.mlp, batch.rows(), copies);
     if (recomputation_.in_backward(Recompute::norms)) {
-      mlp_input = cast<Again>(x, copies, saved, context);
+      mlp_input = cast<RecomputeMode>(x, copies, saved, context);
     } else {
       mlp_input.values = x.values;
     }

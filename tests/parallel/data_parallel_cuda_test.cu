@@ -166,7 +166,8 @@ TEST_F(DataParallelOnOneGpuInFp8, StagesOfZeroHaveTheSameBits) {
 
 // Each rank times for itself, and would choose what is fastest there.
 TEST_F(DataParallelOnOneGpu, RanksUseGemmPlansOfRankZero) {
-  if (const std::string reason = support::why_no_gpu(); !reason.empty()) GTEST_SKIP() << reason;
+  if (const std::string reason = support::gpu_skip_reason(); !reason.empty())
+    GTEST_SKIP() << reason;
   constexpr std::size_t ranks = 2;
   std::vector<std::string> chosen(ranks);
   std::vector<GemmPlanSummary> summaries(ranks);
@@ -187,7 +188,8 @@ TEST_F(DataParallelOnOneGpu, RanksUseGemmPlansOfRankZero) {
 }
 
 TEST_F(DataParallelOnOneGpu, LibrariesTextNamesAllLibraries) {
-  if (const std::string reason = support::why_no_gpu(); !reason.empty()) GTEST_SKIP() << reason;
+  if (const std::string reason = support::gpu_skip_reason(); !reason.empty())
+    GTEST_SKIP() << reason;
   Context<Cuda> context(0);
   const std::string text = libraries_text(context);
   EXPECT_EQ(text.find(context.card() + " of "), 0u) << text;

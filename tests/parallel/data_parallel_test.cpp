@@ -219,7 +219,7 @@ std::map<std::string, std::vector<float>> gradients_of_step(int ranks, int alone
   for (const Outcome& outcome : outcomes) {
     for (const auto& [name, entry] : outcome.state) {
       if (!name.starts_with("optimizer.first_moment.") || gradients.contains(name)) continue;
-      const std::vector<std::byte> bytes = support::whole_of(outcomes, name);
+      const std::vector<std::byte> bytes = support::gather_entry(outcomes, name);
       std::vector<float>& values = gradients[name];
       values.resize(bytes.size() / sizeof(float));
       std::memcpy(values.data(), bytes.data(), bytes.size());

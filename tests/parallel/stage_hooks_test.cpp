@@ -235,11 +235,11 @@ TEST(StageHooks, AreJoinedAfterEvaluationThatThrew) {
 }
 
 template <class Precision>
-class HooksOf : public testing::Test {};
+class StageHooksPrecisions : public testing::Test {};
 using Precisions = support::TestTypes<Fp32, Bf16, Fp8Recipe<Delayed>, Fp8Recipe<Blockwise>>;
-TYPED_TEST_SUITE(HooksOf, Precisions);
+TYPED_TEST_SUITE(StageHooksPrecisions, Precisions);
 
-TYPED_TEST(HooksOf, SeeFinalGradients) {
+TYPED_TEST(StageHooksPrecisions, SeeFinalGradients) {
   using Model = support::SmallModel<TypeParam>;
   for (const Index micro_batches : {1, 2}) {
     SessionOptions options = support::small_options();

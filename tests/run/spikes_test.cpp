@@ -278,7 +278,7 @@ class LimitedStub final : public support::StateStub {
   bool were_finite = false;
 };
 
-class SpikesWithoutEnd : public support::TemporaryFolder {
+class RepeatedSpikes : public support::TemporaryFolder {
  protected:
   RunSummary run(OnSpike action, Index every, Told& told, Index last = 100) {
     LimitedStub session;
@@ -306,7 +306,7 @@ class SpikesWithoutEnd : public support::TemporaryFolder {
   bool damages_ = false;  ///< each checkpoint once it is saved
 };
 
-TEST_F(SpikesWithoutEnd, StopRunAfterMaxRollbacks) {
+TEST_F(RepeatedSpikes, StopRunAfterMaxRollbacks) {
   Told told;
   const RunSummary summary = run(OnSpike::rollback, 4, told);
   EXPECT_EQ(summary.end(), "spike");
@@ -326,7 +326,7 @@ TEST_F(SpikesWithoutEnd, StopRunAfterMaxRollbacks) {
       << "steps that were gone back from are none";
 }
 
-TEST_F(SpikesWithoutEnd, InLastStepRollBackToo) {
+TEST_F(RepeatedSpikes, InLastStepRollBackToo) {
   Told told;
   batches_.good_again = 6;
   const RunSummary summary = run(OnSpike::rollback, 4, told, 6);
@@ -336,7 +336,7 @@ TEST_F(SpikesWithoutEnd, InLastStepRollBackToo) {
   EXPECT_EQ(batches_.steps, 8) << "the batch of the spike, and those of steps 5 and 6 anew";
 }
 
-TEST_F(SpikesWithoutEnd, StopRunWithoutCheckpoint) {
+TEST_F(RepeatedSpikes, StopRunWithoutCheckpoint) {
   Told told;
   const RunSummary summary = run(OnSpike::rollback, 50, told);
   EXPECT_EQ(summary.end(), "spike");
@@ -345,7 +345,7 @@ TEST_F(SpikesWithoutEnd, StopRunWithoutCheckpoint) {
   EXPECT_NE(told.spikes[0].reason.find("no checkpoint"), std::string::npos);
 }
 
-TEST_F(SpikesWithoutEnd, StopRunWithDamagedCheckpoint) {
+TEST_F(RepeatedSpikes, StopRunWithDamagedCheckpoint) {
   Told told;
   damages_ = true;
   const RunSummary summary = run(OnSpike::rollback, 4, told);
@@ -356,7 +356,7 @@ TEST_F(SpikesWithoutEnd, StopRunWithDamagedCheckpoint) {
   EXPECT_NE(told.spikes[0].reason.find("step-00000004/rank-00000.safetensors"), std::string::npos);
 }
 
-TEST_F(SpikesWithoutEnd, StopRunAfterMaxSkippedSteps) {
+TEST_F(RepeatedSpikes, StopRunAfterMaxSkippedSteps) {
   Told told;
   const RunSummary summary = run(OnSpike::skip, 50, told);
   EXPECT_TRUE(summary.gave_up);
@@ -364,7 +364,7 @@ TEST_F(SpikesWithoutEnd, StopRunAfterMaxSkippedSteps) {
   EXPECT_EQ(told.spikes.size(), 4u);
 }
 
-TEST_F(SpikesWithoutEnd, RejectInvalidOptions) {
+TEST_F(RepeatedSpikes, RejectInvalidOptions) {
   support::StateStub session;
   Told told;
   const auto refused = [&](const SpikeOptions& spikes) {

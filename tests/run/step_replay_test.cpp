@@ -113,7 +113,8 @@ void expect_same(const StepRecord& record, const StepRecord& other) {
   EXPECT_EQ(record.weights_hash, other.weights_hash) << record.step;
 }
 
-class StepReplayed : public support::TemporaryFolder, public testing::WithParamInterface<Setting> {
+class StepReplayTest : public support::TemporaryFolder,
+                       public testing::WithParamInterface<Setting> {
  protected:
   /// Trains, and records every step; a checkpoint after each fourth one.
   Told run(RunOptions options) const {
@@ -131,7 +132,7 @@ class StepReplayed : public support::TemporaryFolder, public testing::WithParamI
   }
 };
 
-TEST_P(StepReplayed, IsBitwiseEqualToRunEachTime) {
+TEST_P(StepReplayTest, IsBitwiseEqualToRunEachTime) {
   const Told whole = run(run_of());
   ASSERT_EQ(whole.records.size(), static_cast<std::size_t>(steps));
   ASSERT_NE(whole.records.at(1).weights_hash, whole.records.at(2).weights_hash);
@@ -158,7 +159,7 @@ TEST_P(StepReplayed, IsBitwiseEqualToRunEachTime) {
   }
 }
 
-TEST_P(StepReplayed, ReportsDifferingBits) {
+TEST_P(StepReplayTest, ReportsDifferingBits) {
   const auto ranks = static_cast<std::size_t>(GetParam().ranks);
   const int faulty = GetParam().ranks - 1;
   with_ranks(GetParam(), [&](int rank, Session& session, Batches& batches) {
@@ -186,7 +187,7 @@ TEST_P(StepReplayed, ReportsDifferingBits) {
   });
 }
 
-TEST_P(StepReplayed, RejectsStepAfterSpikeThatStopsRun) {
+TEST_P(StepReplayTest, RejectsStepAfterSpikeThatStopsRun) {
   Told skipping = run(run_of(OnSpike::skip));
   const auto spike = std::ranges::find_if(
       skipping.records, [](const auto& one) { return one.second.result.skipped; });
@@ -212,7 +213,7 @@ TEST_P(StepReplayed, RejectsStepAfterSpikeThatStopsRun) {
   }
 }
 
-TEST_P(StepReplayed, RejectsStepsOutsideRun) {
+TEST_P(StepReplayTest, RejectsStepsOutsideRun) {
   with_ranks(GetParam(), [&](int, Session& session, Batches& batches) {
     RunTotals totals(steps);
     const auto replay = [&](Index step, Index replays) {
@@ -227,7 +228,7 @@ TEST_P(StepReplayed, RejectsStepsOutsideRun) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, StepReplayed,
+INSTANTIATE_TEST_SUITE_P(Ranks, StepReplayTest,
                          testing::Values(Setting{}, Setting{.ranks = 2},
                                          Setting{.ranks = 2, .zero = Zero::weights}),
                          [](const auto& setting) {

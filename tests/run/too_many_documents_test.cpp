@@ -144,7 +144,7 @@ TEST_F(TooManyDocuments, EndRunThatCanBeResumed) {
 }
 
 // Of all that a rank has in a step: else it would refuse the step when others have begun it.
-TEST(TooManyDocumentsOfAStep, CountIsMaximumOverMicroBatches) {
+TEST(TooManyStepDocuments, CountIsMaximumOverMicroBatches) {
   SessionOptions options = support::small_options();
   options.batch = {1, sequence, 4};
   options.micro_batches = 2;
@@ -163,7 +163,7 @@ TEST(TooManyDocumentsOfAStep, CountIsMaximumOverMicroBatches) {
   });
 }
 
-TEST(TooManyDocumentsOfAnEvaluation, AreRejectedBeforeRun) {
+TEST(TooManyEvaluationDocuments, AreRejectedBeforeRun) {
   const std::vector<std::uint8_t> letters = text();
   const Tokens tokens(letters);
   const auto batches = [&](int rank, Index most, Index begin = 160) {

@@ -131,11 +131,11 @@ using InFp32 = Llama<two_of_five, Lora<Fp32>, D>;
 template <Device D>
 using InFp8 = Llama<three_of_three, Lora<Fp8Recipe<Tensorwise>>, D>;
 
-class LoraOfExpertsOnCuda : public support::OnGpu {};
-class LoraOfFp8ExpertsOnCuda : public support::OnGpuIn<Fp8Recipe<Tensorwise>> {};
+class ExpertLoraOnCuda : public support::OnGpu {};
+class Fp8ExpertLoraOnCuda : public support::OnGpuIn<Fp8Recipe<Tensorwise>> {};
 
-TEST_F(LoraOfExpertsOnCuda, MatchesCpu) { expect_the_cpus_steps<InFp32>(0.02); }
-TEST_F(LoraOfFp8ExpertsOnCuda, FollowsTheCpu) { expect_the_cpus_steps<InFp8>(0.1); }
+TEST_F(ExpertLoraOnCuda, MatchesCpu) { expect_the_cpus_steps<InFp32>(0.02); }
+TEST_F(Fp8ExpertLoraOnCuda, FollowsTheCpu) { expect_the_cpus_steps<InFp8>(0.1); }
 
 }  // namespace lora_cuda_test
 }  // namespace octavo

@@ -88,7 +88,7 @@ void for_each_term(const Adapted& adapted, Index columns, const Body& body) {
 }
 
 // A model with merged weights learns dW, from which the gradients of A and B follow.
-TEST(LoraOfExperts, GradientsMatchMergedWeights) {
+TEST(ExpertLora, GradientsMatchMergedWeights) {
   constexpr double scale = 2.0;  // alpha / rank
   Context<Cpu> context{2};
   for (const Recompute recompute : {Recompute::none, Recompute::block}) {
@@ -142,11 +142,11 @@ TEST(LoraOfExperts, GradientsMatchMergedWeights) {
 }
 
 template <class Precision>
-class LoraOfExpertsIn : public testing::Test {};
+class ExpertLoraPrecisions : public testing::Test {};
 using Precisions = support::TestTypes<Fp8Recipe<Tensorwise>, Fp8Recipe<Delayed>>;
-TYPED_TEST_SUITE(LoraOfExpertsIn, Precisions);
+TYPED_TEST_SUITE(ExpertLoraPrecisions, Precisions);
 
-TYPED_TEST(LoraOfExpertsIn, FrozenExpertsMatchTrainedExperts) {
+TYPED_TEST(ExpertLoraPrecisions, FrozenExpertsMatchTrainedExperts) {
   Context<Cpu> context{2};
   Session<TypeParam> plain(small_options(), context);
   Session<Lora<TypeParam>> frozen(small_options(), context);
@@ -160,7 +160,7 @@ TYPED_TEST(LoraOfExpertsIn, FrozenExpertsMatchTrainedExperts) {
   EXPECT_NEAR(frozen.evaluate({batch.tokens, batch.targets}).sum, expected, bound * expected);
 }
 
-TYPED_TEST(LoraOfExpertsIn, OnlyAdaptersLearnWithAnyRecomputation) {
+TYPED_TEST(ExpertLoraPrecisions, OnlyAdaptersLearnWithAnyRecomputation) {
   Context<Cpu> context{2};
   std::vector<double> expected;
   for (const Recompute recompute : {Recompute::none, Recompute::ffn, Recompute::block}) {
@@ -180,7 +180,7 @@ TYPED_TEST(LoraOfExpertsIn, OnlyAdaptersLearnWithAnyRecomputation) {
   }
 }
 
-TEST(LoraOfExperts, FilesContainOnlyAttentionAdapters) {
+TEST(ExpertLora, FilesContainOnlyAttentionAdapters) {
   LlamaConfig qwen3 = small;  // its experts are named like layers that can have adapters
   qwen3.qk_norm = true;
   const std::vector<AdaptedTensor> all = adapted_tensors(description_of(qwen3), LoraOptions());
@@ -190,7 +190,7 @@ TEST(LoraOfExperts, FilesContainOnlyAttentionAdapters) {
   }
 }
 
-TEST(LoraOfExperts, RejectsAdaptersOfExperts) {
+TEST(ExpertLora, RejectsAdaptersOfExperts) {
   Context<Cpu> context{1};
   SessionOptions options = small_options();
   set_lora_targets(options.model.lora, {"q_proj", "down_proj"});

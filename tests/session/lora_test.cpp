@@ -183,12 +183,12 @@ double evaluate(TrainingSession& session) {
 }
 
 template <class Precision>
-class LoraIn : public testing::Test {};
+class LoraPrecisions : public testing::Test {};
 using Precisions =
     support::TestTypes<Bf16, Fp8Recipe<Tensorwise>, Fp8Recipe<Blockwise>, Fp8Recipe<Delayed>>;
-TYPED_TEST_SUITE(LoraIn, Precisions);
+TYPED_TEST_SUITE(LoraPrecisions, Precisions);
 
-TYPED_TEST(LoraIn, FrozenLayersMatchTrainedLayers) {
+TYPED_TEST(LoraPrecisions, FrozenLayersMatchTrainedLayers) {
   Context<Cpu> context{1};
   Session<TypeParam> plain(small_options(), context);
   Session<Lora<TypeParam>> frozen(small_options(), context);
@@ -202,7 +202,7 @@ TYPED_TEST(LoraIn, FrozenLayersMatchTrainedLayers) {
   EXPECT_NEAR(evaluate(frozen), expected, bound * expected);
 }
 
-TYPED_TEST(LoraIn, OnlyAdaptersLearn) {
+TYPED_TEST(LoraPrecisions, OnlyAdaptersLearn) {
   Context<Cpu> context{1};
   Session<Lora<TypeParam>> session(small_options(), context);
   const auto before = support::values_by_parameter(session, weight_of);
@@ -215,7 +215,7 @@ TYPED_TEST(LoraIn, OnlyAdaptersLearn) {
 }
 
 /// Adapters' gradients are near those with layers in FP32, whose values others are roundings of.
-TYPED_TEST(LoraIn, GradientsAreCloseToFp32) {
+TYPED_TEST(LoraPrecisions, GradientsAreCloseToFp32) {
   const auto gradients = [](auto&& session) {
     support::set_nontrivial_adapters(session, 6);
     train(session, 0, 1, 0.0);
@@ -245,7 +245,7 @@ TYPED_TEST(LoraIn, GradientsAreCloseToFp32) {
   }
 }
 
-TYPED_TEST(LoraIn, ResumesBitwiseInAnotherSession) {
+TYPED_TEST(LoraPrecisions, ResumesBitwiseInAnotherSession) {
   Context<Cpu> context{1};
   Session<Lora<TypeParam>> first(small_options(), context);
   train(first, 0, 2);
@@ -273,7 +273,7 @@ TYPED_TEST(LoraIn, ResumesBitwiseInAnotherSession) {
 }
 
 /// Copies of frozen weights follow when these are set, however many steps were taken.
-TYPED_TEST(LoraIn, RecastsFrozenWeightsAfterSet) {
+TYPED_TEST(LoraPrecisions, RecastsFrozenWeightsAfterSet) {
   Context<Cpu> context{1};
   const std::string name = "blocks.1.gate_up.weight";
   std::vector<float> values(std::size_t{256} * 128);
@@ -310,7 +310,7 @@ TEST(Lora, SkippedFirstStepLeavesNoTrace) {
   EXPECT_EQ(train(session, 0, 3), train(fresh, 0, 3));
 }
 
-TYPED_TEST(LoraIn, RecomputationChangesNoBit) {
+TYPED_TEST(LoraPrecisions, RecomputationChangesNoBit) {
   Context<Cpu> context{1};
   std::vector<double> expected;
   for (const Recompute recompute :

@@ -95,11 +95,11 @@ std::vector<Outcome> train(bool offloads, int ranks) {
 }
 
 template <class Case>
-class OffloadOf : public testing::Test {};
+class OffloadVariants : public testing::Test {};
 using Cases = support::TestTypes<Wide, Narrow, Narrowest>;
-TYPED_TEST_SUITE(OffloadOf, Cases);
+TYPED_TEST_SUITE(OffloadVariants, Cases);
 
-TYPED_TEST(OffloadOf, ChangesNoBit) {
+TYPED_TEST(OffloadVariants, ChangesNoBit) {
   for (const int ranks : {1, 2}) {
     const std::vector<Outcome> without = train<TypeParam>(false, ranks);
     EXPECT_LT(without[0].losses[2], without[0].losses[0]);
@@ -107,7 +107,7 @@ TYPED_TEST(OffloadOf, ChangesNoBit) {
   }
 }
 
-TYPED_TEST(OffloadOf, StateIsInterchangeableWithAndWithoutOffload) {
+TYPED_TEST(OffloadVariants, StateIsInterchangeableWithAndWithoutOffload) {
   for (const bool first_offloads : {false, true}) {
     Context<Cpu> context{1};
     Session<TypeParam> first(options_of(first_offloads), context);
@@ -144,7 +144,7 @@ std::size_t state_bytes(Index elements) {
   }
 }
 
-TYPED_TEST(OffloadOf, MovesExactlyOptimizerStateToHost) {
+TYPED_TEST(OffloadVariants, MovesExactlyOptimizerStateToHost) {
   for (const int ranks : {1, 2}) {
     const auto plan_of = [&](bool offloads) {
       using Model = support::SmallModel<std::tuple_element_t<0, TypeParam>>;

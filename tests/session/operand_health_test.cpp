@@ -33,7 +33,7 @@ std::vector<std::string> texts(const std::vector<OperandTrouble>& troubles) {
 /// Records that nobody is told of: those of a run's first steps.
 OperandHealth settled(const std::vector<OperandReport>& operands) {
   OperandHealth health;
-  for (int record = 0; record < OperandHealth::settled; ++record) {
+  for (int record = 0; record < OperandHealth::min_records; ++record) {
     EXPECT_TRUE(health.examine(operands).empty()) << record;
   }
   return health;

@@ -71,13 +71,13 @@ TEST_F(StateReader, StagesUncopiedBytesOnDevice) {
 }
 
 TEST_F(StateReader, StagesOnlyWhatFitsInDeviceMemory) {
-  const std::size_t aside = device_staged_bytes(detail::bytes_left_free + 200 * mebibyte);
+  const std::size_t aside = device_staged_bytes(detail::min_free_bytes + 200 * mebibyte);
   EXPECT_GT(aside, 64 * mebibyte);
   EXPECT_LE(aside, 200 * mebibyte);
 }
 
 TEST_F(StateReader, WaitsForCopyWithoutDeviceMemory) {
-  EXPECT_LT(device_staged_bytes(detail::bytes_left_free), mebibyte);
+  EXPECT_LT(device_staged_bytes(detail::min_free_bytes), mebibyte);
 }
 
 }  // namespace state_reader_cuda_test

@@ -20,7 +20,7 @@ std::vector<std::byte> bytes(std::size_t count, unsigned factor) {
 TEST(StateReader, CopiesStateLargerThanOnePiece) {
   const Context<Cpu> context{1};
   StateReader<Cpu> reader(context);
-  const std::vector<std::byte> state = bytes(octavo::detail::bytes_read_at_once + 1000, 77);
+  const std::vector<std::byte> state = bytes(octavo::detail::bytes_per_copy + 1000, 77);
   std::vector<std::byte> copy(state.size());
   reader.begin();
   reader.add(state.data(), copy.data(), state.size());

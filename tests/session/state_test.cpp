@@ -84,7 +84,7 @@ TYPED_TEST(State, EntriesHaveUniqueNamesAndShapes) {
   EXPECT_TRUE(saved.at("optimizer.steps").shape.empty());
 }
 
-TEST(StateInEightBits, HasCodesAndOneScalePer128Elements) {
+TEST(EightBitState, HasCodesAndOneScalePer128Elements) {
   Context<Cpu> context(1);
   Session<std::tuple<Fp8Recipe<Blockwise>, Narrowest>> session(support::small_options(), context);
   const SavedState saved = save_state_sync(session.state().entries());
@@ -339,14 +339,14 @@ void take_step(TrainingSession& session, unsigned number, double rate = 1e-2) {
 }
 
 template <class Precision>
-class EvaluationOf : public testing::Test {};
+class EvaluationWeights : public testing::Test {};
 using Evaluated =
     support::TestTypes<Fp8Recipe<Tensorwise>, Fp8Recipe<Delayed>, Fp8Recipe<Blockwise>>;
-TYPED_TEST_SUITE(EvaluationOf, Evaluated);
+TYPED_TEST_SUITE(EvaluationWeights, Evaluated);
 
 // Each step moves the weights; casts of those before it are told by nothing else: no state is asked
 // for between.
-TYPED_TEST(EvaluationOf, UsesWeightsOfLatestStep) {
+TYPED_TEST(EvaluationWeights, UsesWeightsOfLatestStep) {
   Context<Cpu> context(1);
   std::vector<std::vector<float>> expected;
   for (const WeightCopies copies : {WeightCopies::kept, WeightCopies::remade}) {
@@ -366,7 +366,7 @@ TYPED_TEST(EvaluationOf, UsesWeightsOfLatestStep) {
   }
 }
 
-TYPED_TEST(EvaluationOf, UsesWeightsOfLoadedState) {
+TYPED_TEST(EvaluationWeights, UsesWeightsOfLoadedState) {
   Context<Cpu> context(1);
   ModelSession<SmallModel<TypeParam>> trained(support::small_options(), context);
   for (unsigned i = 0; i < 3; ++i) take_step(trained, i);
@@ -451,7 +451,7 @@ TEST(SessionOptions, RejectsInvalidValues) {
 }
 
 // Bits of stochastic rounding are those of the session that was saved, whatever the other's seed.
-TEST(StateOfAnotherSeed, PreservesStochasticRoundingOfSavedSession) {
+TEST(StateSeed, PreservesStochasticRoundingOfSavedSession) {
   Context<Cpu> context(1);
   SessionOptions options = support::small_options();
   ModelSession<SmallModel<Bf16>, Narrow> first(options, context);

@@ -41,13 +41,13 @@ class CopyRank final : public Communicator<Cuda> {
   [[nodiscard]] int size() const override { return static_cast<int>(members_.size()); }
 
   [[nodiscard]] Buffer<Cuda> allocate(std::size_t bytes, const Context<Cuda>& context) override {
-    const std::size_t taken = std::max(bytes, PeerMemory::smallest);
+    const std::size_t taken = std::max(bytes, PeerMemory::min_bytes);
     OwnedBytes owned = memory().allocate(taken, context);
     std::byte* given = owned.get();
     memory().add(given, taken, context);
     whole().shared_.push_back(std::move(owned));
     const auto release = [](std::byte* freed, void* owner) {
-      static_cast<CopyRank*>(owner)->take_back(freed);
+      static_cast<CopyRank*>(owner)->deallocate(freed);
     };
     return {OwnedBytes(given, OwnedBytesRelease{release, &whole()}), bytes};
   }
@@ -112,7 +112,8 @@ class CopyRank final : public Communicator<Cuda> {
     }
     exchange_.emplace(memory(), members_, rank_, std::chrono::seconds(60), context);
     require<CommError>(exchange_->obstacle().empty(), exchange_->obstacle());
-    largest_ = Buffer<Cuda>(memory().allocate(PeerMemory::smallest, context), PeerMemory::smallest);
+    largest_ =
+        Buffer<Cuda>(memory().allocate(PeerMemory::min_bytes, context), PeerMemory::min_bytes);
     memory().add(largest_.data(), largest_.size(), context);
   }
 
@@ -124,7 +125,7 @@ class CopyRank final : public Communicator<Cuda> {
   [[nodiscard]] CopyRank& whole() { return whole_ == nullptr ? *this : *whole_; }
   [[nodiscard]] PeerMemory& memory() { return *whole().memory_; }
 
-  void take_back(std::byte* freed) {
+  void deallocate(std::byte* freed) {
     cudaDeviceSynchronize();
     memory().remove(freed, true);
     std::erase_if(shared_, [&](const OwnedBytes& owned) { return owned.get() == freed; });

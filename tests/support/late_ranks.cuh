@@ -40,7 +40,7 @@ class LateRank final : public Communicator<Cuda> {
 
   /// @param ranks  tells ranks of each other in the host's memory; outlives this
   explicit LateRank(Communicator<Cuda>& ranks) : ranks_(ranks) {
-    for (cudaEvent_t* event : {&sends_, &has_read_}) {
+    for (cudaEvent_t* event : {&data_ready_, &read_done_}) {
       check(cudaEventCreateWithFlags(event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
     }
   }
@@ -57,8 +57,8 @@ class LateRank final : public Communicator<Cuda> {
     } catch (const CommError&) {
       return;
     }
-    cudaEventDestroy(sends_);
-    cudaEventDestroy(has_read_);
+    cudaEventDestroy(data_ready_);
+    cudaEventDestroy(read_done_);
   }
 
   /// The next step begins later, on the GPU, than all of its exchanges take: what ranks send is not
@@ -72,18 +72,18 @@ class LateRank final : public Communicator<Cuda> {
 
   void all_gather(ConstBytes part, Bytes whole, const char*,
                   const Context<Cuda>& context) override {
-    exchange(part.data(), context, [&](std::size_t rank, const std::byte* of_rank) {
+    exchange(part.data(), context, [&](std::size_t rank, const std::byte* source) {
       std::byte* place = whole.data() + rank * part.bytes();
-      if (place != of_rank) copy_on_device(place, of_rank, part.bytes(), context);
+      if (place != source) copy_on_device(place, source, part.bytes(), context);
     });
   }
   void all_to_all(ConstBytes parts, Bytes received, const char*,
                   const Context<Cuda>& context) override {
     const std::size_t part = parts.bytes() / static_cast<std::size_t>(size());
     const auto own = static_cast<std::size_t>(rank());
-    exchange(parts.data(), context, [&](std::size_t rank, const std::byte* of_rank) {
+    exchange(parts.data(), context, [&](std::size_t rank, const std::byte* source) {
       if (rank == own) return;
-      copy_on_device(received.data() + rank * part, of_rank + own * part, part, context);
+      copy_on_device(received.data() + rank * part, source + own * part, part, context);
     });
   }
   void all_reduce_max(TensorView<std::uint32_t, 1, Cuda> values, const char*,
@@ -96,8 +96,8 @@ class LateRank final : public Communicator<Cuda> {
     }
     auto* others = reinterpret_cast<std::uint32_t*>(buffer->data());
     exchange(reinterpret_cast<const std::byte*>(values.data()), context,
-             [&](std::size_t rank, const std::byte* of_rank) {
-               copy_on_device(others + rank * part, of_rank, values.bytes(), context);
+             [&](std::size_t rank, const std::byte* source) {
+               copy_on_device(others + rank * part, source, values.bytes(), context);
              });
     take_larger(values, others, size(), context);
   }
@@ -115,7 +115,7 @@ class LateRank final : public Communicator<Cuda> {
 
  private:
   /// What a rank shows the others.
-  struct Shown {
+  struct Published {
     const std::byte* data;
     cudaEvent_t event;
   };
@@ -125,30 +125,30 @@ class LateRank final : public Communicator<Cuda> {
   void exchange(const std::byte* sends, const Context<Cuda>& context, const Take& take) {
     spin_kernel<<<1, 1, 0, context.stream()>>>(2'000'000);  // a small model's whole step is shorter
     check(cudaGetLastError(), "spin_kernel");
-    const std::vector<Shown> sent = show({sends, sends_}, context);
+    const std::vector<Published> sent = publish({sends, data_ready_}, context);
     for (std::size_t rank = 0; rank < sent.size(); ++rank) {
       check(cudaStreamWaitEvent(context.stream(), sent[rank].event, 0), "cudaStreamWaitEvent");
       take(rank, sent[rank].data);
     }
     // A rank may write over what it has sent when all have read it.
-    for (const Shown& reader : show({nullptr, has_read_}, context)) {
+    for (const Published& reader : publish({nullptr, read_done_}, context)) {
       check(cudaStreamWaitEvent(context.stream(), reader.event, 0), "cudaStreamWaitEvent");
     }
   }
   /// Shows all ranks the data, and an event behind what the context was given.
-  std::vector<Shown> show(Shown own, const Context<Cuda>& context) {
+  std::vector<Published> publish(Published own, const Context<Cuda>& context) {
     check(cudaEventRecord(own.event, context.stream()), "cudaEventRecord");
-    std::vector<Shown> all(static_cast<std::size_t>(size()));
+    std::vector<Published> all(static_cast<std::size_t>(size()));
     ranks_.all_gather_host_sync(std::as_bytes(std::span(&own, 1)),
-                                std::as_writable_bytes(std::span(all)), "what ranks show");
+                                std::as_writable_bytes(std::span(all)), "what ranks publish");
     return all;
   }
 
   std::unique_ptr<Communicator<Cuda>> owned_;  ///< of a group
   Communicator<Cuda>& ranks_;
   const Context<Cuda>* late_ = nullptr;  ///< whose step is to be late
-  cudaEvent_t sends_ = nullptr;
-  cudaEvent_t has_read_ = nullptr;
+  cudaEvent_t data_ready_ = nullptr;
+  cudaEvent_t read_done_ = nullptr;
   std::map<std::size_t, std::unique_ptr<Buffer<Cuda>>> others_;  ///< by the number of values
 };
 

@@ -11,7 +11,7 @@
 namespace octavo::support {
 
 /// Why this machine cannot run the `Cuda` device's tests; empty where it can.
-inline std::string why_no_gpu() {
+inline std::string gpu_skip_reason() {
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
   if (status != cudaSuccess || count == 0) {
@@ -55,8 +55,8 @@ struct Gemms<Layerwise<Parts...>> {
 
 /// Why GPU 0 cannot run the GEMMs of a precision; empty where it can.
 template <class Precision>
-std::string why_not_in() {
-  if (std::string reason = why_no_gpu(); !reason.empty()) return reason;
+std::string precision_skip_reason() {
+  if (std::string reason = gpu_skip_reason(); !reason.empty()) return reason;
   const GpuContext context;
   if (Gemms<Precision>::run_on(context.limits().gpu)) return {};
   return lacks(context,
@@ -67,7 +67,7 @@ std::string why_not_in() {
 class OnGpu : public testing::Test {
  protected:
   void SetUp() override {
-    if (const std::string reason = why_no_gpu(); !reason.empty()) GTEST_SKIP() << reason;
+    if (const std::string reason = gpu_skip_reason(); !reason.empty()) GTEST_SKIP() << reason;
   }
 };
 
@@ -78,7 +78,8 @@ class OnGpuIn : public Fixture {
   void SetUp() override {
     Fixture::SetUp();
     if (Fixture::IsSkipped()) return;
-    if (const std::string reason = why_not_in<Precision>(); !reason.empty()) GTEST_SKIP() << reason;
+    if (const std::string reason = precision_skip_reason<Precision>(); !reason.empty())
+      GTEST_SKIP() << reason;
   }
 };
 

@@ -14,7 +14,7 @@ namespace support {
 /// The bytes of a piece of state, put together from the ranks' parts where each has one.
 /// @param ranks  each with a `state`
 template <class Outcome>
-std::vector<std::byte> whole_of(const std::vector<Outcome>& ranks, const std::string& name) {
+std::vector<std::byte> gather_entry(const std::vector<Outcome>& ranks, const std::string& name) {
   std::vector<std::byte> bytes;
   for (const Outcome& rank : ranks) {
     const auto found = rank.state.find(name);
@@ -31,7 +31,7 @@ template <class Outcome>
 void expect_same_state(const std::vector<Outcome>& some, const std::vector<Outcome>& others) {
   for (const Outcome& rank : some) {
     for (const auto& one : rank.state) {
-      EXPECT_TRUE(whole_of(some, one.first) == whole_of(others, one.first)) << one.first;
+      EXPECT_TRUE(gather_entry(some, one.first) == gather_entry(others, one.first)) << one.first;
     }
   }
 }

@@ -40,7 +40,7 @@ struct ThreadRanks {
 
   /// Waits until all ranks are here.
   /// @throws CommError  on all of them, if a rank fails before
-  void meet() {
+  void arrive_and_wait() {
     std::unique_lock lock(failure->mutex);
     const auto has_failed = [this] { return failure->thrown != nullptr; };
     octavo::require<octavo::CommError>(!has_failed(), "another rank failed");
@@ -90,25 +90,25 @@ class ThreadRank final : public octavo::Communicator<D> {
 
   void all_gather(ConstBytes part, Bytes whole, const char*, const Context& context) override {
     context.synchronize();
-    exchange(part.data(), [&](std::size_t rank, const std::byte* of_rank) {
+    exchange(part.data(), [&](std::size_t rank, const std::byte* source) {
       std::byte* place = whole.data() + rank * part.bytes();
-      if (place != of_rank) copy_on_device(place, of_rank, part.bytes(), context);
+      if (place != source) copy_on_device(place, source, part.bytes(), context);
       context.synchronize();
     });
   }
   void all_gather_host_sync(std::span<const std::byte> part, std::span<std::byte> whole,
                             const char*) override {
-    exchange(part.data(), [&](std::size_t rank, const std::byte* of_rank) {
-      std::memcpy(whole.data() + rank * part.size(), of_rank, part.size());
+    exchange(part.data(), [&](std::size_t rank, const std::byte* source) {
+      std::memcpy(whole.data() + rank * part.size(), source, part.size());
     });
   }
   void all_to_all(ConstBytes parts, Bytes received, const char*, const Context& context) override {
     const std::size_t part = parts.bytes() / ranks_.sent.size();
     context.synchronize();
-    exchange(parts.data(), [&](std::size_t rank, const std::byte* of_rank) {
+    exchange(parts.data(), [&](std::size_t rank, const std::byte* source) {
       if (rank == static_cast<std::size_t>(rank_)) return;
-      copy_on_device(received.data() + rank * part,
-                     of_rank + static_cast<std::size_t>(rank_) * part, part, context);
+      copy_on_device(received.data() + rank * part, source + static_cast<std::size_t>(rank_) * part,
+                     part, context);
       context.synchronize();
     });
   }
@@ -118,10 +118,10 @@ class ThreadRank final : public octavo::Communicator<D> {
     copy_to_host_sync(own.data(), values.data(), values.bytes(), context);
     std::vector<std::uint32_t> largest = own;
     exchange(reinterpret_cast<const std::byte*>(own.data()),
-             [&](std::size_t, const std::byte* of_rank) {
+             [&](std::size_t, const std::byte* source) {
                for (std::size_t i = 0; i < own.size(); ++i) {
                  std::uint32_t value = 0;
-                 std::memcpy(&value, of_rank + i * sizeof(value), sizeof(value));
+                 std::memcpy(&value, source + i * sizeof(value), sizeof(value));
                  largest[i] = std::max(largest[i], value);
                }
              });
@@ -140,17 +140,17 @@ class ThreadRank final : public octavo::Communicator<D> {
   }
 
  private:
-  struct Parting {
+  struct ExitBarrier {
     ThreadRanks& ranks;
-    ~Parting() { ranks.part(); }
+    ~ExitBarrier() { ranks.part(); }
   };
 
   /// Calls `take(rank, sent)` for what every rank sends.
   template <class Take>
   void exchange(const std::byte* sends, const Take& take) {
     ranks_.sent[static_cast<std::size_t>(rank_)] = sends;
-    ranks_.meet();
-    const Parting parting{ranks_};  // what this rank sends stays until all have read it
+    ranks_.arrive_and_wait();
+    const ExitBarrier exit_barrier{ranks_};  // what this rank sends stays until all have read it
     for (std::size_t rank = 0; rank < ranks_.sent.size(); ++rank) take(rank, ranks_.sent[rank]);
   }
 

@@ -32,9 +32,9 @@ inline std::vector<std::string> all_or_none(TrainingSession& session, const char
   std::vector<std::string> texts = session.ranks().texts(text, what);
   if (own != nullptr) std::rethrow_exception(own);
   for (std::size_t rank = 0; rank < texts.size(); ++rank) {
-    const bool is_well = texts[rank].starts_with('+');
+    const bool succeeded = texts[rank].starts_with('+');
     texts[rank].erase(0, 1);
-    require<ConfigError>(is_well, "rank ", rank, ": ", texts[rank]);
+    require<ConfigError>(succeeded, "rank ", rank, ": ", texts[rank]);
   }
   return texts;
 }

@@ -58,7 +58,7 @@ class CheckpointConversion {
   }
 
   /// Returns whether the session does not need this entry of the checkpoint.
-  [[nodiscard]] static bool drops(const std::string& name) {
+  [[nodiscard]] static bool is_dropped(const std::string& name) {
     const auto state = parameter_state(name);
     return name.starts_with(scaling_prefix) ||
            (state.has_value() && (state->is_scale() || state->kind == ParameterState::master ||
@@ -75,7 +75,7 @@ class CheckpointConversion {
   }
 
   /// Returns whether an entry differs from the checkpoint's entry of that name.
-  [[nodiscard]] bool makes(const StateEntry& wanted) const {
+  [[nodiscard]] bool converts_entry(const StateEntry& wanted) const {
     if (is_of_recipe(wanted)) return !is_same_recipe_;
     return source_of(wanted) != nullptr;
   }
@@ -213,12 +213,12 @@ class CheckpointConversion {
       const ParameterStateName state = *parameter_state(source.name);
       const ParameterState scale =
           state.is_first() ? ParameterState::first_scale : ParameterState::second_scale;
-      const StateEntry* of_groups =
+      const StateEntry* scale_entry =
           pieces_.find(parameter_state_prefixes[static_cast<std::size_t>(scale)] + state.parameter);
-      require<IoError>(of_groups != nullptr, "the checkpoint has ", source.name,
+      require<IoError>(scale_entry != nullptr, "the checkpoint has ", source.name,
                        " without its scales; it is damaged, use another checkpoint");
       const std::vector<std::byte> scales = read(
-          *of_groups, part, begin / moment_group,
+          *scale_entry, part, begin / moment_group,
           static_cast<std::size_t>(ceil_divide(static_cast<Index>(values.size()), moment_group)),
           1);
       if (state.is_first()) {

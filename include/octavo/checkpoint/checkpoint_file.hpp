@@ -100,9 +100,9 @@ inline StateEntry described_entry(const std::string& name, const std::string& de
   });
   json.end();
   const std::optional<Index> count = counted_elements(entry.shape);
-  const bool can_be = count.has_value() && counted_elements(entry.whole).has_value() &&
-                      entry.begin <= std::numeric_limits<Index>::max() - *count;
-  if (!can_be) json.fail("more elements than can be counted");
+  const bool is_valid = count.has_value() && counted_elements(entry.whole).has_value() &&
+                        entry.begin <= std::numeric_limits<Index>::max() - *count;
+  if (!is_valid) json.fail("more elements than can be counted");
   return entry;
 }
 
@@ -114,7 +114,7 @@ class StateCopy {
  public:
   /// Sets the memory, from `TrainingSession::allocate_for_reading`, for entries that can be read
   /// during steps. Without it, each entry is read when it is written.
-  void give_memory(OwnedBytes memory, std::size_t size) {
+  void set_memory(OwnedBytes memory, std::size_t size) {
     memory_ = std::move(memory);
     size_ = size;
     is_async_ = true;
@@ -123,19 +123,19 @@ class StateCopy {
   [[nodiscard]] bool is_async() const { return is_async_; }
 
   /// Copies entries that cannot be read during steps, and waits for them.
-  void take_sync(std::vector<StateEntry> entries) {
+  void copy_sync(std::vector<StateEntry> entries) {
     entries_ = std::move(entries);
     places_.clear();
     std::size_t size = 0;
     for (const StateEntry& entry : entries_) size += entry.read_async ? 0 : entry.bytes;
-    at_once_.resize(size);
+    host_entries_.resize(size);
     std::size_t place = 0;
     for (std::size_t i = 0; i < entries_.size(); ++i) {
       const StateEntry& entry = entries_[i];
       Place& at = places_[entry.name];
       at.number = i;
       if (entry.read_async) continue;
-      at.bytes = std::span(at_once_).subspan(place, entry.bytes);
+      at.bytes = std::span(host_entries_).subspan(place, entry.bytes);
       entry.read_sync(at.bytes.data());
       place += entry.bytes;
     }
@@ -163,12 +163,12 @@ class StateCopy {
     const Place& place = places_.at(name);
     const StateEntry& entry = entries_[place.number];
     if (is_async_ || !entry.read_async) return place.bytes;
-    if (one_.size() < entry.bytes) one_.resize(entry.bytes);
-    entry.read_sync(one_.data());
-    return std::span(one_).first(entry.bytes);
+    if (entry_buffer_.size() < entry.bytes) entry_buffer_.resize(entry.bytes);
+    entry.read_sync(entry_buffer_.data());
+    return std::span(entry_buffer_).first(entry.bytes);
   }
   /// Frees the memory for entries read one at a time.
-  void clear() { one_ = {}; }
+  void clear() { entry_buffer_ = {}; }
 
   /// Returns the integers among the entries; those of one entry are NAME.0, NAME.1 and so on.
   [[nodiscard]] std::map<std::string, std::int64_t> numbers() const {
@@ -194,11 +194,11 @@ class StateCopy {
 
   std::vector<StateEntry> entries_;
   std::map<std::string, Place> places_;
-  std::vector<std::byte> at_once_;
+  std::vector<std::byte> host_entries_;
   bool is_async_ = false;
   OwnedBytes memory_;
   std::size_t size_ = 0;
-  std::vector<std::byte> one_;  ///< the entry that is being written
+  std::vector<std::byte> entry_buffer_;  ///< the entry that is being written
 };
 
 /// Returns the number of threads that write and read files during steps.

@@ -116,13 +116,14 @@ inline ListedCheckpoint inspect_checkpoint(const std::filesystem::path& path) {
 inline std::filesystem::path rename_damaged(const std::filesystem::path& checkpoint) {
   const std::filesystem::path folder = checkpoint.parent_path();
   const std::string name = "damaged-" + checkpoint.filename().string();
-  std::filesystem::path aside = folder / name;
-  for (int next = 2; std::filesystem::exists(std::filesystem::symlink_status(aside)); ++next) {
-    aside = folder / message(name, '-', next);
+  std::filesystem::path renamed_path = folder / name;
+  for (int next = 2; std::filesystem::exists(std::filesystem::symlink_status(renamed_path));
+       ++next) {
+    renamed_path = folder / message(name, '-', next);
   }
-  if (::rename(checkpoint.c_str(), aside.c_str()) != 0) folder_failed(checkpoint, "renamed");
+  if (::rename(checkpoint.c_str(), renamed_path.c_str()) != 0) folder_failed(checkpoint, "renamed");
   fsync_folder(folder);
-  return aside;
+  return renamed_path;
 }
 
 /// Returns the checkpoints that need not be kept.
@@ -140,9 +141,9 @@ inline std::vector<std::filesystem::path> superfluous(const std::vector<ListedCh
   }
   std::vector<std::filesystem::path> result;
   for (std::size_t i = 0; i + last < whole.size(); ++i) {
-    const bool stays =
+    const bool is_kept =
         (keep.every != 0 && whole[i].step % keep.every == 0) || (keep.best && &whole[i] == best);
-    if (!stays) result.push_back(whole[i].path);
+    if (!is_kept) result.push_back(whole[i].path);
   }
   return result;
 }

@@ -177,7 +177,7 @@ inline CheckpointManifest load_checkpoint(const std::filesystem::path& path,
     pieces.emplace(folder, manifest);
     if (converts) conversion.emplace(*pieces, manifest.recipe == session.facts().precision, wanted);
     for (const StateEntry& entry : wanted) {
-      if (!conversion || !conversion->makes(entry)) pieces->require_has(entry);
+      if (!conversion || !conversion->converts_entry(entry)) pieces->require_has(entry);
     }
     names = pieces->names();
     std::string is_known(names.size(), '0');
@@ -189,9 +189,9 @@ inline CheckpointManifest load_checkpoint(const std::filesystem::path& path,
   });
   std::string changes;  // one line per change: what, and of which parameter or operand
   for (std::size_t i = 0; i < names.size(); ++i) {
-    const auto knows = [i](const std::string& text) { return text.at(i) == '1'; };
-    if (std::ranges::any_of(known, knows)) continue;
-    require<ConfigError>(conversion && detail::CheckpointConversion::drops(names[i]),
+    const auto is_used = [i](const std::string& text) { return text.at(i) == '1'; };
+    if (std::ranges::any_of(known, is_used)) continue;
+    require<ConfigError>(conversion && detail::CheckpointConversion::is_dropped(names[i]),
                          folder.string(), ": has ", names[i],
                          ", which this run does not have; it belongs to another program");
     changes += detail::CheckpointConversion::dropped_text(names[i]);
@@ -203,7 +203,7 @@ inline CheckpointManifest load_checkpoint(const std::filesystem::path& path,
     const Context<Cpu> host(0);
     for (const StateEntry& entry : wanted) {
       const std::span<std::byte> bytes(memory.get(), entry.bytes);
-      if (conversion && conversion->makes(entry)) {
+      if (conversion && conversion->converts_entry(entry)) {
         conversion->make(entry, bytes);
       } else {
         pieces->read(entry, bytes, host);

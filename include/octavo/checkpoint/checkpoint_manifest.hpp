@@ -210,8 +210,8 @@ inline CheckpointManifest read_manifest(const std::filesystem::path& folder) {
                                                 {"zero", &manifest.zero}};
   std::int64_t format = 0;
   json.object([&](const std::string& key) {
-    if (const auto of_text = texts.find(key); of_text != texts.end()) {
-      *of_text->second = json.string();
+    if (const auto text_field = texts.find(key); text_field != texts.end()) {
+      *text_field->second = json.string();
     } else if (const auto count = counts.find(key); count != counts.end()) {
       *count->second = static_cast<int>(json.natural(std::numeric_limits<int>::max()));
     } else if (key == "format") {

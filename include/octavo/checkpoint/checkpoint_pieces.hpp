@@ -144,7 +144,7 @@ class CheckpointPieces {
     std::vector<Copy> result;
     if (std::ranges::any_of(pieces, has_part)) {
       for (const Piece& piece : pieces) {
-        if (piece.entry->whole != wanted.whole) throw_other(wanted, *piece.entry);
+        if (piece.entry->whole != wanted.whole) throw_mismatch(wanted, *piece.entry);
       }
       add_copies(wanted, wanted.part, wanted.begin, wanted.begin + elements_of(wanted.shape), 0,
                  result);
@@ -172,12 +172,12 @@ class CheckpointPieces {
           wanted.name, "");
     }
     for (const Piece& piece : found->second) {
-      if (piece.entry->format != wanted.format) throw_other(wanted, *piece.entry);
+      if (piece.entry->format != wanted.format) throw_mismatch(wanted, *piece.entry);
     }
     return found->second;
   }
 
-  [[noreturn]] static void throw_other(const StateEntry& wanted, const StateEntry& found) {
+  [[noreturn]] static void throw_mismatch(const StateEntry& wanted, const StateEntry& found) {
     throw StateMismatchError(
         message(entry_is(wanted.name), entry_text(found), " in the checkpoint, but ",
                 entry_text(wanted), " here", entry_advice(wanted.name)),
@@ -231,7 +231,7 @@ class CheckpointPieces {
     const bool fits = whole[1] == found_whole[1] &&
                       (whole[0] == found_whole[0] ||
                        rows >= std::max(wanted.part.live_rows, found.part.live_rows));
-    if (!fits) throw_other(wanted, found);
+    if (!fits) throw_mismatch(wanted, found);
     std::vector<Stripe> stripes;
     std::vector<ParameterPart> seen;
     for (const Piece& piece : pieces_.at(wanted.name)) {
@@ -248,10 +248,10 @@ class CheckpointPieces {
       return static_cast<std::size_t>(element * static_cast<std::uint64_t>(elements));
     };
     const Index wanted_end = wanted.begin + elements_of(wanted.shape);
-    for (const Stripe& of_wanted : wanted_stripes) {
-      const Index to_whole = of_wanted.whole_begin - of_wanted.begin;
-      Index at = std::max(of_wanted.begin, wanted.begin);
-      const Index end = std::min(of_wanted.begin + of_wanted.count, wanted_end);
+    for (const Stripe& wanted_stripe : wanted_stripes) {
+      const Index to_whole = wanted_stripe.whole_begin - wanted_stripe.begin;
+      Index at = std::max(wanted_stripe.begin, wanted.begin);
+      const Index end = std::min(wanted_stripe.begin + wanted_stripe.count, wanted_end);
       while (at < end) {
         const Index place = at + to_whole;
         const std::size_t to = bytes_of(at - wanted.begin);
@@ -259,8 +259,8 @@ class CheckpointPieces {
           result.push_back({nullptr, 0, to, bytes_of(end - at)});
           break;
         }
-        const auto behind = std::ranges::upper_bound(stripes, place, {}, &Stripe::whole_begin);
-        const Stripe stripe = behind == stripes.begin() ? Stripe{} : *std::prev(behind);
+        const auto next_stripe = std::ranges::upper_bound(stripes, place, {}, &Stripe::whole_begin);
+        const Stripe stripe = next_stripe == stripes.begin() ? Stripe{} : *std::prev(next_stripe);
         const Index stripe_end = stripe.whole_begin + stripe.count;
         require<ConfigError>(
             place < stripe_end, "the checkpoint lacks the shard of ", wanted.name,
@@ -280,10 +280,10 @@ class CheckpointPieces {
   /// Returns the rows and columns of the part of an entry; for scales, those of their moment.
   [[nodiscard]] Array<Index, 2> shape_of_part(const StateEntry& entry) const {
     const std::string moment = moment_of_scale(entry.name);
-    const StateEntry* of_shape = moment.empty() ? &entry : find(moment);
-    require<IoError>(of_shape != nullptr, "the checkpoint has ", entry.name,
+    const StateEntry* shape_source = moment.empty() ? &entry : find(moment);
+    require<IoError>(shape_source != nullptr, "the checkpoint has ", entry.name,
                      " without the values that they scale; it is damaged, use another checkpoint");
-    StateEntry whole = *of_shape;
+    StateEntry whole = *shape_source;
     whole.shape = whole.whole;
     Array<Index, 2> shape = matrix_of(whole);
     if (moment.empty()) return shape;

@@ -22,8 +22,8 @@ namespace octavo OCTAVO_ABI::detail {
 
 /// Copies a rank's share of the state, writes it and reads it back, on a separate thread: the next
 /// step waits for the copy before it changes the state. If the host lacks the memory for the copy,
-/// entries are read and written one by one, and the caller waits. Only `take_memory` communicates
-/// with other ranks.
+/// entries are read and written one by one, and the caller waits. Only `allocate_memory`
+/// communicates with other ranks.
 class CheckpointWriter {
  public:
   /// @param session  must outlive this object
@@ -35,7 +35,7 @@ class CheckpointWriter {
   /// Allocates memory for a copy of this rank's share of the session's state, on all ranks or on
   /// none.
   /// @return  why there is none, or ""
-  std::string take_memory() {
+  std::string allocate_memory() {
     const std::vector<StateEntry> all = session_.state().entries();
     const CheckpointShare share(all, session_);
     std::size_t size = 0;
@@ -54,7 +54,7 @@ class CheckpointWriter {
     for (std::size_t rank = 0; rank < texts.size(); ++rank) {
       if (!texts[rank].empty()) return message("rank ", rank, ": ", texts[rank]);
     }
-    copy_.give_memory(std::move(memory), size);
+    copy_.set_memory(std::move(memory), size);
     return {};
   }
 
@@ -65,13 +65,13 @@ class CheckpointWriter {
     error_.clear();
     is_done_ = false;
     if (!copy_.is_async()) {
-      attempt([&] { copy_.take_sync(std::move(entries)); });
+      attempt([&] { copy_.copy_sync(std::move(entries)); });
       return write();
     }
     // Called first, and on all ranks even if the rest fails: it changes how their next steps run.
     session_.state().begin_reading();
     attempt([&] {
-      copy_.take_sync(std::move(entries));
+      copy_.copy_sync(std::move(entries));
       thread_ = start_thread("writing a checkpoint", [this] {
         attempt([this] { copy_.read_async(); });
         attempt([this] { session_.state().end_reading(); });

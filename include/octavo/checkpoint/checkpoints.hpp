@@ -78,10 +78,10 @@ class Checkpoints {
         "keep.last must be at least 2, because a disk may fail while a checkpoint is read, but is ",
         options_.keep.last);
     const auto texts = detail::all_or_none(session_, "folder of checkpoints", [&] {
-      return is_first() ? take_folder() : std::string();
+      return is_first() ? lock_folder() : std::string();
     });
     options_.folder = texts.front();
-    const std::string refusal = writer_.take_memory();
+    const std::string refusal = writer_.allocate_memory();
     if (refusal.empty()) return;
     on_save_({.path = options_.folder,
               .warning = refusal + ": the run waits until each checkpoint is written"});
@@ -162,16 +162,16 @@ class Checkpoints {
     begin_ = Clock::now();
     record_ = {.step = step, .path = options_.folder / detail::checkpoint_name(step)};
     loss_ = validation_loss;
-    written_ = options_.folder / detail::temporary_name(step, "tmp");
+    temporary_folder_ = options_.folder / detail::temporary_name(step, "tmp");
     std::vector<StateEntry> entries = own_entries(std::move(more));
     record_.bytes = share_->bytes;
-    if (!in_step("begin of a checkpoint",
-                 [&] { return is_first() ? make_place() : std::string(); })) {
+    if (!run_stage("begin of a checkpoint",
+                   [&] { return is_first() ? create_temporary_folder() : std::string(); })) {
       return;
     }
-    written_ = texts_.front();
+    temporary_folder_ = texts_.front();
     is_pending_ = true;
-    writer_.begin(written_ / own_file(), std::move(entries));
+    writer_.begin(temporary_folder_ / own_file(), std::move(entries));
     record_.blocked = seconds_since(begin_);
   }
 
@@ -209,7 +209,7 @@ class Checkpoints {
   }
 
   /// @return  the absolute path of the folder
-  std::string take_folder() {
+  std::string lock_folder() {
     const std::filesystem::path folder = std::filesystem::absolute(options_.folder);
     std::error_code error;
     std::filesystem::create_directories(folder, error);
@@ -281,10 +281,10 @@ class Checkpoints {
   void rename_all_damaged() {
     for (const ListedCheckpoint& one : list_checkpoints(options_.folder)) {
       if (one.step <= saved_step_ || !is_damaged(one)) continue;
-      const std::filesystem::path aside = detail::rename_damaged(one.path);
+      const std::filesystem::path renamed_path = detail::rename_damaged(one.path);
       on_save_({.step = one.step,
                 .path = one.path,
-                .warning = "is damaged, and was renamed to " + aside.filename().string()});
+                .warning = "is damaged, and was renamed to " + renamed_path.filename().string()});
     }
   }
 
@@ -305,24 +305,24 @@ class Checkpoints {
 
   /// Creates the folder that ranks write to.
   /// @return  its path
-  std::string make_place() {
+  std::string create_temporary_folder() {
     const std::uint64_t room = free_disk_bytes(options_.folder);
-    const auto [takes, is_free] = size_texts(share_->bytes, room);
-    require<IoError>(room > share_->bytes, options_.folder.string(), ": a checkpoint needs ", takes,
-                     ", but ", is_free,
+    const auto [needed_text, free_text] = size_texts(share_->bytes, room);
+    require<IoError>(room > share_->bytes, options_.folder.string(), ": a checkpoint needs ",
+                     needed_text, ", but ", free_text,
                      " are free on the disk; free disk space: older checkpoints are removed only "
                      "after the new one is complete");
     const bool is_taken = std::filesystem::exists(std::filesystem::symlink_status(record_.path));
     require<IoError>(!is_taken, record_.path.string(),
                      ": already exists, and is not replaced; move it to another folder, or resume "
                      "from the newest checkpoint");
-    make_new_folder(written_);
-    return written_.string();
+    make_new_folder(temporary_folder_);
+    return temporary_folder_.string();
   }
 
   /// Runs this rank's part of a stage of the save. Returns whether the stage succeeded on all
   /// ranks; if not, the save has failed.
-  bool in_step(const char* what, const std::function<std::string()>& part) {
+  bool run_stage(const char* what, const std::function<std::string()>& part) {
     try {
       texts_ = detail::all_or_none(session_, what, part);
       return true;
@@ -334,7 +334,7 @@ class Checkpoints {
     is_pending_ = false;
     failed_ = true;
     std::error_code ignored;
-    if (is_first()) std::filesystem::remove_all(written_, ignored);
+    if (is_first()) std::filesystem::remove_all(temporary_folder_, ignored);
     end();
     return false;
   }
@@ -349,12 +349,12 @@ class Checkpoints {
   void commit() {
     const auto begin = Clock::now();
     join();
-    const bool is_written = in_step("files of a checkpoint", [&] {
+    const bool is_written = run_stage("files of a checkpoint", [&] {
       const CheckpointFile file{own_file(), writer_.digest()};
       return writer_.has_entries() ? detail::line_of(file).str() : std::string();
     });
     if (!is_written) return;
-    if (!in_step("commit of a checkpoint", [&] {
+    if (!run_stage("commit of a checkpoint", [&] {
           if (is_first()) write_manifest();
           return std::string();
         })) {
@@ -392,13 +392,13 @@ class Checkpoints {
       JsonReader json(text, "a rank's file", 0, "use another checkpoint");
       manifest.files.push_back(detail::read_manifest_file(json));
     }
-    const std::filesystem::path file = written_ / detail::manifest_name;
+    const std::filesystem::path file = temporary_folder_ / detail::manifest_name;
     const std::string text = detail::manifest_text(manifest);
     write_file_atomically(file, text);
     const FileDigest written{text.size(), crc32c(std::as_bytes(std::span(text)))};
     detail::verify_file(file, written, Context<Cpu>(1), ReadFrom::disk,
                         "the disk or the memory damaged it; check both");
-    commit_folder(written_, record_.path);
+    commit_folder(temporary_folder_, record_.path);
   }
 
   void start_pruning() {
@@ -439,7 +439,7 @@ class Checkpoints {
   Clock::time_point begin_;
   CheckpointRecord record_;
   std::optional<double> loss_;
-  std::filesystem::path written_;  ///< where ranks write
+  std::filesystem::path temporary_folder_;  ///< where ranks write
   detail::CheckpointWriter writer_;
   std::thread pruner_;
   std::string prune_error_;

@@ -54,7 +54,7 @@ struct Launch {
 
 /// The variable that sets the secret of a run's ranks, and its maximum length in bytes.
 inline constexpr const char* secret_variable = "OCTAVO_RENDEZVOUS_SECRET";
-inline constexpr std::size_t longest_secret = 256;
+inline constexpr std::size_t max_secret_bytes = 256;
 
 /// Returns the default GPU of a rank: the GPU whose index is its local rank, or the only visible
 /// GPU, as when a launcher makes one GPU visible to each rank.
@@ -98,10 +98,10 @@ class LaunchReader {
   explicit LaunchReader(const EnvironmentLookup& lookup) : lookup_(lookup) {}
 
   [[nodiscard]] Launch read(const LaunchFlags& flags) const {
-    Launch launch = of_flags(flags);
-    if (launch.launcher == Launcher::none) launch = of_environment();
+    Launch launch = from_flags(flags);
+    if (launch.launcher == Launcher::none) launch = from_environment();
     if (launch.size == 1) launch.local_rank = 0, launch.local_size = 1;
-    set_meeting_place(flags, launch);
+    set_rendezvous_address(flags, launch);
     launch.secret = secret_of(launch.launcher);
     return launch;
   }
@@ -126,38 +126,41 @@ class LaunchReader {
   }
 
   /// "RANK=3", or "RANK is not set".
-  [[nodiscard]] std::string said(const char* variable) const {
+  [[nodiscard]] std::string setting_text(const char* variable) const {
     const std::optional<std::string> value = text(variable);
     return value ? message(variable, "=", *value) : message(variable, " is not set");
   }
-  [[nodiscard]] std::string said(const LaunchVariables& of) const {
+  [[nodiscard]] std::string setting_text(const LaunchVariables& variables) const {
     std::string all;
-    for (const char* variable : {of.rank, of.size, of.local_rank, of.local_size}) {
-      if (variable != nullptr) all += (all.empty() ? "" : ", ") + said(variable);
+    for (const char* variable :
+         {variables.rank, variables.size, variables.local_rank, variables.local_size}) {
+      if (variable != nullptr) all += (all.empty() ? "" : ", ") + setting_text(variable);
     }
     return all;
   }
 
   /// Reads the variables of one launcher, which must be set completely or not at all.
-  [[nodiscard]] std::optional<Launch> of_launcher(const LaunchVariables& of) const {
+  [[nodiscard]] std::optional<Launch> from_launcher(const LaunchVariables& variables) const {
     // SLURM_PROCID=0 and SLURM_LOCALID=0 are also set in an sbatch script itself; only steps have
     // tasks.
-    if (of.launcher == Launcher::slurm && !text("SLURM_STEP_ID")) return std::nullopt;
-    const std::optional<int> rank = number(of.rank, 0);
-    const std::optional<int> size = number(of.size, 1);
-    const std::optional<int> local_rank = number(of.local_rank, 0);
-    const std::optional<int> local_size = number(of.local_size, 1);
+    if (variables.launcher == Launcher::slurm && !text("SLURM_STEP_ID")) return std::nullopt;
+    const std::optional<int> rank = number(variables.rank, 0);
+    const std::optional<int> size = number(variables.size, 1);
+    const std::optional<int> local_rank = number(variables.local_rank, 0);
+    const std::optional<int> local_size = number(variables.local_size, 1);
     if (!rank && !size && !local_rank && !local_size) return std::nullopt;
-    require<ConfigError>(rank && size && (local_rank || of.local_rank == nullptr) &&
-                             (local_size || of.local_size == nullptr),
-                         "the variables of ", name_of(of.launcher), " are incomplete: ", said(of),
+    require<ConfigError>(rank && size && (local_rank || variables.local_rank == nullptr) &&
+                             (local_size || variables.local_size == nullptr),
+                         "the variables of ", name_of(variables.launcher),
+                         " are incomplete: ", setting_text(variables),
                          "; start with a launcher that sets all of them, or unset them");
     require<ConfigError>(
         *rank < *size && local_rank.value_or(0) <= *rank && local_size.value_or(1) <= *size &&
             local_rank.value_or(0) < local_size.value_or(*size),
-        "the variables of ", name_of(of.launcher), " contradict each other: ", said(of),
+        "the variables of ", name_of(variables.launcher),
+        " contradict each other: ", setting_text(variables),
         "; a rank must be below the size, and a host cannot have more ranks than the world");
-    return Launch{.launcher = of.launcher,
+    return Launch{.launcher = variables.launcher,
                   .rank = *rank,
                   .size = *size,
                   .local_rank = local_rank,
@@ -166,16 +169,17 @@ class LaunchReader {
 
   /// Reads the variables of the innermost launcher. If two launchers contradict each other, and
   /// neither is known to run inside the other, the variables of one are not read.
-  [[nodiscard]] Launch of_environment() const {
+  [[nodiscard]] Launch from_environment() const {
     std::optional<Launch> first;
     const LaunchVariables* from = nullptr;
     for (const LaunchVariables& variables : launch_variables) {
-      const std::optional<Launch> next = of_launcher(variables);
+      const std::optional<Launch> next = from_launcher(variables);
       if (!next) continue;
       require<ConfigError>(
           !first || (next->rank == first->rank && next->size == first->size),
-          "two launchers contradict each other: ", from == nullptr ? "" : said(*from), " and ",
-          said(variables), "; unset the variables of the one that did not start this program");
+          "two launchers contradict each other: ", from == nullptr ? "" : setting_text(*from),
+          " and ", setting_text(variables),
+          "; unset the variables of the one that did not start this program");
       if (!first) {
         first = next;
         from = &variables;
@@ -192,14 +196,14 @@ class LaunchReader {
            (launcher == Launcher::torchrun && text("TORCHELASTIC_RUN_ID").has_value());
   }
 
-  [[nodiscard]] static Launch of_flags(const LaunchFlags& flags) {
-    const auto said = [](const char* flag, const std::optional<int>& value) {
+  [[nodiscard]] static Launch from_flags(const LaunchFlags& flags) {
+    const auto setting_text = [](const char* flag, const std::optional<int>& value) {
       return value ? message(flag, " ", *value) : message("no ", flag);
     };
-    const std::string all =
-        message(said("--rank", flags.rank), ", ", said("--world-size", flags.world_size), ", ",
-                said("--local-rank", flags.local_rank), ", ",
-                said("--local-world-size", flags.local_world_size));
+    const std::string all = message(setting_text("--rank", flags.rank), ", ",
+                                    setting_text("--world-size", flags.world_size), ", ",
+                                    setting_text("--local-rank", flags.local_rank), ", ",
+                                    setting_text("--local-world-size", flags.local_world_size));
     if (!flags.rank && !flags.world_size && !flags.local_rank && !flags.local_world_size) return {};
     require<ConfigError>(flags.rank && flags.world_size, "the rank flags are incomplete: ", all,
                          "; pass both --rank and --world-size, or use a launcher");
@@ -220,20 +224,21 @@ class LaunchReader {
   }
 
   [[nodiscard]] std::string secret_of(Launcher launcher) const {
-    const char* of_launcher = launcher == Launcher::open_mpi
-                                  ? "OMPI_MCA_orte_precondition_transports"
-                              : launcher == Launcher::torchrun ? "TORCHELASTIC_RUN_ID"
-                                                               : nullptr;
+    const char* launcher_variable = launcher == Launcher::open_mpi
+                                        ? "OMPI_MCA_orte_precondition_transports"
+                                    : launcher == Launcher::torchrun ? "TORCHELASTIC_RUN_ID"
+                                                                     : nullptr;
     const std::optional<std::string> set = text(secret_variable);
-    std::string secret = set ? *set : text(of_launcher).value_or("");
-    require<ConfigError>(secret.size() <= longest_secret, secret_variable, " must have at most ",
-                         longest_secret, " bytes, but has ", secret.size(), "; set a shorter one");
+    std::string secret = set ? *set : text(launcher_variable).value_or("");
+    require<ConfigError>(secret.size() <= max_secret_bytes, secret_variable, " must have at most ",
+                         max_secret_bytes, " bytes, but has ", secret.size(),
+                         "; set a shorter one");
     require<ConfigError>(!set || !secret.empty(), secret_variable,
                          " must not be empty; set a random text, or unset it");
     return secret;
   }
 
-  void set_meeting_place(const LaunchFlags& flags, Launch& launch) const {
+  void set_rendezvous_address(const LaunchFlags& flags, Launch& launch) const {
     constexpr int most = 65535;
     const std::optional<int> master_port = number("MASTER_PORT", 1);
     require<ConfigError>(master_port.value_or(1) <= most, "MASTER_PORT must be at most ", most,

@@ -120,7 +120,7 @@ class MpiExchange {
 
   void test_all() {
     std::erase_if(messages_, [&](Message& message) {
-      if (message.is_receive && message.request == MPI_REQUEST_NULL && !begins(message)) {
+      if (message.is_receive && message.request == MPI_REQUEST_NULL && !try_receive(message)) {
         return false;
       }
       int is_done = 0;
@@ -135,14 +135,14 @@ class MpiExchange {
   }
 
   /// Starts to receive the next piece, if it has arrived.
-  bool begins(Message& receive) const {
-    int has_come = 0;
+  bool try_receive(Message& receive) const {
+    int has_arrived = 0;
     MPI_Message matched = MPI_MESSAGE_NULL;
     MPI_Status status{};
     const int error =
-        MPI_Improbe(receive.peer, tag_, route_.communicator, &has_come, &matched, &status);
+        MPI_Improbe(receive.peer, tag_, route_.communicator, &has_arrived, &matched, &status);
     if (error != MPI_SUCCESS) fail(receive, error);
-    if (has_come == 0) return false;
+    if (has_arrived == 0) return false;
     const auto wanted = static_cast<int>(piece(receive.left));
     int bytes = 0;
     check_mpi(MPI_Get_count(&status, MPI_BYTE, &bytes), "MPI_Get_count");

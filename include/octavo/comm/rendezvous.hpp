@@ -59,9 +59,10 @@ class Rendezvous {
                          "example with mpirun -x MASTER_ADDR=HOST");
     if (launch.rank == 0) server_.emplace(launch, timeout);
     connect();
-    thread_ = detail::start_quiet_thread([this] { watch(); });
+    thread_ = detail::start_thread_without_signals([this] { watch(); });
     try {
-      const std::unique_lock<std::mutex> lock = wait_until([this] { return is_welcome_; }, "start");
+      const std::unique_lock<std::mutex> lock =
+          wait_until([this] { return is_connected_; }, "start");
     } catch (...) {
       leave("it could not start");
       throw;
@@ -197,16 +198,16 @@ class Rendezvous {
     const detail::Hello hello{launch_.rank, launch_.size};
     std::string content(reinterpret_cast<const char*>(&hello), sizeof hello);
     stream_.put(detail::FrameKind::hello, content.append(launch_.secret));
-    heard_ = Clock::now();
+    last_received_ = Clock::now();
   }
 
   /// The thread: sends and receives until this rank leaves.
   void watch() {
     Clock::time_point next_heartbeat = Clock::now();
     short events = POLLIN;
-    for (bool stands = true;;) {
+    for (bool is_open = true;;) {
       std::array<pollfd, 2> watched{{{wake_.get(), POLLIN, 0}, {stream_.descriptor(), events, 0}}};
-      ::poll(watched.data(), stands ? 2 : 1, 10);
+      ::poll(watched.data(), is_open ? 2 : 1, 10);
       const std::lock_guard<std::mutex> lock(mutex_);
       std::uint64_t wakes = 0;
       [[maybe_unused]] const ssize_t count = ::read(wake_.get(), &wakes, sizeof wakes);
@@ -215,26 +216,26 @@ class Rendezvous {
         stream_.put(detail::FrameKind::heartbeat, operation_);
         next_heartbeat = now + detail::heartbeat_interval(timeout_);
       }
-      if (stands && !exchange(now)) stands = false;
+      if (is_open && !exchange(now)) is_open = false;
       events = stream_.has_output() ? POLLIN | POLLOUT : POLLIN;
       changed_.notify_all();
-      if (has_left_ && (!stands || !stream_.has_output() || now > left_ + timeout_)) return;
+      if (has_left_ && (!is_open || !stream_.has_output() || now > leave_time_ + timeout_)) return;
     }
   }
 
   /// @return whether the connection is open
   bool exchange(Clock::time_point now) {
     try {
-      const bool takes = stream_.flush();
+      const bool can_send = stream_.flush();
       constexpr std::size_t most = detail::max_whole_bytes;
-      const bool gives = stream_.fill(most);
-      while (const std::optional<detail::Frame> frame = stream_.take(most)) take_frame(*frame);
-      if (!takes || !gives)
+      const bool can_receive = stream_.fill(most);
+      while (const std::optional<detail::Frame> frame = stream_.take(most)) handle_frame(*frame);
+      if (!can_send || !can_receive)
         fail("rank 0 has closed its connection; its process has probably ended");
-      if (now - heard_ > timeout_)
+      if (now - last_received_ > timeout_)
         fail(message("rank 0 has been silent for ", detail::seconds_text(timeout_),
                      ", like a stopped process"));
-      return takes && gives;
+      return can_send && can_receive;
     } catch (const CommError&) {
       fail(message("the process at ", launch_.master_address, ":", launch_.port,
                    " is not rank 0; set another MASTER_PORT for all ranks"));
@@ -242,11 +243,11 @@ class Rendezvous {
     }
   }
 
-  void take_frame(const detail::Frame& frame) {
-    heard_ = Clock::now();
+  void handle_frame(const detail::Frame& frame) {
+    last_received_ = Clock::now();
     switch (frame.kind) {
       case detail::FrameKind::welcome:
-        is_welcome_ = true;
+        is_connected_ = true;
         break;
       case detail::FrameKind::gather:
         gathered_ = frame.content;
@@ -272,16 +273,17 @@ class Rendezvous {
   /// late.
   /// @return the lock under which the condition holds
   template <class Condition>
-  std::unique_lock<std::mutex> wait_until(const Condition& holds, const char* what) {
+  std::unique_lock<std::mutex> wait_until(const Condition& condition, const char* what) {
     const Clock::time_point deadline = Clock::now() + timeout_ + timeout_ / 2;
     std::unique_lock<std::mutex> lock(mutex_);
     WaitNote::set(message("rank ", rank(), " waits for all ranks in '", what, "'"));
-    while (!holds() && fault_.empty()) {
+    while (!condition() && fault_.empty()) {
       require<CommError>(changed_.wait_until(lock, deadline) == std::cv_status::no_timeout,
                          "rank 0 has not answered for ", detail::seconds_text(timeout_), " in '",
                          what, "'");
     }
-    if (!holds()) throw CommError(message(fault_, "; rank ", rank(), " waited in '", what, "'"));
+    if (!condition())
+      throw CommError(message(fault_, "; rank ", rank(), " waited in '", what, "'"));
     WaitNote::set(message("rank ", rank(), " is past '", what, "'"));
     return lock;
   }
@@ -296,7 +298,7 @@ class Rendezvous {
       const std::lock_guard<std::mutex> lock(mutex_);
       if (has_left_) return;
       has_left_ = true;
-      left_ = Clock::now();
+      leave_time_ = Clock::now();
       stream_.put(detail::FrameKind::farewell, reason);
       if (!reason.empty()) fail(message("rank ", rank(), " gave up: ", reason));
     }
@@ -319,10 +321,10 @@ class Rendezvous {
   std::string fault_;
   std::optional<std::string> gathered_;
   std::optional<std::string> absent_;  ///< rank 0's answer
-  bool is_welcome_ = false;
+  bool is_connected_ = false;
   bool has_left_ = false;
-  Clock::time_point left_;
-  Clock::time_point heard_;
+  Clock::time_point leave_time_;
+  Clock::time_point last_received_;
   std::thread thread_;
 };
 

@@ -40,7 +40,7 @@ using RankClock = std::chrono::steady_clock;
 
 /// Starts a thread that blocks all signals, so that the program's own threads receive them.
 template <class Body>
-std::thread start_quiet_thread(Body body) {
+std::thread start_thread_without_signals(Body body) {
   sigset_t all;
   sigset_t before;
   ::sigfillset(&all);
@@ -81,8 +81,8 @@ class RendezvousServer {
         port_(launch.port),
         secret_(launch.secret),
         timeout_(timeout),
-        seats_(static_cast<std::size_t>(launch.size)),
-        thread_(start_quiet_thread([this] { serve(); })) {}
+        peers_(static_cast<std::size_t>(launch.size)),
+        thread_(start_thread_without_signals([this] { serve(); })) {}
   RendezvousServer(const RendezvousServer&) = delete;
   RendezvousServer& operator=(const RendezvousServer&) = delete;
   /// Waits until all ranks have ended, at most a time-out.
@@ -93,16 +93,16 @@ class RendezvousServer {
 
  private:
   /// A rank's connection.
-  struct Seat {
-    enum class State { empty, taken, left };
+  struct Peer {
+    enum class State { empty, connected, disconnected };
     State state = State::empty;
     FrameStream stream{};
-    RankClock::time_point heard{};
+    RankClock::time_point last_received{};
     std::string operation{"nothing yet"};
-    bool asks = false;  ///< who is absent
+    bool has_question = false;  ///< who is absent
   };
   /// A connection that has not sent its rank yet.
-  struct Visitor {
+  struct PendingConnection {
     FrameStream stream;
     RankClock::time_point since;
     bool has_input = false;
@@ -122,7 +122,7 @@ class RendezvousServer {
     for (;;) {
       wait_for_input();
       accept_connections();
-      for (std::size_t rank = 0; rank < seats_.size(); ++rank) hear(static_cast<int>(rank));
+      for (std::size_t rank = 0; rank < peers_.size(); ++rank) receive_from(static_cast<int>(rank));
       answer();
       const RankClock::time_point now = RankClock::now();
       check_timeouts(now, start);
@@ -130,8 +130,9 @@ class RendezvousServer {
         broadcast(FrameKind::heartbeat, "");
         next_heartbeat = now + heartbeat_interval(timeout_);
       }
-      for (Seat& seat : seats_) {
-        if (seat.state == Seat::State::taken) (void)seat.stream.flush();  // `hear` sees the end
+      for (Peer& peer : peers_) {
+        if (peer.state == Peer::State::connected)
+          (void)peer.stream.flush();  // `receive_from` sees the end
       }
       if (is_ending_ && !end) end = now + timeout_;
       if (end && (now >= *end || all_disconnected())) return;
@@ -140,57 +141,58 @@ class RendezvousServer {
 
   void wait_for_input() {
     // Otherwise pending connections that cannot be accepted yet would end each wait immediately.
-    const short arrivals = visitors_.size() < max_visitors ? POLLIN : 0;
+    const short arrivals = pending_.size() < max_pending ? POLLIN : 0;
     std::vector<pollfd> watched{{listener_.get(), arrivals, 0}};
     const auto watch = [&](const FrameStream& stream) {
       const int events = POLLIN | (stream.has_output() ? POLLOUT : 0);
       watched.push_back({stream.descriptor(), static_cast<short>(events), 0});
     };
-    for (const Seat& seat : seats_) {
-      if (seat.state == Seat::State::taken) watch(seat.stream);
+    for (const Peer& peer : peers_) {
+      if (peer.state == Peer::State::connected) watch(peer.stream);
     }
-    for (const Visitor& visitor : visitors_) watch(visitor.stream);
+    for (const PendingConnection& connection : pending_) watch(connection.stream);
     ::poll(watched.data(), watched.size(), 10);
-    const std::size_t first = watched.size() - visitors_.size();
-    for (std::size_t i = 0; i < visitors_.size(); ++i) {
-      visitors_[i].has_input = watched[first + i].revents != 0;
+    const std::size_t first = watched.size() - pending_.size();
+    for (std::size_t i = 0; i < pending_.size(); ++i) {
+      pending_[i].has_input = watched[first + i].revents != 0;
     }
   }
 
-  /// Accepts connections while there are fewer than `max_visitors`.
+  /// Accepts connections while there are fewer than `max_pending`.
   void accept_connections() {
-    std::erase_if(visitors_, [this](Visitor& visitor) { return handle_visitor(visitor); });
-    while (visitors_.size() < max_visitors) {
+    std::erase_if(pending_,
+                  [this](PendingConnection& connection) { return handle_pending(connection); });
+    while (pending_.size() < max_pending) {
       Descriptor socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (socket.get() < 0) break;
       set_tcp_no_delay(socket.get());
-      visitors_.push_back({FrameStream(std::move(socket)), RankClock::now()});
+      pending_.push_back({FrameStream(std::move(socket)), RankClock::now()});
     }
   }
 
-  /// Returns whether a visitor can be dropped: it has become a rank, or cannot be one. An unknown
-  /// process may send anything or nothing; it gets no response and does not delay ranks.
-  bool handle_visitor(Visitor& visitor) {
-    // A rank sends its hello immediately, so if there are too many visitors, silent ones are
-    // dropped soon.
-    const std::chrono::milliseconds patience(visitors_.size() < max_visitors ? 5000 : 200);
-    constexpr std::size_t most = sizeof(Hello) + longest_secret;
-    const bool is_late = RankClock::now() - visitor.since > patience;
-    if (!std::exchange(visitor.has_input, false)) return is_late;
+  /// Returns whether a connection can be dropped: it has become a rank, or cannot be one. An
+  /// unknown process may send anything or nothing; it gets no response and does not delay ranks.
+  bool handle_pending(PendingConnection& connection) {
+    // A rank sends its hello immediately, so if there are too many pending connections, silent ones
+    // are dropped soon.
+    const std::chrono::milliseconds hello_timeout(pending_.size() < max_pending ? 5000 : 200);
+    constexpr std::size_t most = sizeof(Hello) + max_secret_bytes;
+    const bool is_late = RankClock::now() - connection.since > hello_timeout;
+    if (!std::exchange(connection.has_input, false)) return is_late;
     try {
-      const bool stands = visitor.stream.fill(most);
-      const std::optional<Frame> frame = visitor.stream.take(most);
-      if (!frame) return !stands || is_late;
+      const bool is_open = connection.stream.fill(most);
+      const std::optional<Frame> frame = connection.stream.take(most);
+      if (!frame) return !is_open || is_late;
       if (frame->kind != FrameKind::hello || frame->content.size() < sizeof(Hello)) return true;
       Hello hello{};
       std::memcpy(&hello, frame->content.data(), sizeof hello);
       const std::string refusal =
           rejection_reason(hello, std::string_view(frame->content).substr(sizeof hello));
       if (refusal.empty()) {
-        seat(hello.rank, std::move(visitor.stream));
+        accept_peer(hello.rank, std::move(connection.stream));
       } else {
-        visitor.stream.put(FrameKind::refusal, refusal);
-        (void)visitor.stream.flush();
+        connection.stream.put(FrameKind::refusal, refusal);
+        (void)connection.stream.flush();
       }
     } catch (const CommError&) {
     }
@@ -204,71 +206,72 @@ class RendezvousServer {
                      secret_variable, " to the same value for all ranks, and MASTER_PORT to a ",
                      "different port for each run");
     }
-    const int ranks = static_cast<int>(seats_.size());
+    const int ranks = static_cast<int>(peers_.size());
     if (hello.size != ranks || hello.rank < 0 || hello.rank >= ranks)
       return message("rank ", hello.rank, " of ", hello.size, " connects to port ", port_,
                      " of a run of ", ranks, " ranks; use a different MASTER_PORT for each run");
-    const Seat& seat = seats_[static_cast<std::size_t>(hello.rank)];
-    if (seat.state != Seat::State::empty)
+    const Peer& peer = peers_[static_cast<std::size_t>(hello.rank)];
+    if (peer.state != Peer::State::empty)
       return message(
           "another process is already rank ", hello.rank, " of ", ranks, " at port ", port_,
           "; use a different rank for each process, and a different MASTER_PORT for each run");
     return "";
   }
 
-  void seat(int rank, FrameStream stream) {
-    Seat& seat = seats_[static_cast<std::size_t>(rank)];
-    seat.stream = std::move(stream);
-    seat.heard = RankClock::now();
-    seat.state = Seat::State::taken;
-    if (!fault_.empty()) seat.stream.put(FrameKind::fault, fault_);
+  void accept_peer(int rank, FrameStream stream) {
+    Peer& peer = peers_[static_cast<std::size_t>(rank)];
+    peer.stream = std::move(stream);
+    peer.last_received = RankClock::now();
+    peer.state = Peer::State::connected;
+    if (!fault_.empty()) peer.stream.put(FrameKind::fault, fault_);
     if (missing().empty() && fault_.empty()) {
       has_begun_ = true;
       broadcast(FrameKind::welcome, "");
     }
   }
 
-  void hear(int rank) {
-    Seat& seat = seats_[static_cast<std::size_t>(rank)];
-    if (seat.state != Seat::State::taken) return;
+  void receive_from(int rank) {
+    Peer& peer = peers_[static_cast<std::size_t>(rank)];
+    if (peer.state != Peer::State::connected) return;
     try {
-      const bool stands = seat.stream.fill(max_part_bytes);
-      while (std::optional<Frame> frame = seat.stream.take(max_part_bytes)) {
-        seat.heard = RankClock::now();
-        take_frame(rank, seat, *frame);
+      const bool is_open = peer.stream.fill(max_part_bytes);
+      while (std::optional<Frame> frame = peer.stream.take(max_part_bytes)) {
+        peer.last_received = RankClock::now();
+        handle_frame(rank, peer, *frame);
       }
-      if (!stands && seat.state == Seat::State::taken)
-        lose(rank, "has closed its connection; its process has probably ended");
+      if (!is_open && peer.state == Peer::State::connected)
+        declare_lost(rank, "has closed its connection; its process has probably ended");
     } catch (const CommError& error) {
-      lose(rank, message("sent invalid data: ", error.what()));
+      declare_lost(rank, message("sent invalid data: ", error.what()));
     }
   }
 
-  void take_frame(int rank, Seat& seat, const Frame& frame) {
+  void handle_frame(int rank, Peer& peer, const Frame& frame) {
     std::string_view content = frame.content;
     if (frame.kind == FrameKind::heartbeat) {
-      seat.operation = frame.content;
+      peer.operation = frame.content;
     } else if (frame.kind == FrameKind::question) {
-      seat.operation = frame.content;
-      seat.asks = true;
+      peer.operation = frame.content;
+      peer.has_question = true;
     } else if (frame.kind == FrameKind::gather) {
       const std::string_view operation = take_text(content);
-      seat.operation = operation;
+      peer.operation = operation;
       gather(rank, operation, content);
     } else if (frame.kind == FrameKind::farewell) {
       if (frame.content.empty()) {
-        seat.state = Seat::State::left;
+        peer.state = Peer::State::disconnected;
       } else {
-        lose(rank, message("gave up: ", frame.content));
+        declare_lost(rank, message("gave up: ", frame.content));
       }
     }
   }
 
   /// Answers questions, after everything that has arrived was read.
   void answer() {
-    for (Seat& seat : seats_) {
-      if (!std::exchange(seat.asks, false) || seat.state != Seat::State::taken) continue;
-      seat.stream.put(FrameKind::question, absent_from(seat.operation));
+    for (Peer& peer : peers_) {
+      if (!std::exchange(peer.has_question, false) || peer.state != Peer::State::connected)
+        continue;
+      peer.stream.put(FrameKind::question, absent_from(peer.operation));
     }
   }
 
@@ -276,18 +279,18 @@ class RendezvousServer {
   /// another one, with its name.
   [[nodiscard]] std::string absent_from(const std::string& operation) const {
     std::string text;
-    for (std::size_t rank = 0; rank < seats_.size(); ++rank) {
-      const Seat& seat = seats_[rank];
-      const auto silence =
-          std::chrono::duration_cast<std::chrono::milliseconds>(RankClock::now() - seat.heard);
+    for (std::size_t rank = 0; rank < peers_.size(); ++rank) {
+      const Peer& peer = peers_[rank];
+      const auto silence = std::chrono::duration_cast<std::chrono::milliseconds>(
+          RankClock::now() - peer.last_received);
       const bool is_silent = silence > 2 * heartbeat_interval(timeout_);
-      const bool has_ended = seat.state == Seat::State::left;
-      if (!has_ended && !is_silent && seat.operation == operation) continue;
+      const bool has_ended = peer.state == Peer::State::disconnected;
+      if (!has_ended && !is_silent && peer.operation == operation) continue;
       std::string how = "not reached it";
       if (is_silent) how = message("been silent for ", seconds_text(silence), silent_as);
       if (has_ended) how = "ended";
       text += message(text.empty() ? "" : "; ", "rank ", rank, " has ", how, ", and was last in ",
-                      seat.operation);
+                      peer.operation);
     }
     return text;
   }
@@ -295,28 +298,28 @@ class RendezvousServer {
   void gather(int rank, std::string_view operation, std::string_view part) {
     if (gathering_.arrived == 0) {
       gathering_ = {std::string(operation), {}, 0, RankClock::now()};
-      gathering_.parts.resize(seats_.size());
+      gathering_.parts.resize(peers_.size());
     }
     if (gathering_.operation != operation) {
-      declare(message("rank ", rank, " is in ", operation, " while others are in ",
-                      gathering_.operation,
-                      "; all ranks must make the same calls in the same order"));
+      report_fault(message("rank ", rank, " is in ", operation, " while others are in ",
+                           gathering_.operation,
+                           "; all ranks must make the same calls in the same order"));
       return;
     }
     std::optional<std::string>& own = gathering_.parts[static_cast<std::size_t>(rank)];
     if (own.has_value()) {
-      declare(message("rank ", rank, " passes two parts to ", operation,
-                      "; only one thread of a rank may call it"));
+      report_fault(message("rank ", rank, " passes two parts to ", operation,
+                           "; only one thread of a rank may call it"));
       return;
     }
     own = part;
-    if (++gathering_.arrived < seats_.size()) return;
+    if (++gathering_.arrived < peers_.size()) return;
     std::string whole;
-    for (std::size_t i = 0; i < seats_.size(); ++i) {
+    for (std::size_t i = 0; i < peers_.size(); ++i) {
       if (gathering_.parts[i]->size() != part.size()) {
-        declare(message("rank ", i, " passes ", gathering_.parts[i]->size(), " bytes to ",
-                        operation, ", but rank ", rank, " passes ", part.size(),
-                        "; all must pass the same number"));
+        report_fault(message("rank ", i, " passes ", gathering_.parts[i]->size(), " bytes to ",
+                             operation, ", but rank ", rank, " passes ", part.size(),
+                             "; all must pass the same number"));
         return;
       }
       whole += *gathering_.parts[i];
@@ -326,42 +329,42 @@ class RendezvousServer {
   }
 
   void check_timeouts(RankClock::time_point now, RankClock::time_point start) {
-    for (std::size_t rank = 0; rank < seats_.size(); ++rank) {
-      const Seat& seat = seats_[rank];
-      if (seat.state == Seat::State::taken && now - seat.heard > timeout_)
-        lose(static_cast<int>(rank),
-             message("has been silent for ", seconds_text(timeout_), silent_as));
+    for (std::size_t rank = 0; rank < peers_.size(); ++rank) {
+      const Peer& peer = peers_[rank];
+      if (peer.state == Peer::State::connected && now - peer.last_received > timeout_)
+        declare_lost(static_cast<int>(rank),
+                     message("has been silent for ", seconds_text(timeout_), silent_as));
     }
     if (!has_begun_ && now - start > timeout_) {
       const std::vector<int> absent = missing();
-      declare(message(rank_names(absent), " ", has_or_have(absent), " not connected to port ",
-                      port_, " of rank 0's host within ", seconds_text(timeout_),
-                      "; check that all were started and can reach that host"));
+      report_fault(message(rank_names(absent), " ", has_or_have(absent), " not connected to port ",
+                           port_, " of rank 0's host within ", seconds_text(timeout_),
+                           "; check that all were started and can reach that host"));
     }
     for (std::size_t rank = 0; rank < gathering_.parts.size(); ++rank) {
-      if (gathering_.parts[rank] || seats_[rank].state != Seat::State::left) continue;
-      declare(message("rank ", rank, " has ended while others are in ", gathering_.operation));
+      if (gathering_.parts[rank] || peers_[rank].state != Peer::State::disconnected) continue;
+      report_fault(message("rank ", rank, " has ended while others are in ", gathering_.operation));
       return;
     }
     if (gathering_.arrived != 0 && now - gathering_.since > timeout_) {
       std::vector<int> silent;
-      for (std::size_t rank = 0; rank < seats_.size(); ++rank) {
+      for (std::size_t rank = 0; rank < peers_.size(); ++rank) {
         if (!gathering_.parts[rank]) silent.push_back(static_cast<int>(rank));
       }
-      declare(timeout_message(silent, timeout_, gathering_.operation));
+      report_fault(timeout_message(silent, timeout_, gathering_.operation));
     }
   }
 
   /// Records that a rank is lost.
-  void lose(int rank, const std::string& how) {
-    Seat& seat = seats_[static_cast<std::size_t>(rank)];
-    seat.state = Seat::State::left;
-    seat.stream = {};
-    declare(message("rank ", rank, " ", how, "; its last operation was ", seat.operation));
+  void declare_lost(int rank, const std::string& how) {
+    Peer& peer = peers_[static_cast<std::size_t>(rank)];
+    peer.state = Peer::State::disconnected;
+    peer.stream = {};
+    report_fault(message("rank ", rank, " ", how, "; its last operation was ", peer.operation));
   }
 
   /// Reports the first fault to all ranks; later ones are its consequences.
-  void declare(const std::string& fault) {
+  void report_fault(const std::string& fault) {
     if (!fault_.empty()) return;
     fault_ = fault;
     gathering_ = {};
@@ -370,32 +373,32 @@ class RendezvousServer {
   }
 
   void broadcast(FrameKind kind, const std::string& content) {
-    for (Seat& seat : seats_) {
-      if (seat.state == Seat::State::taken) seat.stream.put(kind, content);
+    for (Peer& peer : peers_) {
+      if (peer.state == Peer::State::connected) peer.stream.put(kind, content);
     }
   }
 
   [[nodiscard]] std::vector<int> missing() const {
     std::vector<int> ranks;
-    for (std::size_t rank = 0; rank < seats_.size(); ++rank) {
-      if (seats_[rank].state == Seat::State::empty) ranks.push_back(static_cast<int>(rank));
+    for (std::size_t rank = 0; rank < peers_.size(); ++rank) {
+      if (peers_[rank].state == Peer::State::empty) ranks.push_back(static_cast<int>(rank));
     }
     return ranks;
   }
   [[nodiscard]] bool all_disconnected() const {
-    return std::none_of(seats_.begin(), seats_.end(),
-                        [](const Seat& seat) { return seat.state == Seat::State::taken; });
+    return std::none_of(peers_.begin(), peers_.end(),
+                        [](const Peer& peer) { return peer.state == Peer::State::connected; });
   }
 
-  static constexpr std::size_t max_visitors = 256;
+  static constexpr std::size_t max_pending = 256;
   static constexpr const char* silent_as = ", like a stopped process";
 
   Descriptor listener_;
   int port_;
   std::string secret_;
   std::chrono::milliseconds timeout_;
-  std::vector<Seat> seats_;
-  std::vector<Visitor> visitors_;
+  std::vector<Peer> peers_;
+  std::vector<PendingConnection> pending_;
   Gathering gathering_;
   std::string fault_;
   bool has_begun_ = false;

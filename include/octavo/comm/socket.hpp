@@ -69,8 +69,8 @@ inline Descriptor connect_to(const addrinfo* addresses) {
   for (const addrinfo* address = addresses; address != nullptr; address = address->ai_next) {
     Descriptor socket(::socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
     if (socket.get() < 0) continue;
-    const timeval patience{.tv_sec = 2, .tv_usec = 0};
-    ::setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+    const timeval send_timeout{.tv_sec = 2, .tv_usec = 0};
+    ::setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &send_timeout, sizeof send_timeout);
     if (::connect(socket.get(), address->ai_addr, address->ai_addrlen) != 0) continue;
     set_tcp_no_delay(socket.get());
     ::fcntl(socket.get(), F_SETFL, ::fcntl(socket.get(), F_GETFL) | O_NONBLOCK);
@@ -191,19 +191,19 @@ class FrameStream {
   /// Sends as much as the connection accepts. @return whether the connection is open
   [[nodiscard]] bool flush() {
     std::size_t sent = 0;
-    bool stands = true;
+    bool is_open = true;
     while (sent < output_.size()) {
       const ssize_t count = ::send(socket_.get(), output_.data() + sent, output_.size() - sent,
                                    MSG_NOSIGNAL | MSG_DONTWAIT);
       if (count < 0 && errno == EINTR) continue;
       if (count < 0) {
-        stands = errno == EAGAIN || errno == EWOULDBLOCK;
+        is_open = errno == EAGAIN || errno == EWOULDBLOCK;
         break;
       }
       sent += static_cast<std::size_t>(count);
     }
     output_.erase(0, sent);
-    return stands;
+    return is_open;
   }
 
   /// Receives the data that has arrived, and stores at most a frame of `most` bytes, even if an

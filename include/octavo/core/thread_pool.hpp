@@ -116,7 +116,7 @@ class ThreadPool {
     }
     team.loops.fetch_add(1, std::memory_order_release);
     team.loops.notify_all();
-    team.take_parts(0);
+    team.run_parts(0);
     const auto all = static_cast<std::uint32_t>(parts);
     for (std::uint32_t done = team.done.load(std::memory_order_acquire); done != all;
          done = team.done.load(std::memory_order_acquire)) {
@@ -147,7 +147,7 @@ class ThreadPool {
     explicit Team(int threads) : shares(static_cast<std::size_t>(threads)) {
       try {
         for (int thread = 1; thread < threads; ++thread) {
-          members.push_back(detail::start_thread("a loop", [this, thread] { serve(thread); }));
+          members.push_back(detail::start_thread("a loop", [this, thread] { run_worker(thread); }));
         }
       } catch (...) {
         end();
@@ -166,9 +166,9 @@ class ThreadPool {
       members.clear();
     }
 
-    void serve(int thread) {
+    void run_worker(int thread) {
       for (std::uint32_t seen = 0; !has_ended.load(std::memory_order_relaxed);) {
-        take_parts(thread);
+        run_parts(thread);
         detail::wait_for_change(loops, seen);
         seen = loops.load(std::memory_order_acquire);
       }
@@ -180,15 +180,15 @@ class ThreadPool {
     }
 
     /// Takes parts of the current loop until none is left, first those of the thread's own share.
-    void take_parts(int thread) {
+    void run_parts(int thread) {
       const auto threads = static_cast<int>(shares.size());
-      for (int i = 0; i < threads; ++i) take_share((thread + i) % threads, thread);
+      for (int i = 0; i < threads; ++i) run_share((thread + i) % threads, thread);
     }
 
     /// Takes parts of a share until none is left. A part can be taken only while the loop waits for
     /// it, so `loop` cannot change meanwhile. `now` may come from an earlier loop: if it
     /// equals the current number of parts, the thread takes a part of the current loop.
-    void take_share(int share, int thread) {
+    void run_share(int share, int thread) {
       std::atomic<std::uint32_t>& left = shares[static_cast<std::size_t>(share)].left;
       std::uint32_t now = left.load(std::memory_order_acquire);
       while (now != 0) {

@@ -94,12 +94,12 @@ class Timeline {
 
   /// Sets the name of the stages that work on an object, such as "blocks.3" for a buffer of
   /// parameters.
-  void set_name(const void* something, std::string name) { names_[something] = std::move(name); }
+  void set_name(const void* object, std::string name) { names_[object] = std::move(name); }
 
   /// Starts timing with the next step.
   void begin() {
     is_on_ = true;
-    zero_ = detail::host_microseconds();
+    start_time_ = detail::host_microseconds();
     spans_.clear();
   }
   /// Stops timing.
@@ -118,7 +118,7 @@ class Timeline {
     abandon();
     clock_.begin_sync(context);
     is_in_step_ = true;
-    open_.clear();
+    open_spans_.clear();
     phase_ = stage_ = none;
     step_ = open(SpanKind::step, "stages", "step", &context);
   }
@@ -128,9 +128,9 @@ class Timeline {
     end_phase(context);
     close(step_, &context);
     is_in_step_ = false;
-    for (Open& span : open_) {
-      span.span.begin = clock_.microseconds_sync(span.begin) - zero_;
-      span.span.end = clock_.microseconds_sync(span.end) - zero_;
+    for (Open& span : open_spans_) {
+      span.span.begin = clock_.microseconds_sync(span.begin) - start_time_;
+      span.span.end = clock_.microseconds_sync(span.end) - start_time_;
       spans_.push_back(std::move(span.span));
     }
   }
@@ -138,10 +138,10 @@ class Timeline {
   /// Discards a step that threw: it has no end, and is not in the timeline.
   void abandon() {
     if (!is_in_step_) return;
-    for (const Open& span : open_) {
+    for (const Open& span : open_spans_) {
       if (span.is_open) Clock::end_range();
     }
-    open_.clear();
+    open_spans_.clear();
     is_in_step_ = false;
   }
 
@@ -163,15 +163,15 @@ class Timeline {
   }
 
   /// Ends the current stage, and starts one.
-  /// @param something  the object that it works on, or null; see set_name
-  void begin_stage(const char* name, const void* something, const Context<D>& context) {
+  /// @param object  the object that it works on, or null; see set_name
+  void begin_stage(const char* name, const void* object, const Context<D>& context) {
     if (!is_in_step_) return;
     end_stage(context);
-    stage_ = open(SpanKind::compute, "stages", full_name(name, something), &context);
+    stage_ = open(SpanKind::compute, "stages", full_name(name, object), &context);
   }
   /// Restarts the current stage: work before this call does not belong to it.
   void restart_stage(const Context<D>& context) {
-    if (is_in_step_ && stage_ != none) open_[stage_].begin = mark(&context);
+    if (is_in_step_ && stage_ != none) open_spans_[stage_].begin = mark(&context);
   }
   void end_stage(const Context<D>& context) {
     if (is_in_step_ && stage_ != none) close(std::exchange(stage_, none), &context);
@@ -179,9 +179,9 @@ class Timeline {
 
   /// Times an operation between ranks on a context, and the work enqueued there for it, until the
   /// scope ends.
-  [[nodiscard]] Scope communication(const char* track, const char* name, const void* something,
+  [[nodiscard]] Scope communication(const char* track, const char* name, const void* object,
                                     const Context<D>& context) {
-    return scope(SpanKind::communication, track, name, something, &context);
+    return scope(SpanKind::communication, track, name, object, &context);
   }
   /// Times an operation between ranks that the host waits for.
   [[nodiscard]] Scope host_communication(const char* name) {
@@ -204,14 +204,14 @@ class Timeline {
     bool is_open = true;
   };
 
-  [[nodiscard]] Scope scope(SpanKind kind, const char* track, const char* name,
-                            const void* something, const Context<D>* context) {
+  [[nodiscard]] Scope scope(SpanKind kind, const char* track, const char* name, const void* object,
+                            const Context<D>* context) {
     if (!is_in_step_) return {nullptr, none, nullptr};
-    return {this, open(kind, track, full_name(name, something), context), context};
+    return {this, open(kind, track, full_name(name, object), context), context};
   }
 
-  [[nodiscard]] std::string full_name(const char* name, const void* something) const {
-    const auto found = names_.find(something);
+  [[nodiscard]] std::string full_name(const char* name, const void* object) const {
+    const auto found = names_.find(object);
     return found == names_.end() ? name : message(name, " ", found->second);
   }
 
@@ -219,13 +219,13 @@ class Timeline {
   std::size_t open(SpanKind kind, const char* track, std::string name, const Context<D>* context) {
     Clock::begin_range(name);
     const Mark now = mark(context);
-    open_.push_back({{.kind = kind, .track = track, .name = std::move(name)}, now, now});
-    return open_.size() - 1;
+    open_spans_.push_back({{.kind = kind, .track = track, .name = std::move(name)}, now, now});
+    return open_spans_.size() - 1;
   }
   void close(std::size_t span, const Context<D>* context) {
-    if (span >= open_.size()) return;  // the step threw, and another has begun
-    open_[span].end = mark(context);
-    open_[span].is_open = false;
+    if (span >= open_spans_.size()) return;  // the step threw, and another has begun
+    open_spans_[span].end = mark(context);
+    open_spans_[span].is_open = false;
     Clock::end_range();
   }
   [[nodiscard]] Mark mark(const Context<D>* context) {
@@ -236,9 +236,9 @@ class Timeline {
   std::map<const void*, std::string> names_;
   bool is_on_ = false;
   bool is_in_step_ = false;
-  double zero_ = 0;          ///< the host's clock when the timeline started
-  std::vector<Open> open_;   ///< spans of the current step, including those that have ended
-  std::size_t step_ = none;  ///< index in `open_`, as are the next two
+  double start_time_ = 0;         ///< the host's clock when the timeline started
+  std::vector<Open> open_spans_;  ///< spans of the current step, including those that have ended
+  std::size_t step_ = none;       ///< index in `open_spans_`, as are the next two
   std::size_t phase_ = none;
   std::size_t stage_ = none;
   const char* phase_name_ = "";

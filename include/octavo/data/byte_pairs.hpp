@@ -85,21 +85,21 @@ class WordEncoder {
   /// @param bytes  approximate number of bytes to encode; determines the size of the cache
   WordEncoder(const BytePairs& pairs, std::size_t bytes)
       : pairs_(pairs),
-        seen_(std::bit_ceil(std::clamp<std::size_t>(bytes / 16, 1, std::size_t{1} << 15))) {}
+        cache_(std::bit_ceil(std::clamp<std::size_t>(bytes / 16, 1, std::size_t{1} << 15))) {}
 
   /// Appends the tokens of a word. Every character or byte of the word must have a token.
   /// @throws ConfigError  if it has 2^31 bytes or more
   void encode(std::string_view word, std::vector<std::int32_t>& tokens) {
-    if (word.size() > longest_seen) return encode_anew(word, tokens);
-    SeenWord& seen = seen_[place_of(word)];
+    if (word.size() > max_cached_length) return encode_uncached(word, tokens);
+    CachedWord& seen = cache_[place_of(word)];
     if (seen.count > 0 && word == std::string_view(seen.bytes.data(), seen.length)) {
       tokens.insert(tokens.end(), seen.tokens.begin(), seen.tokens.begin() + seen.count);
       return;
     }
     const std::size_t before = tokens.size();
-    encode_anew(word, tokens);
+    encode_uncached(word, tokens);
     const std::size_t count = tokens.size() - before;
-    if (count > max_seen) return;
+    if (count > max_cached_tokens) return;
     seen.length = static_cast<std::uint8_t>(word.size());
     seen.count = static_cast<std::uint8_t>(count);
     std::copy(word.begin(), word.end(), seen.bytes.begin());
@@ -107,17 +107,17 @@ class WordEncoder {
   }
 
  private:
-  static constexpr std::size_t longest_seen = 30;
-  static constexpr std::size_t max_seen = 8;
+  static constexpr std::size_t max_cached_length = 30;
+  static constexpr std::size_t max_cached_tokens = 8;
   static constexpr std::size_t short_word = 64;
   static constexpr std::int32_t none = -1;
 
   /// A cached word and its tokens, in one cache line of the processor.
-  struct alignas(64) SeenWord {
+  struct alignas(64) CachedWord {
     std::uint8_t length = 0;
     std::uint8_t count = 0;
-    std::array<char, longest_seen> bytes{};
-    std::array<std::int32_t, max_seen> tokens{};
+    std::array<char, max_cached_length> bytes{};
+    std::array<std::int32_t, max_cached_tokens> tokens{};
   };
 
   /// A token of a word during merging.
@@ -138,10 +138,10 @@ class WordEncoder {
       hash = (hash ^ bytes) * 0x9e3779b97f4a7c15u;
       hash ^= hash >> 32;
     }
-    return static_cast<std::size_t>(hash) & (seen_.size() - 1);
+    return static_cast<std::size_t>(hash) & (cache_.size() - 1);
   }
 
-  void encode_anew(std::string_view word, std::vector<std::int32_t>& tokens) {
+  void encode_uncached(std::string_view word, std::vector<std::int32_t>& tokens) {
     const auto whole = pairs_.whole_words.find(word);
     if (whole != pairs_.whole_words.end()) return tokens.push_back(whole->second);
     require<ConfigError>(word.size() <= std::numeric_limits<std::int32_t>::max(),
@@ -247,7 +247,7 @@ class WordEncoder {
   }
 
   const BytePairs& pairs_;
-  std::vector<SeenWord> seen_;
+  std::vector<CachedWord> cache_;
   UnigramEncoder unigram_;
   std::vector<Part> parts_;
   std::vector<std::pair<std::int32_t, std::int32_t>> heap_;  ///< rank and position, lowest first

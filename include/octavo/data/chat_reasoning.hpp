@@ -44,7 +44,7 @@ inline ReasonedAnswer reasoned_answer(std::string_view content) {
 
 /// Returns the position after the last question of a chat; the size of the chat if it has none. A
 /// message of the user that contains the response of a tool is not a question.
-inline std::size_t behind_last_question(std::span<const ChatMessage> chat) {
+inline std::size_t end_of_last_question(std::span<const ChatMessage> chat) {
   for (std::size_t place = chat.size(); place > 0; --place) {
     const ChatMessage& message = chat[place - 1];
     const bool is_response = message.content.starts_with("<tool_response>") &&
@@ -60,9 +60,9 @@ inline std::size_t behind_last_question(std::span<const ChatMessage> chat) {
 /// @param is_current  no question follows
 /// @param is_last     no message follows
 inline std::string with_reasoning(const ChatMessage& message, bool is_current, bool is_last) {
-  const bool is_apart = message.reasoning.has_value();
-  const ReasonedAnswer parts = is_apart ? ReasonedAnswer{*message.reasoning, message.content}
-                                        : reasoned_answer(message.content);
+  const bool is_separate = message.reasoning.has_value();
+  const ReasonedAnswer parts = is_separate ? ReasonedAnswer{*message.reasoning, message.content}
+                                           : reasoned_answer(message.content);
   if (!is_current || (!is_last && parts.reasoning.empty())) return std::string(parts.answer);
   std::string text = "<think>\n";
   text += without_lines_around(parts.reasoning);

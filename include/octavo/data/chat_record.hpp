@@ -36,7 +36,7 @@ class ChatRecordReader {
   /// @throws IoError  naming the place and the byte, if the object is not a chat
   std::vector<ChatMessage> read() {
     json_.object([this](const std::string& key) { member(key); });
-    std::vector<ChatMessage> chat = the_chat();
+    std::vector<ChatMessage> chat = build_chat();
     if (system_.has_value() && !system_->empty()) {
       if (!chat.empty() && chat.front().role == "system")
         json_.fail("the object has both \"system\" and a system message");
@@ -75,7 +75,7 @@ class ChatRecordReader {
   }
 
   /// Returns the messages of the only form that the object has.
-  Messages the_chat() {
+  Messages build_chat() {
     std::vector<Messages> forms;
     if (messages_.has_value()) forms.push_back(std::move(*messages_));
     if (conversations_.has_value()) forms.push_back(std::move(*conversations_));

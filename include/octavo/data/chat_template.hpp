@@ -208,8 +208,8 @@ inline std::string_view stripped(std::string_view text) {
       "\x1f",   " ",      "\u0085", "\u00a0", "\u1680", "\u2000", "\u2001", "\u2002",
       "\u2003", "\u2004", "\u2005", "\u2006", "\u2007", "\u2008", "\u2009", "\u200a",
       "\u2028", "\u2029", "\u202f", "\u205f", "\u3000"};
-  const auto space_at = [&](const auto& is_there) {
-    const auto* found = std::find_if(spaces.begin(), spaces.end(), is_there);
+  const auto space_at = [&](const auto& matches) {
+    const auto* found = std::find_if(spaces.begin(), spaces.end(), matches);
     return found == spaces.end() ? std::size_t{0} : found->size();
   };
   while (const std::size_t length = space_at([&](auto space) { return text.starts_with(space); }))

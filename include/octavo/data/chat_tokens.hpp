@@ -210,7 +210,7 @@ class ChatEncoder {
   /// Returns the chat with the reasoning of its answers as the template writes it.
   [[nodiscard]] std::vector<ChatMessage> with_reasoning(std::span<const ChatMessage> chat) const {
     std::vector<ChatMessage> result(chat.begin(), chat.end());
-    const std::size_t current = detail::behind_last_question(chat);
+    const std::size_t current = detail::end_of_last_question(chat);
     for (std::size_t i = 0; i < result.size(); ++i) {
       ChatMessage& message = result[i];
       if (message.role != "assistant") continue;

@@ -106,20 +106,20 @@ class ZstdDecompressor final : public Decompressor {
     ZSTD_inBuffer in{input.data(), input.size(), 0};
     ZSTD_outBuffer out{output.data(), output.size(), 0};
     // A call may end with a frame, although more frames follow.
-    while (out.pos < out.size && (in.pos < in.size || rest_ != 0)) {
+    while (out.pos < out.size && (in.pos < in.size || next_input_size_ != 0)) {
       const std::size_t before = in.pos + out.pos;
       const std::size_t status = ::ZSTD_decompressStream(context_.get(), &out, &in);
       if (::ZSTD_isError(status) != 0) return {in.pos, out.pos, ::ZSTD_getErrorName(status)};
-      rest_ = status;
+      next_input_size_ = status;
       if (in.pos + out.pos == before) break;
     }
     return {in.pos, out.pos};
   }
-  [[nodiscard]] bool is_complete() const override { return rest_ == 0; }
+  [[nodiscard]] bool is_complete() const override { return next_input_size_ == 0; }
 
  private:
   std::unique_ptr<ZSTD_DCtx, decltype(&::ZSTD_freeDCtx)> context_;
-  std::size_t rest_ = 0;  ///< 0 after a complete frame, else positive
+  std::size_t next_input_size_ = 0;  ///< 0 after a complete frame, else positive
 };
 
 #endif

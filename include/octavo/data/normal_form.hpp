@@ -25,7 +25,7 @@ namespace detail {
 /// only these is in NFC. They include Latin, Greek, Cyrillic, Japanese, Chinese and Korean letters,
 /// punctuation and symbols, and no combining marks.
 /// Source: The Unicode Standard, annex 15: NFC_Quick_Check is Yes and the combining class 0.
-inline constexpr std::array settled_in_nfc{
+inline constexpr std::array nfc_inert{
     CodePoints{0x0000, 0x02ff},   CodePoints{0x0370, 0x0373},  CodePoints{0x0376, 0x0377},
     CodePoints{0x037b, 0x037d},   CodePoints{0x0384, 0x0386},  CodePoints{0x0388, 0x038a},
     CodePoints{0x038e, 0x03a1},   CodePoints{0x03a3, 0x0482},  CodePoints{0x048a, 0x052f},
@@ -42,16 +42,16 @@ inline constexpr std::array settled_in_nfc{
     CodePoints{0xff01, 0xffbe},   CodePoints{0xffe0, 0xffe6},  CodePoints{0x1f300, 0x1f6d7},
     CodePoints{0x1f900, 0x1f978}, CodePoints{0x20000, 0x2a6dd}};
 
-/// Returns the first byte of the first character that is not in `settled_in_nfc`, or the size of
+/// Returns the first byte of the first character that is not in `nfc_inert`, or the size of
 /// the text.
 /// @param text  valid UTF-8
-[[nodiscard]] inline std::size_t settled_in_nfc_until(std::string_view text) {
+[[nodiscard]] inline std::size_t nfc_inert_prefix(std::string_view text) {
   for (std::size_t at = 0; at < text.size();) {
     const auto [code, length] = first_character(text.substr(at));
     const auto range =
-        std::find_if(settled_in_nfc.begin(), settled_in_nfc.end(),
+        std::find_if(nfc_inert.begin(), nfc_inert.end(),
                      [code = code](CodePoints points) { return code <= points.last; });
-    if (range == settled_in_nfc.end() || code < range->first) return at;
+    if (range == nfc_inert.end() || code < range->first) return at;
     at += length;
   }
   return text.size();
@@ -59,8 +59,8 @@ inline constexpr std::array settled_in_nfc{
 
 /// Returns the first byte that a normal form may change, or the size of the text.
 /// @param text  valid UTF-8
-[[nodiscard]] inline std::size_t unchanged_until(std::string_view text, NormalForm form) {
-  if (form == NormalForm::nfc) return settled_in_nfc_until(text);
+[[nodiscard]] inline std::size_t unchanged_prefix(std::string_view text, NormalForm form) {
+  if (form == NormalForm::nfc) return nfc_inert_prefix(text);
   const auto found = std::find_if(
       text.begin(), text.end(), [](char byte) { return static_cast<std::uint8_t>(byte) >= 0x80; });
   return static_cast<std::size_t>(found - text.begin());

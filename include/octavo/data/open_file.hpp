@@ -129,11 +129,11 @@ class OpenFile {
   std::size_t fill(std::size_t bytes, const Some& read_some) const {
     std::size_t count = 0;
     while (count < bytes) {
-      const ssize_t came = read_some(count);
-      if (came < 0 && errno == EINTR) continue;
-      if (came < 0) reading_failed(path_, errno);
-      if (came == 0) break;
-      count += static_cast<std::size_t>(came);
+      const ssize_t received = read_some(count);
+      if (received < 0 && errno == EINTR) continue;
+      if (received < 0) reading_failed(path_, errno);
+      if (received == 0) break;
+      count += static_cast<std::size_t>(received);
     }
     return count;
   }

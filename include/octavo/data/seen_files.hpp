@@ -35,10 +35,10 @@ class SeenFiles {
     const Seen& first = place->second;
     std::string same = "the same file as " + first.path.string();
     if (first.source == source_) return same;
-    const bool one_path = path.lexically_normal() == first.path.lexically_normal();
+    const bool is_same_path = path.lexically_normal() == first.path.lexically_normal();
     std::string what = group.name.empty() ? "" : group.name.string() + ": its ";
     what += path.string() + " is ";
-    what += !one_path                  ? same
+    what += !is_same_path              ? same
             : first.group.name.empty() ? "named already"
             : first.group.is_pattern   ? "matched by " + first.group.name.string() + " already"
                                        : "in the folder " + first.group.name.string() + " already";

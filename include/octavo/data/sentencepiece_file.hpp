@@ -176,8 +176,8 @@ class SentencePieceReader {
       most = std::max(most, one.score);
     }
     for (const Piece& one : pieces_) {
-      const float as_best = static_cast<float>(one.text.size()) * most;
-      model.scores.push_back(one.kind == Kind::user_defined ? as_best - 0.1 : one.score);
+      const float best_score = static_cast<float>(one.text.size()) * most;
+      model.scores.push_back(one.kind == Kind::user_defined ? best_score - 0.1 : one.score);
     }
     model.unknown_score = least - unknown_penalty;
     return model;

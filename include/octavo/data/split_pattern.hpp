@@ -246,13 +246,13 @@ class SplitMatcher {
   ///     default limit; or if all matches of more than `quick_steps` steps together take more than
   ///     `seconds` of the thread's processor time, and more than 1 µs per byte of the texts
   bool find(std::string_view subject, std::size_t from, ByteRange& match) {
-    constexpr int of_gap = 2;
+    constexpr int gap_code = 2;
     while (from < subject.size()) {
       const int code = step(subject, from);
       const PCRE2_SIZE* places = pcre2_get_ovector_pointer_8(data_.get());
       match = {places[0], places[1]};
       bytes_ += static_cast<double>(match.end - from);
-      if (code != of_gap) return true;
+      if (code != gap_code) return true;
       from = match.end;
     }
     return false;

@@ -86,25 +86,25 @@ class TextReader {
   /// @param seen     files that were read before
   /// @param between  separator byte between texts
   explicit TextReader(SeenFiles& seen, std::uint8_t between = '\n')
-      : seen_(seen), between_(between) {}
+      : seen_(seen), separator_(between) {}
 
   /// Adds a file that a source names. Its content may be anything except a known format that is not
   /// text, which is recognised by the first bytes. If its name ends in .jsonl, .jsonl.gz or
   /// .jsonl.zst, it is read as JSON Lines.
   /// @param group  the pattern that matched it, if one did
   void add_file(const std::filesystem::path& path, const FileGroup& group = {}) {
-    TextFile file = examined(path, true);
-    const std::string twice = seen_.add(last_, path, group);
-    if (!twice.empty()) file.remark = twice;
-    (twice.empty() ? text_.read : text_.skipped).push_back(std::move(file));
+    TextFile file = inspect(path, true);
+    const std::string remark = seen_.add(last_identity_, path, group);
+    if (!remark.empty()) file.remark = remark;
+    (remark.empty() ? text_.read : text_.skipped).push_back(std::move(file));
   }
 
   /// Adds the text files of a folder and of the folders in it.
   void add_folder(const std::filesystem::path& folder) {
     const std::size_t before = text_.read.size();
     for (const std::filesystem::path& path : files_below(folder)) {
-      TextFile file = examined(path);
-      if (file.remark.empty()) file.remark = seen_.add(last_, path, {folder, false});
+      TextFile file = inspect(path);
+      if (file.remark.empty()) file.remark = seen_.add(last_identity_, path, {folder, false});
       (file.remark.empty() ? text_.read : text_.skipped).push_back(std::move(file));
     }
     require<IoError>(text_.read.size() > before, folder.string(),
@@ -133,14 +133,14 @@ class TextReader {
   }
 
  private:
-  /// Opens a file, checks whether it is text, and stores its identity in `last_`.
+  /// Opens a file, checks whether it is text, and stores its identity in `last_identity_`.
   /// @param is_named  an empty file or a known format that is not text is an error
-  TextFile examined(const std::filesystem::path& path, bool is_named = false) {
+  TextFile inspect(const std::filesystem::path& path, bool is_named = false) {
     TextStream stream(path);
     std::array<std::uint8_t, text_probe_bytes + 1> probe;
     const std::size_t read = stream.read(probe);
     const auto begin = std::span(probe).first(std::min(read, text_probe_bytes));
-    last_ = stream.file().identity();
+    last_identity_ = stream.file().identity();
     TextFile file{path, stream.file().size(), not_text_reason(begin, read > begin.size())};
     file.is_json_lines = is_json_lines_name(path);
     if (!is_named) return file;
@@ -155,7 +155,7 @@ class TextReader {
 
   /// Begins a text.
   void begin_text() {
-    if (!text_.texts.empty()) text_.bytes.push_back(between_);
+    if (!text_.texts.empty()) text_.bytes.push_back(separator_);
     text_.texts.push_back({text_.bytes.size(), 0});
   }
   void add_bytes(std::span<const std::uint8_t> bytes) {
@@ -234,8 +234,8 @@ class TextReader {
 
   Text text_;
   SeenFiles& seen_;
-  std::uint8_t between_;
-  FileIdentity last_{};
+  std::uint8_t separator_;
+  FileIdentity last_identity_{};
 };
 
 }  // namespace detail

@@ -76,7 +76,7 @@ using ChangedTexts = std::deque<std::string>;
   for (std::size_t from = 0; from < text.size();) {
     const std::size_t end = utf8_until(text, from, text.size());
     const std::string_view valid = text.substr(from, end - from);
-    const std::size_t place = unchanged_until(valid, form);
+    const std::size_t place = unchanged_prefix(valid, form);
     if (place < valid.size()) {
       require<ConfigError>(
           normalize != nullptr, "the tokenizer normalises text, which may change '",
@@ -135,10 +135,11 @@ using ChangedTexts = std::deque<std::string>;
     } else if (change.kind == TextChange::Kind::remove_at_end) {
       while (text.ends_with(change.text)) text.remove_suffix(change.text.size());
     } else {
-      const bool is_apart =
+      const bool is_separate =
           position == TextPosition::start ||
           (position == TextPosition::after_special_token && !change.only_at_start);
-      if (is_apart && !text.empty() && !(change.only_if_missing && text.starts_with(change.text)))
+      if (is_separate && !text.empty() &&
+          !(change.only_if_missing && text.starts_with(change.text)))
         text = texts.emplace_back(change.text).append(text);
     }
   }

@@ -85,7 +85,7 @@ class TextEncoder {
       }
       // Bytes that are not UTF-8 form a word.
       while (end < text.size() && utf8_length(text.substr(end)) == 0) ++end;
-      if (is_left(begins, end, until)) break;
+      if (is_deferred(begins, end, until)) break;
       note(begins, from, tokens);
       words_.encode(text.substr(from, end - from), tokens);
       from = end;
@@ -95,10 +95,11 @@ class TextEncoder {
 
  private:
   static constexpr std::size_t max_begins = 256;
-  static constexpr std::size_t far_behind = std::size_t{1} << 16;
+  static constexpr std::size_t max_overrun = std::size_t{1} << 16;
 
-  static bool is_left(const std::vector<WordBegin>* begins, std::size_t end, std::size_t until) {
-    return begins != nullptr && end > until + far_behind;
+  static bool is_deferred(const std::vector<WordBegin>* begins, std::size_t end,
+                          std::size_t until) {
+    return begins != nullptr && end > until + max_overrun;
   }
 
   static void note(std::vector<WordBegin>* begins, std::size_t place,
@@ -132,8 +133,8 @@ class TextEncoder {
     while (from < until) {
       stop_if_asked();
       const std::size_t end =
-          end_of_word(pairs_, text, from, begins == nullptr ? text.size() : until + far_behind);
-      if (is_left(begins, end, until)) break;
+          end_of_word(pairs_, text, from, begins == nullptr ? text.size() : until + max_overrun);
+      if (is_deferred(begins, end, until)) break;
       note(begins, from, tokens);
       words_.encode(text.substr(from, end - from), tokens);
       from = end;
@@ -153,7 +154,7 @@ class TextEncoder {
       stop_if_asked();
       ByteRange match;
       if (!matchers_[stage].find(text, from, match)) match = {text.size(), text.size()};
-      if (is_left(begins, match.end, until)) break;
+      if (is_deferred(begins, match.end, until)) break;
       note(begins, from, tokens);
       piece(from, match.begin);
       piece(match.begin, match.end);

@@ -35,14 +35,14 @@ class TextStream {
   explicit TextStream(const Source& source) : file_(source), buffer_(buffer_bytes) {
     refill();
     compression_ = compression_of(
-        {reinterpret_cast<const char*>(buffer_.data()), std::min<std::size_t>(rest_.size(), 4)});
+        {reinterpret_cast<const char*>(buffer_.data()), std::min<std::size_t>(unread_.size(), 4)});
     decompressor_ = decompressor_of(compression_);
   }
 
   [[nodiscard]] const OpenFile& file() const { return file_; }
   /// Returns the number of bytes of the file that were read. If the file is compressed, the text
   /// has a different number of bytes.
-  [[nodiscard]] std::uint64_t file_bytes() const { return read_bytes_ - rest_.size(); }
+  [[nodiscard]] std::uint64_t file_bytes() const { return read_bytes_ - unread_.size(); }
   [[nodiscard]] bool is_compressed() const { return decompressor_ != nullptr; }
 
   /// Reads the next bytes of the text until `target` is full or the text ends. Returns the number
@@ -83,30 +83,30 @@ class TextStream {
   /// Reads the next bytes of the file into the buffer, which must be empty.
   void refill() {
     const std::size_t count = file_.read(buffer_);
-    rest_ = std::span<const std::uint8_t>(buffer_).first(count);
+    unread_ = std::span<const std::uint8_t>(buffer_).first(count);
     read_bytes_ += count;
   }
 
   std::size_t copy(std::span<std::uint8_t> target) {
-    if (rest_.empty()) refill();
-    const std::size_t count = std::min(target.size(), rest_.size());
-    if (count > 0) std::memcpy(target.data(), rest_.data(), count);
-    rest_ = rest_.subspan(count);
+    if (unread_.empty()) refill();
+    const std::size_t count = std::min(target.size(), unread_.size());
+    if (count > 0) std::memcpy(target.data(), unread_.data(), count);
+    unread_ = unread_.subspan(count);
     return count;
   }
 
   /// Returns the number of bytes written to `target`; 0 if the text ends.
   std::size_t decompress(std::span<std::uint8_t> target) {
     for (;;) {
-      const Decompressor::Step step = decompressor_->step(rest_, target);
-      rest_ = rest_.subspan(step.consumed);
+      const Decompressor::Step step = decompressor_->step(unread_, target);
+      unread_ = unread_.subspan(step.consumed);
       if (step.fault != nullptr) {
         fail(message("are damaged near byte ", file_bytes(), " (", step.fault, ")"));
       }
       if (step.written > 0) return step.written;
-      if (!rest_.empty()) continue;
+      if (!unread_.empty()) continue;
       refill();
-      if (!rest_.empty()) continue;
+      if (!unread_.empty()) continue;
       if (!decompressor_->is_complete()) fail(message("are cut off at byte ", file_bytes()));
       return 0;
     }
@@ -119,8 +119,8 @@ class TextStream {
 
   OpenFile file_;
   std::vector<std::uint8_t> buffer_;
-  std::span<const std::uint8_t> rest_;  ///< bytes of the buffer that are not used yet
-  std::uint64_t read_bytes_ = 0;        ///< of the file, including `rest_`
+  std::span<const std::uint8_t> unread_;  ///< bytes of the buffer that are not used yet
+  std::uint64_t read_bytes_ = 0;          ///< of the file, including `unread_`
   Compression compression_;
   std::unique_ptr<Decompressor> decompressor_;
 };
@@ -160,17 +160,17 @@ class FileLines {
     ++number_;
     for (std::size_t searched = 0;;) {
       const std::size_t end = buffer_.find('\n', begin_ + searched);
-      ends_ = end != std::string::npos;
-      const std::size_t length = (ends_ ? end : buffer_.size()) - begin_;
+      has_line_feed_ = end != std::string::npos;
+      const std::size_t length = (has_line_feed_ ? end : buffer_.size()) - begin_;
       if (length > longest_) {
         detail::reading_failed(path(), message("line ", number_, " is longer than ", longest_,
                                                " bytes; check the file"));
       }
-      if (ends_ || is_read_) {
+      if (has_line_feed_ || is_at_end_) {
         line.assign(buffer_, begin_, length);
-        last_ = erased_ + begin_;
-        begin_ += length + (ends_ ? 1 : 0);
-        return ends_ || length != 0;
+        line_offset_ = buffer_offset_ + begin_;
+        begin_ += length + (has_line_feed_ ? 1 : 0);
+        return has_line_feed_ || length != 0;
       }
       searched = length;
       read_more();
@@ -178,11 +178,11 @@ class FileLines {
   }
   /// Whether the last line that was read ends with a line feed. It may not if the file's writer was
   /// killed.
-  [[nodiscard]] bool is_whole() const { return ends_; }
+  [[nodiscard]] bool is_whole() const { return has_line_feed_; }
   /// The number of the last line that was read; the first line is 1.
   [[nodiscard]] std::uint64_t number() const { return number_; }
   /// Returns the offset of the last line in the text, which is after a byte-order mark.
-  [[nodiscard]] std::size_t begin() const { return last_; }
+  [[nodiscard]] std::size_t begin() const { return line_offset_; }
   [[nodiscard]] const std::filesystem::path& path() const { return file_.file().path(); }
   /// The file and the number of the last line, for messages.
   [[nodiscard]] std::string place() const { return message(path().string(), ": line ", number_); }
@@ -192,28 +192,28 @@ class FileLines {
   void read_more() {
     constexpr std::size_t piece = std::size_t{1} << 16;
     buffer_.erase(0, begin_);
-    erased_ += begin_;
+    buffer_offset_ += begin_;
     begin_ = 0;
     const std::size_t before = buffer_.size();
     buffer_.resize(before + piece);
     auto* const target = reinterpret_cast<std::uint8_t*>(buffer_.data() + before);
     const std::size_t count = file_.read({target, piece});
     buffer_.resize(before + count);
-    is_read_ = count < piece;
-    if (std::exchange(is_begun_, true)) return;
+    is_at_end_ = count < piece;
+    if (std::exchange(has_read_, true)) return;
     file_.require_text(buffer_);
     begin_ = detail::byte_order_mark_length(buffer_);
   }
 
   detail::TextStream file_;
   std::size_t longest_;
-  std::string buffer_;      ///< bytes read from the file; those before `begin_` were returned
-  std::size_t begin_ = 0;   ///< index of the next line
-  std::size_t erased_ = 0;  ///< bytes of the text before the buffer
-  std::size_t last_ = 0;    ///< offset of the last line
-  bool is_begun_ = false;   ///< some bytes were read
-  bool is_read_ = false;    ///< the file has no more bytes than the buffer
-  bool ends_ = false;       ///< the last line ends with a line feed
+  std::string buffer_;     ///< bytes read from the file; those before `begin_` were returned
+  std::size_t begin_ = 0;  ///< index of the next line
+  std::size_t buffer_offset_ = 0;  ///< bytes of the text before the buffer
+  std::size_t line_offset_ = 0;    ///< offset of the last line
+  bool has_read_ = false;          ///< some bytes were read
+  bool is_at_end_ = false;         ///< the file has no more bytes than the buffer
+  bool has_line_feed_ = false;     ///< the last line ends with a line feed
   std::uint64_t number_ = 0;
 };
 

@@ -64,23 +64,23 @@ T value_at(const OpenFile& file, std::uint64_t offset) {
 }
 
 /// Reads an array of a file piece by piece.
-/// @param see  called with the index and the value of each element
-template <class T, class See>
+/// @param visitor  called with the index and the value of each element
+template <class T, class Visitor>
 void for_each_value(const OpenFile& file, std::uint64_t offset, std::uint64_t count,
-                    const See& see) {
+                    const Visitor& visitor) {
   std::array<T, 2048> values;
   for (std::uint64_t first = 0; first < count; first += values.size()) {
     const auto part =
         std::span(values).first(std::min<std::uint64_t>(values.size(), count - first));
     file.read_at(offset + first * sizeof(T), std::as_writable_bytes(part));
-    for (std::size_t i = 0; i < part.size(); ++i) see(first + i, part[i]);
+    for (std::size_t i = 0; i < part.size(); ++i) visitor(first + i, part[i]);
   }
 }
 
 inline constexpr std::array<char, 9> megatron_magic{'M', 'M', 'I', 'D', 'I', 'D', 'X', '\0', '\0'};
 inline constexpr std::uint64_t megatron_header_bytes = 34;
 
-inline bool begins_as_megatron_index(const OpenFile& file) {
+inline bool has_megatron_magic(const OpenFile& file) {
   return file.size() >= megatron_magic.size() &&
          value_at<std::array<char, 9>>(file, 0) == megatron_magic;
 }
@@ -96,7 +96,7 @@ inline MegatronIndex megatron_header(const OpenFile& file) {
   const auto refuse = [&](const auto&... what) {
     throw IoError(message(file.path().string(), what...));
   };
-  if (!begins_as_megatron_index(file))
+  if (!has_megatron_magic(file))
     refuse(": is not a Megatron index: it does not begin with MMIDIDX");
   if (file.size() < megatron_header_bytes)
     refuse(": must have at least ", megatron_header_bytes, " bytes for a Megatron index, but has ",
@@ -192,16 +192,17 @@ inline bool are_halves(const OpenFile& file) {
   constexpr std::uint64_t most = 4096;
   if (file.size() / 2 < fewest) return false;
   bool are_small = true;
-  bool others_are = true;
+  bool are_others_small = true;
   for_each_value<std::uint16_t>(file, 0, std::min(file.size() / 2, most),
                                 [&](std::uint64_t i, std::uint16_t token) {
-                                  if (token >= 4) (i % 2 == 1 ? are_small : others_are) = false;
+                                  if (token >= 4)
+                                    (i % 2 == 1 ? are_small : are_others_small) = false;
                                 });
-  return are_small && !others_are;
+  return are_small && !are_others_small;
 }
 
 /// Returns the kind of a file that does not begin with tokens; "" if it is not recognised.
-inline std::string header_of_another(const OpenFile& file) {
+inline std::string foreign_format(const OpenFile& file) {
   struct Known {
     std::string_view begin;
     const char* name;
@@ -229,7 +230,7 @@ inline std::string header_of_another(const OpenFile& file) {
 }
 
 inline TokenLayout raw_layout(const OpenFile& file) {
-  const std::string other = header_of_another(file);
+  const std::string other = foreign_format(file);
   require<IoError>(other.empty(), file.path().string(), ": begins as ", other,
                    "; write it with a header of llm.c, which begins with ", llm_c_gpt2, " or ",
                    llm_c_llama3);

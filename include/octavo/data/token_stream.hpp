@@ -151,7 +151,7 @@ class TokenStream {
       require<ConfigError>(at.epoch >= 0 && at.window >= 0 && at.window <= windows,
                            "the saved state is at window ", at.window, " of epoch ", at.epoch,
                            ", which has ", windows, "; it is damaged, use an older one");
-      const std::int64_t most = all_parts_ * static_cast<std::int64_t>(shares_.size());
+      const std::int64_t most = total_weight_ * static_cast<std::int64_t>(shares_.size());
       require<ConfigError>(at.lag >= -most && at.lag <= most, "in the saved state, share ", i,
                            " lags ", at.lag, " parts of a window behind, but at most ", most,
                            " are possible; it is damaged, use an older one");
@@ -185,7 +185,7 @@ class TokenStream {
                          needed, "; add text, or reduce the sequence length or the batch");
     shares_.push_back({std::move(share.tokens), parts});
     position_.shares.push_back({});
-    all_parts_ += parts;
+    total_weight_ += parts;
     begin_epoch(shares_.size() - 1, 0);
   }
 
@@ -223,7 +223,7 @@ class TokenStream {
       position_.shares[i].lag += shares_[i].parts;
       if (position_.shares[i].lag > position_.shares[next].lag) next = i;
     }
-    position_.shares[next].lag -= all_parts_;
+    position_.shares[next].lag -= total_weight_;
     return next;
   }
 
@@ -253,7 +253,7 @@ class TokenStream {
 
   TokenStreamOptions options_;
   std::vector<Share> shares_;
-  std::int64_t all_parts_ = 0;  ///< the sum of all weights, which is one window
+  std::int64_t total_weight_ = 0;  ///< the sum of all weights, which is one window
   TokenPosition position_;
   std::vector<std::int32_t> window_;  ///< that is read, and its last target
 };

@@ -62,8 +62,8 @@ class Sampler {
   [[nodiscard]] std::int32_t draw(std::span<const float> logits, double random) {
     const std::size_t likeliest = find_likeliest(logits);
     if (options_.temperature == 0) return static_cast<std::int32_t>(likeliest);
-    double total = weigh(logits, logits[likeliest]);
-    if (options_.top_k == 0 && options_.top_p == 1) return pick_of_all(random * total);
+    double total = compute_weights(logits, logits[likeliest]);
+    if (options_.top_k == 0 && options_.top_p == 1) return pick_unlimited(random * total);
     total = limit(total);
     return pick(candidates_.size(), random * total, [&](std::size_t i) { return candidates_[i]; });
   }
@@ -77,7 +77,7 @@ class Sampler {
     Index count = 0;
     double sum = 0;
   };
-  static bool comes_first(const Candidate& a, const Candidate& b) {
+  static bool ranks_before(const Candidate& a, const Candidate& b) {
     return a.weight != b.weight ? a.weight > b.weight : a.token < b.token;
   }
 
@@ -127,12 +127,12 @@ class Sampler {
   }
 
   /// Sets `weights_`, and the sum and the largest weight of each block. Returns the sum of all.
-  double weigh(std::span<const float> logits, float largest) {
+  double compute_weights(std::span<const float> logits, float largest) {
     weights_.resize(logits.size());
     const auto factor = static_cast<float>(1 / options_.temperature);
     constexpr float never = -std::numeric_limits<float>::infinity();
     sums_.clear();
-    tops_.clear();
+    block_maxima_.clear();
     double total = 0;
     for (std::size_t begin = 0; begin < logits.size(); begin += detail::logit_block) {
       double sums[detail::logit_lanes] = {};
@@ -147,26 +147,26 @@ class Sampler {
       total += sums_.back();
       std::int32_t top = 0;
       for (std::size_t i = begin; i < end; ++i) top = std::max(top, order_of(weights_[i]));
-      tops_.push_back(std::bit_cast<float>(top));
+      block_maxima_.push_back(std::bit_cast<float>(top));
     }
     return total;
   }
 
   /// Applies `pick` to all tokens, after finding the block that contains the result.
-  [[nodiscard]] std::int32_t pick_of_all(double left) const {
+  [[nodiscard]] std::int32_t pick_unlimited(double left) const {
     std::size_t found = 0;
-    double left_of_found = std::numeric_limits<double>::infinity();
+    double block_remainder = std::numeric_limits<double>::infinity();
     for (std::size_t i = 0; i < sums_.size(); ++i) {
       if (sums_[i] == 0) continue;
       found = i;
       if (left < sums_[i]) {
-        left_of_found = left;
+        block_remainder = left;
         break;
       }
       left -= sums_[i];
     }
     const std::size_t first = found * detail::logit_block;
-    return pick(std::min(detail::logit_block, weights_.size() - first), left_of_found,
+    return pick(std::min(detail::logit_block, weights_.size() - first), block_remainder,
                 [&](std::size_t i) {
                   return Candidate{static_cast<std::int32_t>(first + i), weights_[first + i]};
                 });
@@ -174,20 +174,20 @@ class Sampler {
 
   /// Returns a lower bound of the `top_k` largest weights: at least `top_k` blocks contain a weight
   /// that is not smaller. Blocks below it need no further search. 0: no bound is known.
-  [[nodiscard]] float least_of_top_k() {
+  [[nodiscard]] float top_k_bound() {
     const auto most = static_cast<std::size_t>(options_.top_k);
-    if (most == 0 || tops_.size() < most) return 0.0f;
-    largest_tops_ = tops_;
-    const auto last = largest_tops_.begin() + static_cast<std::ptrdiff_t>(most - 1);
-    std::nth_element(largest_tops_.begin(), last, largest_tops_.end(), std::greater<>{});
+    if (most == 0 || block_maxima_.size() < most) return 0.0f;
+    sorted_maxima_ = block_maxima_;
+    const auto last = sorted_maxima_.begin() + static_cast<std::ptrdiff_t>(most - 1);
+    std::nth_element(sorted_maxima_.begin(), last, sorted_maxima_.end(), std::greater<>{});
     return *last;
   }
 
   /// Calls `body(i)` for each weight that is not 0 and at least `least`.
   template <class Body>
-  void for_each_of(float least, const Body& body) const {
-    for (std::size_t block = 0; block < tops_.size(); ++block) {
-      if (tops_[block] < least) continue;
+  void for_each_at_least(float least, const Body& body) const {
+    for (std::size_t block = 0; block < block_maxima_.size(); ++block) {
+      if (block_maxima_[block] < least) continue;
       const std::size_t begin = block * detail::logit_block;
       const std::size_t end = std::min(begin + detail::logit_block, weights_.size());
       for (std::size_t i = begin; i < end; ++i) {
@@ -204,7 +204,7 @@ class Sampler {
       return std::bit_cast<std::uint32_t>(weight) >> lower_bits;
     };
     buckets_.assign(bucket_of(1.0f) + 1, {});
-    for_each_of(least_of_top_k(), [&](std::size_t i) {
+    for_each_at_least(top_k_bound(), [&](std::size_t i) {
       Bucket& bucket = buckets_[bucket_of(weights_[i])];
       ++bucket.count;
       bucket.sum += static_cast<double>(weights_[i]);
@@ -227,10 +227,10 @@ class Sampler {
   /// Sets `candidates_` to the tokens within the limits. Returns the sum of their weights.
   double limit(double total) {
     candidates_.clear();
-    for_each_of(least_weight(total), [&](std::size_t i) {
+    for_each_at_least(least_weight(total), [&](std::size_t i) {
       candidates_.push_back({static_cast<std::int32_t>(i), weights_[i]});
     });
-    std::sort(candidates_.begin(), candidates_.end(), comes_first);
+    std::sort(candidates_.begin(), candidates_.end(), ranks_before);
     if (options_.top_k != 0) {
       candidates_.resize(std::min(candidates_.size(), static_cast<std::size_t>(options_.top_k)));
       total = 0;
@@ -261,11 +261,11 @@ class Sampler {
   }
 
   SamplingOptions options_;
-  std::vector<float> weights_;       ///< of all tokens: probabilities divided by the largest one
-  std::vector<double> sums_;         ///< of each block of weights
-  std::vector<float> tops_;          ///< largest weight of each block
-  std::vector<float> largest_tops_;  ///< `tops_`, partly sorted in descending order
-  std::vector<Bucket> buckets_;      ///< of tokens with similar weights
+  std::vector<float> weights_;        ///< of all tokens: probabilities divided by the largest one
+  std::vector<double> sums_;          ///< of each block of weights
+  std::vector<float> block_maxima_;   ///< largest weight of each block
+  std::vector<float> sorted_maxima_;  ///< `block_maxima_`, partly sorted in descending order
+  std::vector<Bucket> buckets_;       ///< of tokens with similar weights
   std::vector<Candidate> candidates_;
 };
 

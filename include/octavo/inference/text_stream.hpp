@@ -20,42 +20,42 @@ namespace octavo OCTAVO_ABI {
 class TextStream {
  public:
   /// @param stops  texts that end the text without being part of it; empty ones are ignored
-  explicit TextStream(std::vector<std::string> stops = {}) : stops_(std::move(stops)) {
-    std::erase(stops_, "");
+  explicit TextStream(std::vector<std::string> stops = {}) : stop_texts_(std::move(stops)) {
+    std::erase(stop_texts_, "");
   }
 
   /// Adds bytes.
   /// @return the text that can be returned now; nothing after a stop text
   [[nodiscard]] std::string add(std::string_view bytes) {
     if (is_stopped_) return {};
-    waiting_ += bytes;
+    pending_ += bytes;
     std::size_t stop = std::string::npos;
-    for (const std::string& text : stops_) stop = std::min(stop, waiting_.find(text));
+    for (const std::string& text : stop_texts_) stop = std::min(stop, pending_.find(text));
     is_stopped_ = stop != std::string::npos;
-    if (is_stopped_) waiting_.resize(stop);
-    return take(is_stopped_ ? stop : waiting_.size() - begun_stop(), is_stopped_);
+    if (is_stopped_) pending_.resize(stop);
+    return take(is_stopped_ ? stop : pending_.size() - partial_stop_size(), is_stopped_);
   }
 
   /// Ends the text.
   /// @return the text that was waiting
-  [[nodiscard]] std::string end() { return take(waiting_.size(), true); }
+  [[nodiscard]] std::string end() { return take(pending_.size(), true); }
 
   [[nodiscard]] bool is_stopped() const { return is_stopped_; }
 
  private:
   /// Returns the number of bytes at the end that may begin a stop text.
-  [[nodiscard]] std::size_t begun_stop() const {
+  [[nodiscard]] std::size_t partial_stop_size() const {
     std::size_t longest = 0;
-    for (const std::string& text : stops_) {
-      for (std::size_t size = std::min(text.size() - 1, waiting_.size()); size > longest; --size) {
-        if (waiting_.ends_with(std::string_view(text).substr(0, size))) longest = size;
+    for (const std::string& text : stop_texts_) {
+      for (std::size_t size = std::min(text.size() - 1, pending_.size()); size > longest; --size) {
+        if (pending_.ends_with(std::string_view(text).substr(0, size))) longest = size;
       }
     }
     return longest;
   }
 
   /// Whether `text` begins with an incomplete character.
-  static bool may_become_one(std::string_view text) {
+  static bool is_incomplete_character(std::string_view text) {
     std::string longer(text);
     for (const char next : {'\x80', '\x90', '\xa0', '\xbf'}) {
       longer.resize(text.size());
@@ -72,19 +72,19 @@ class TextStream {
   std::string take(std::size_t count, bool all) {
     constexpr const char* replacement = "\xef\xbf\xbd";
     std::string text;
-    std::string_view rest = std::string_view(waiting_).substr(0, count);
+    std::string_view rest = std::string_view(pending_).substr(0, count);
     while (!rest.empty()) {
       const std::size_t length = utf8_length(rest);
-      if (length == 0 && !all && rest.size() < 4 && may_become_one(rest)) break;
+      if (length == 0 && !all && rest.size() < 4 && is_incomplete_character(rest)) break;
       text += length == 0 ? std::string_view(replacement) : rest.substr(0, length);
       rest.remove_prefix(std::max<std::size_t>(1, length));
     }
-    waiting_.erase(0, count - rest.size());
+    pending_.erase(0, count - rest.size());
     return text;
   }
 
-  std::vector<std::string> stops_;
-  std::string waiting_;
+  std::vector<std::string> stop_texts_;
+  std::string pending_;
   bool is_stopped_ = false;
 };
 

@@ -31,7 +31,7 @@ class AppendedFile {
   /// @param before  whether existing lines are kept; a partial last line is always removed
   /// @throws IoError  if the file cannot be opened
   explicit AppendedFile(std::filesystem::path path, Lines before = Lines::removed)
-      : path_(not_dangling(std::move(path))),
+      : path_(require_not_dangling(std::move(path))),
         descriptor_(
             ::open(path_.c_str(),
                    O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | (before == Lines::kept ? 0 : O_TRUNC),
@@ -69,7 +69,7 @@ class AppendedFile {
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
 
  private:
-  static std::filesystem::path not_dangling(std::filesystem::path path) {
+  static std::filesystem::path require_not_dangling(std::filesystem::path path) {
     detail::refuse_dangling_link(path);
     return path;
   }

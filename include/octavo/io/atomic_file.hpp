@@ -47,7 +47,7 @@ class AtomicFile {
     const std::filesystem::file_status status = std::filesystem::status(path_, ignored);
     if (std::filesystem::is_directory(status)) detail::writing_failed(path_, EISDIR);
     if (std::filesystem::is_other(status)) {
-      file_ = {{}, open_without_waiting(path_)};
+      file_ = {{}, open_nonblocking(path_)};
     } else {
       detail::refuse_dangling_link(path_);
       target_ = std::filesystem::exists(status) ? std::filesystem::canonical(path_)
@@ -94,7 +94,7 @@ class AtomicFile {
 
  private:
   /// Opens a device or pipe. A pipe without a reader is an error, because opening it would block.
-  static int open_without_waiting(const std::filesystem::path& path) {
+  static int open_nonblocking(const std::filesystem::path& path) {
     const int descriptor = ::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC);
     require<IoError>(descriptor >= 0 || errno != ENXIO, path.string(),
                      ": cannot be written: it is a pipe without a reader, or a device without a "

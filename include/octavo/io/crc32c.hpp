@@ -89,7 +89,7 @@ inline std::uint32_t crc32c_by_instruction(std::uint32_t value, std::span<const 
 
 /// Returns the CRC-32C of two consecutive parts from the checksums of both.
 /// @param bytes  length of the second part
-[[nodiscard]] inline std::uint32_t crc32c_of_both(std::uint32_t first, std::uint32_t second,
+[[nodiscard]] inline std::uint32_t combine_crc32c(std::uint32_t first, std::uint32_t second,
                                                   std::uint64_t bytes) {
   // A zero byte changes the register by a linear map over GF(2): a matrix, which is squared for
   // twice as many bytes.

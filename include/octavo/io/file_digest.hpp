@@ -71,7 +71,7 @@ struct FilePart {
   });
   for (std::size_t i = 0; i < checksums.size(); ++i) {
     const std::size_t size = std::min(part_bytes, bytes.size() - i * part_bytes);
-    before = crc32c_of_both(before, checksums[i], size);
+    before = combine_crc32c(before, checksums[i], size);
   }
   return before;
 }
@@ -104,7 +104,7 @@ enum class ReadFrom {
     for (const detail::FilePart& part : parts) {
       if (!is_whole) break;
       error = part.error;
-      digest.checksum = crc32c_of_both(digest.checksum, part.digest.checksum, part.digest.bytes);
+      digest.checksum = combine_crc32c(digest.checksum, part.digest.checksum, part.digest.bytes);
       digest.bytes += part.digest.bytes;
       is_whole = error == 0 && part.digest.bytes == part_bytes;
     }

@@ -139,8 +139,8 @@ class HuggingFaceWeights {
   }
 
   /// Returns the name of a tensor in this folder, which may lack the family's optional prefix.
-  [[nodiscard]] std::string name_here(const ModelDescription& model,
-                                      const std::string& name) const {
+  [[nodiscard]] std::string stored_name(const ModelDescription& model,
+                                        const std::string& name) const {
     const std::string_view prefix = model.family->optional_prefix;
     if (prefix.empty() || stored_.contains(name) || !name.starts_with(prefix)) return name;
     const std::string bare = name.substr(prefix.size());
@@ -149,7 +149,7 @@ class HuggingFaceWeights {
 
   /// Moves a tensor of the model out of `stored_`.
   void find(HuggingFaceTensor tensor, const ModelDescription& model) {
-    const auto found = stored_.find(name_here(model, tensor.name));
+    const auto found = stored_.find(stored_name(model, tensor.name));
     if (found == stored_.end()) {
       missing_.push_back(tensor.name);
       return;
@@ -161,7 +161,7 @@ class HuggingFaceWeights {
                          " of this config.json has ", detail::shape_of(tensor.shape()));
     require<ConfigError>(is_float_dtype(stored.entry->dtype), file, ": tensor ", name, " is in ",
                          stored.entry->dtype, "; convert it to BF16, F16 or F32");
-    taken_.insert(name);
+    model_tensor_names_.insert(name);
     std::vector<Source>& sources = parameters_[tensor.parameter];
     sources.push_back({std::move(tensor), stored});
   }
@@ -172,7 +172,7 @@ class HuggingFaceWeights {
     const std::vector<std::string_view> constants = model.family->constants();
     std::vector<std::string> others;
     for (const auto& [name, stored] : stored_) {
-      if (taken_.contains(name)) continue;
+      if (model_tensor_names_.contains(name)) continue;
       const bool is_table = std::ranges::any_of(
           constants, [&](std::string_view ending) { return name.ends_with(ending); });
       const bool is_tied_head =
@@ -226,8 +226,8 @@ class HuggingFaceWeights {
 
   std::filesystem::path folder_;
   std::vector<std::unique_ptr<SafetensorsFile>> files_;
-  std::map<std::string, Stored> stored_;  ///< all tensors of the files
-  std::set<std::string> taken_;           ///< those of the model
+  std::map<std::string, Stored> stored_;      ///< all tensors of the files
+  std::set<std::string> model_tensor_names_;  ///< those of the model
   std::map<std::string, std::vector<Source>> parameters_;
   std::vector<std::string> missing_;
 };

@@ -60,11 +60,12 @@ class HuggingFaceWriter {
     target_ = target_of(folder);
     std::error_code error;
     std::filesystem::create_directories(target_.parent_path(), error);
-    work_ = detail::create_temporary_folder(target_.parent_path(), target_.filename().string());
-    if (!work_) detail::writing_failed(folder, errno);
+    temporary_ =
+        detail::create_temporary_folder(target_.parent_path(), target_.filename().string());
+    if (!temporary_) detail::writing_failed(folder, errno);
     divide(model, options);
     copy_tokenizer(options.tokenizer_of);
-    write_file_atomically(work_.path() / "config.json",
+    write_file_atomically(temporary_.path() / "config.json",
                           hugging_face_config(model, dtype_ == "BF16" ? "bfloat16" : "float32"));
   }
   HuggingFaceWriter(const HuggingFaceWriter&) = delete;
@@ -74,14 +75,14 @@ class HuggingFaceWriter {
   /// @throws IoError  if the path exists already, or cannot be created
   static void require_free(const std::filesystem::path& folder) {
     std::error_code error;
-    const bool is_there = std::filesystem::exists(folder, error);
+    const bool already_exists = std::filesystem::exists(folder, error);
     detail::refuse_dangling_link(folder);
-    const bool is_free = !is_there || (std::filesystem::is_directory(folder, error) &&
-                                       std::filesystem::is_empty(folder, error));
+    const bool is_free = !already_exists || (std::filesystem::is_directory(folder, error) &&
+                                             std::filesystem::is_empty(folder, error));
     require<IoError>(is_free && !error, folder.string(),
                      ": already exists; name a new or an empty folder");
     const std::filesystem::path target = target_of(folder);
-    require<IoError>(!is_there || !detail::is_mount_point(target), folder.string(),
+    require<IoError>(!already_exists || !detail::is_mount_point(target), folder.string(),
                      ": is a mount point and cannot be replaced; name a folder in it");
     std::filesystem::path above = target.parent_path();
     while (!std::filesystem::exists(above, error) && above != above.parent_path()) {
@@ -107,11 +108,11 @@ class HuggingFaceWriter {
     for (auto& file : files_) file->commit();
     files_.clear();
     if (!index_.empty())
-      write_file_atomically(work_.path() / "model.safetensors.index.json", index_);
+      write_file_atomically(temporary_.path() / "model.safetensors.index.json", index_);
     std::error_code error;
-    std::filesystem::rename(work_.path(), target_, error);
-    const std::filesystem::path written = work_.path();
-    work_.release();  // complete files are kept even if the rename failed
+    std::filesystem::rename(temporary_.path(), target_, error);
+    const std::filesystem::path written = temporary_.path();
+    temporary_.release();  // complete files are kept even if the rename failed
     require<IoError>(!error, folder_.string(), ": cannot be written: ", error.message(),
                      "; the weights are in ", written.string());
     fsync_folder(target_.parent_path());
@@ -123,7 +124,7 @@ class HuggingFaceWriter {
     for (const char* name : detail::tokenizer_files) {
       std::error_code error;
       if (!std::filesystem::exists(from / name, error)) continue;
-      std::filesystem::copy_file(from / name, work_.path() / name, error);
+      std::filesystem::copy_file(from / name, temporary_.path() / name, error);
       require<IoError>(!error, (from / name).string(), ": cannot be copied to ", folder_.string(),
                        ": ", error.message());
     }
@@ -163,7 +164,7 @@ class HuggingFaceWriter {
     for (std::size_t i = 0; i < shards.size(); ++i) {
       names.push_back(shards.size() == 1 ? "model.safetensors" : shard_name(i, shards.size()));
       files_.push_back(
-          std::make_unique<SafetensorsWriter>(work_.path() / names[i], std::move(shards[i])));
+          std::make_unique<SafetensorsWriter>(temporary_.path() / names[i], std::move(shards[i])));
     }
     std::map<std::string, std::string> map;
     for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -214,7 +215,7 @@ class HuggingFaceWriter {
   std::filesystem::path folder_;
   std::string dtype_;
   std::filesystem::path target_;
-  detail::Temporary work_;  ///< next to the target, until `commit`
+  detail::Temporary temporary_;  ///< next to the target, until `commit`
   std::vector<std::unique_ptr<SafetensorsWriter>> files_;
   std::map<std::string, std::vector<Target>> parameters_;
   std::string index_;

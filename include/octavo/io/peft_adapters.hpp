@@ -125,16 +125,17 @@ class PeftWriter {
     if (!target_.has_filename()) target_ = target_.parent_path();
     std::error_code error;
     std::filesystem::create_directories(target_.parent_path(), error);
-    work_ = detail::create_temporary_folder(target_.parent_path(), target_.filename().string());
-    if (!work_) detail::writing_failed(folder, errno);
+    temporary_ =
+        detail::create_temporary_folder(target_.parent_path(), target_.filename().string());
+    if (!temporary_) detail::writing_failed(folder, errno);
     std::vector<SafetensorsEntry> entries;
     for (const auto& [parameter, tensors] : tensors_) {
       for (const HuggingFaceTensor& tensor : tensors) {
         entries.push_back({tensor.name, dtype_, tensor.shape()});
       }
     }
-    file_.emplace(work_.path() / detail::peft_weights_name, std::move(entries));
-    write_file_atomically(work_.path() / detail::peft_config_name, peft_config(config));
+    file_.emplace(temporary_.path() / detail::peft_weights_name, std::move(entries));
+    write_file_atomically(temporary_.path() / detail::peft_config_name, peft_config(config));
   }
   PeftWriter(const PeftWriter&) = delete;
   PeftWriter& operator=(const PeftWriter&) = delete;
@@ -157,15 +158,15 @@ class PeftWriter {
   void commit() {
     file_->commit();
     file_.reset();
-    commit_folder(work_.path(), target_);
-    work_.release();
+    commit_folder(temporary_.path(), target_);
+    temporary_.release();
   }
 
  private:
   std::string dtype_;
   std::map<std::string, std::vector<HuggingFaceTensor>> tensors_;
   std::filesystem::path target_;
-  detail::Temporary work_;  ///< next to the target, until `commit`
+  detail::Temporary temporary_;  ///< next to the target, until `commit`
   std::optional<SafetensorsWriter> file_;
 };
 

@@ -35,32 +35,32 @@ inline constexpr std::array<std::string_view, 3> idle_peft_starts{"gaussian", "o
 
 /// Reads a value that enables a feature unless it is null, false or empty.
 /// @return  whether the feature is disabled
-inline bool reads_nothing(JsonReader& json) {
-  bool is_nothing = true;
+inline bool read_is_disabled(JsonReader& json) {
+  bool is_disabled = true;
   switch (json.peek()) {
     case JsonReader::Kind::null:
       json.skip();
       break;
     case JsonReader::Kind::boolean:
-      is_nothing = !json.boolean();
+      is_disabled = !json.boolean();
       break;
     case JsonReader::Kind::array:
       json.array([&] {
-        is_nothing = false;
+        is_disabled = false;
         json.skip();
       });
       break;
     case JsonReader::Kind::object:
       json.object([&](const std::string&) {
-        is_nothing = false;
+        is_disabled = false;
         json.skip();
       });
       break;
     default:
-      is_nothing = false;
+      is_disabled = false;
       json.skip();
   }
-  return is_nothing;
+  return is_disabled;
 }
 
 /// Reads layer names: an array, or "all-linear".
@@ -123,7 +123,7 @@ inline std::vector<std::string> read_target_modules(JsonReader& json) {
       }
     } else if (std::ranges::count(detail::idle_peft_keys, key) != 0) {
       json.skip();
-    } else if (!detail::reads_nothing(json)) {
+    } else if (!detail::read_is_disabled(json)) {
       refuse(key, "is set, which Octavo's adapters do not support");
     }
   });

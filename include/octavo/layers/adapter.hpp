@@ -89,14 +89,14 @@ class Adapter {
 
     const TensorView<T, 2, D> gradient{at<T>(places(tokens).gradient), {tokens, layout_.width}};
     const TensorView<const T, 2, D> spread = spread_b(tokens, context);
-    const GemmOutput<T, D> of_reduced{gradient, {}};
+    const GemmOutput<T, D> reduced_output{gradient, {}};
     count(Matrix::b, GemmPass::input_gradient,
-          matmul_input_gradient(y_gradient, spread, of_reduced, context));
+          matmul_input_gradient(y_gradient, spread, reduced_output, context));
     const TensorView<const T, 2, D> reduced_gradient = gradient;
-    GemmOutput<G, D> of_a{a_.gradient, {}};
-    if (accumulate) of_a.addend = a_.gradient;
+    GemmOutput<G, D> a_output{a_.gradient, {}};
+    if (accumulate) a_output.addend = a_.gradient;
     count(Matrix::a, GemmPass::weight_gradient,
-          matmul_weight_gradient(reduced_gradient, x, of_a, context));
+          matmul_weight_gradient(reduced_gradient, x, a_output, context));
     const TensorView<const T, 2, D> a = a_.weight;
     const GemmOutput<T, D> of_x{x_gradient, x_gradient};
     count(Matrix::a, GemmPass::input_gradient,

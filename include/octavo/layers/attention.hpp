@@ -256,15 +256,15 @@ class GroupedQueryAttention {
                        const BatchView<D>& batch, const Positions& positions, const Saved& saved,
                        const Context<D>& context) {
     const TensorView<T, 2, D> unrotated = qkv(saved, batch.rows());
-    constexpr bool tells = requires { rotate_.cache_rows(batch, positions, cache_); };
-    constexpr bool appends =
+    constexpr bool has_cache_rows = requires { rotate_.cache_rows(batch, positions, cache_); };
+    constexpr bool has_append =
         requires { rotate_.append(unrotated, batch, positions, cache_, context); };
-    static_assert(tells != appends,
+    static_assert(has_cache_rows != has_append,
                   "GroupedQueryAttention: text generation requires that a rotation has exactly one "
                   "of cache_rows and append");
-    if constexpr (tells) {
+    if constexpr (has_cache_rows) {
       qkv_.forward_cached(x, unrotated, rotate_.cache_rows(batch, positions, cache_), context);
-    } else if constexpr (appends) {
+    } else if constexpr (has_append) {
       qkv_.forward(x, {}, unrotated, context);
       rotate_.append(unrotated, batch, positions, cache_, context);
     }

@@ -101,7 +101,7 @@ class ExpertsLinear : private detail::StackedLinear<Precision, In, Out, Experts,
     if constexpr (is_inference) {
       (void)experts_forward(x.values, Base::experts_weight(rows, context), rows, y, context);
     } else {
-      const auto weight = Base::ready_weight({.row_major = true, .transposed = false}, context);
+      const auto weight = Base::prepare_weight({.row_major = true, .transposed = false}, context);
       if constexpr (Base::multiplies_quantized) {
         const auto& cast = Base::ready(x, context);
         Base::count(GemmPass::forward,
@@ -134,7 +134,7 @@ class ExpertsLinear : private detail::StackedLinear<Precision, In, Out, Experts,
   /// @param x_gradient  [rows, In]
   void backward_input(const OutputGradient& dy, const ExpertRows<D>& rows,
                       TensorView<T, 2, D> x_gradient, const Context<D>& context) {
-    const auto weight = Base::ready_weight({.row_major = false, .transposed = true}, context);
+    const auto weight = Base::prepare_weight({.row_major = false, .transposed = true}, context);
     if constexpr (Base::multiplies_quantized) {
       const auto& cast = Base::ready(dy, context);
       Base::count(

@@ -232,10 +232,10 @@ class ExpertsMLP {
     experts_swiglu_backward(TensorView<const T, 2, D>(activated_gradient),
                             TensorView<const T, 2, D>(wide(saved, count)), weights(saved, tokens),
                             rows, wide_gradient, weight_gradient, context);
-    const TensorView<T, 2, D> of_rows{scratch.x_gradient, {count, Shape.hidden}};
+    const TensorView<T, 2, D> row_gradients{scratch.x_gradient, {count, Shape.hidden}};
     if constexpr (!frozen) up_.backward_weight(wide_gradient, copies, rows, accumulate, context);
-    up_.backward_input(wide_gradient, rows, of_rows, context);
-    sum_of_experts(TensorView<const T, 2, D>(of_rows), rows, {}, x_gradient, context);
+    up_.backward_input(wide_gradient, rows, row_gradients, context);
+    sum_of_experts(TensorView<const T, 2, D>(row_gradients), rows, {}, x_gradient, context);
     backward_of_router(x, weight_gradient, x_gradient, saved, scratch, accumulate, context);
   }
 
@@ -284,12 +284,12 @@ class ExpertsMLP {
     } else {
       choose_experts_backward(choices, weight_gradient, BalanceTerm<D>{}, gradient, context);
     }
-    const TensorView<const float, 2, D> of_logits = gradient;
+    const TensorView<const float, 2, D> router_gradient = gradient;
     if constexpr (!frozen) {
-      router_weight_gradient(of_logits, values_of(x), router_.gradient, accumulate, context);
+      router_weight_gradient(router_gradient, values_of(x), router_.gradient, accumulate, context);
     }
-    add_router_input_gradient(of_logits, TensorView<const T, 2, D>(router_.weight), x_gradient,
-                              context);
+    add_router_input_gradient(router_gradient, TensorView<const T, 2, D>(router_.weight),
+                              x_gradient, context);
   }
 
   static TensorView<const T, 2, D> values_of(const Input& x) { return x.values; }

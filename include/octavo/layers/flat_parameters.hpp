@@ -143,7 +143,7 @@ class FlatParameters {
           parameter.offset + (parameter.is_overwritten ? parameter.weight.size() : 0);
       if (from != end && end > begin) clear();
       if (from != end) begin = from;
-      end = parameter.offset + room_for(parameter);
+      end = parameter.offset + padded_size(parameter);
     });
     end = size();
     if (end > begin) clear();
@@ -181,29 +181,30 @@ class FlatParameters {
       parameter->is_frozen = layout.frozen;
       Index& end = parameter->is_cast_only ? staged : size;
       parameter->offset = end;
-      end += room_for(*parameter);
+      end += padded_size(*parameter);
     }
     size = round_up(size, layout.multiple);
     const bool has_fp8_values =
         layout.fp8_values && fp8_values_are_fewer_bytes(parameters, size, layout.multiple);
-    is_whole_ = !has_fp8_values || !layout.gathered;
+    has_weight_memory_ = !has_fp8_values || !layout.gathered;
     weights_ = {nullptr, {size}};
-    if (is_whole_) {
-      weights_ = take(arena, MemoryKind::weights, size,
-                      lender == nullptr || !lender->is_whole_ ? nullptr : &lender->weights_);
+    if (has_weight_memory_) {
+      weights_ =
+          take(arena, MemoryKind::weights, size,
+               lender == nullptr || !lender->has_weight_memory_ ? nullptr : &lender->weights_);
     }
     if (has_fp8_values) {
       const bool lends =
           lender != nullptr && !layout.keeps_fp8_values && lender->fp8_values_.size() >= size;
       fp8_values_ =
           take(arena, MemoryKind::quantized_weights, size, lends ? &lender->fp8_values_ : nullptr);
-      if (!is_whole_) allocate_rest(arena, parameters, lends ? lender : nullptr);
+      if (!has_weight_memory_) allocate_uncast_weights(arena, parameters, lends ? lender : nullptr);
     }
     for (Parameter<W, G, D>* parameter : parameters) {
       if (parameter->is_cast_only) continue;
       if (has_fp8_values && parameter->operand >= 0) {
         parameter->fp8_values = {part(fp8_values_, parameter->offset), parameter->weight.shape()};
-      } else if (!is_whole_) {
+      } else if (!has_weight_memory_) {
         continue;
       }
       parameter->weight = {part(weights_, parameter->offset), parameter->weight.shape()};
@@ -221,7 +222,7 @@ class FlatParameters {
     }
   }
 
-  [[nodiscard]] static Index room_for(const Parameter<W, G, D>& parameter) {
+  [[nodiscard]] static Index padded_size(const Parameter<W, G, D>& parameter) {
     return round_up(parameter.weight.size(), alignment);
   }
 
@@ -237,35 +238,36 @@ class FlatParameters {
   /// number of other elements: as many as the rank that has the most.
   static bool fp8_values_are_fewer_bytes(const List& parameters, Index size, Index multiple) {
     const Index shard = size / (multiple / alignment);
-    bool has_some = false;
+    bool has_operands = false;
     for (const Parameter<W, G, D>* parameter : parameters) {
-      has_some = has_some || parameter->operand >= 0;
+      has_operands = has_operands || parameter->operand >= 0;
     }
     Index most = 0;
     for (Index begin = 0; begin < size; begin += shard) {
       Index others = 0;
       for (const Parameter<W, G, D>* parameter : parameters) {
         if (parameter->operand >= 0) continue;
-        const Index end = parameter->offset + room_for(*parameter);
+        const Index end = parameter->offset + padded_size(*parameter);
         others += std::clamp(end, begin, begin + shard) -
                   std::clamp(parameter->offset, begin, begin + shard);
       }
       most = std::max(most, others);
     }
     constexpr auto bytes = static_cast<Index>(sizeof(W));
-    return has_some && shard + most * bytes < shard * bytes;
+    return has_operands && shard + most * bytes < shard * bytes;
   }
 
   /// Allocates the weights that are not cast, if the buffer of all weights has no memory.
-  void allocate_rest(Arena<D>& arena, List parameters, const FlatParameters* lender) {
+  void allocate_uncast_weights(Arena<D>& arena, List parameters, const FlatParameters* lender) {
     std::erase_if(parameters, [](const auto* parameter) { return parameter->operand >= 0; });
     Index size = 0;
-    for (const Parameter<W, G, D>* parameter : parameters) size += room_for(*parameter);
-    rest_ = take(arena, MemoryKind::weights, size, lender == nullptr ? nullptr : &lender->rest_);
+    for (const Parameter<W, G, D>* parameter : parameters) size += padded_size(*parameter);
+    uncast_weights_ = take(arena, MemoryKind::weights, size,
+                           lender == nullptr ? nullptr : &lender->uncast_weights_);
     size = 0;
     for (Parameter<W, G, D>* parameter : parameters) {
-      parameter->weight = {part(rest_, size), parameter->weight.shape()};
-      size += room_for(*parameter);
+      parameter->weight = {part(uncast_weights_, size), parameter->weight.shape()};
+      size += padded_size(*parameter);
     }
   }
 
@@ -277,8 +279,8 @@ class FlatParameters {
   TensorView<W, 1, D> weights_;
   TensorView<G, 1, D> gradients_;
   TensorView<E4M3, 1, D> fp8_values_;
-  TensorView<W, 1, D> rest_;  ///< weights that are not cast, if `weights_` has no memory
-  bool is_whole_ = true;      ///< `weights_` has memory
+  TensorView<W, 1, D> uncast_weights_;  ///< weights that are not cast, if `weights_` has no memory
+  bool has_weight_memory_ = true;       ///< `weights_` has memory
   bool is_frozen_ = false;
 };
 

@@ -195,7 +195,7 @@ class Linear {
     if constexpr (by_one_scale) {
       has_fp8_values_ = weight.has_fp8_values();
       if (has_fp8_values_) {
-        registry_.scaling->let_ranks_cast(slots_[weight_place]);
+        registry_.scaling->set_cast_by_ranks(slots_[weight_place]);
         copies_.row_major = weight.fp8_values.data();
         if (registry_.stage == nullptr) {
           copies_.allocate_transposed(arena, MemoryKind::quantized_weights, Out, In);
@@ -227,7 +227,7 @@ class Linear {
       quantize(weight_operand(M::records, {true, true}), context);
     } else if constexpr (frozen) {
       scale_is_found_ = false;
-      (void)ready_weight({.row_major = true, .transposed = false}, context);
+      (void)prepare_weight({.row_major = true, .transposed = false}, context);
     } else {
       records_next_ = M::records;
       scale_is_found_ = false;
@@ -271,7 +271,7 @@ class Linear {
   void forward(const Input& x, TensorView<const T, 2, D> addend, TensorView<const T, 1, D> bias,
                TensorView<T, 2, D> y, const Context<D>& context) {
     const GemmOutput<T, D> output{y, addend, bias};
-    const auto weight = ready_weight({.row_major = true, .transposed = false}, context);
+    const auto weight = prepare_weight({.row_major = true, .transposed = false}, context);
     if constexpr (multiplies_quantized) {
       const auto& cast = ready(x, context);
       if constexpr (emulated) {
@@ -290,7 +290,7 @@ class Linear {
   void backward_input(const OutputGradient& dy, TensorView<T, 2, D> x_gradient,
                       const Context<D>& context) {
     const GemmOutput<T, D> output{x_gradient, {}};
-    const auto weight = ready_weight({.row_major = false, .transposed = true}, context);
+    const auto weight = prepare_weight({.row_major = false, .transposed = true}, context);
     if constexpr (multiplies_quantized) {
       const auto& cast = ready(dy, context);
       if constexpr (emulated) {
@@ -340,7 +340,7 @@ class Linear {
   }
   /// Returns the weight with the copies that a GEMM reads, either kept or computed now. Only the
   /// first cast of a weight records, and computes its scale.
-  [[nodiscard]] WeightOperand ready_weight(OperandCopies copies, const Context<D>& context) {
+  [[nodiscard]] WeightOperand prepare_weight(OperandCopies copies, const Context<D>& context) {
     if constexpr (multiplies_quantized) {
       if (registry_.stage != nullptr) {
         WeightMemory staged = copies_;

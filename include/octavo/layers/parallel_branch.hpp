@@ -104,12 +104,12 @@ class ParallelBranch {
   void backward(TensorView<const T, 2, D> x, TensorView<T, 2, D> gradient,
                 const BatchView<D>& batch, const Positions& positions, const Saved& saved,
                 const Scratch& scratch, bool accumulate, const Context<D>& context) {
-    using Again = Mode::recompute;
+    using RecomputeMode = Mode::recompute;
     const Index rows = batch.rows();
     const OperandCopies copies = part_.backward_input();
     const auto normalised = recomputation_.in_backward(Recompute::norms)
-                                ? normalise<Again>(x, copies, batch, saved, context)
-                                : part_.template input<Again>(saved.part, rows, copies);
+                                ? normalise<RecomputeMode>(x, copies, batch, saved, context)
+                                : part_.template input<RecomputeMode>(saved.part, rows, copies);
     const TensorView<T, 2, D> y_gradient = group_->template gathered<T>(rows, Hidden);
     const TensorView<const T, 2, D> own = gradient;
     group_->gather_rows(own, y_gradient, "gradients of a layer's results", context);

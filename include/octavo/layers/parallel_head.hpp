@@ -152,22 +152,23 @@ class ParallelHead {
                               TensorView<const float, 1, D> gradient_scale,
                               const Context<D>& context) {
     const Index all = Degree * rows.count;
-    const TensorView<std::int32_t, 1, D> of_chunk{targets_, {all}};
+    const TensorView<std::int32_t, 1, D> chunk_targets{targets_, {all}};
     const TensorView<float, 1, D> chunk_losses{losses_, {all}};
     const auto copy = [&](auto target, auto source) {
       copy_on_device(target.data(), source.data(), source.bytes(), context);
     };
     for (Index rank = 0; rank < Degree; ++rank) {
-      copy(of_chunk.rows(rank * rows.count, rows.count),
+      copy(chunk_targets.rows(rank * rows.count, rows.count),
            targets.rows(rank * rows.own + rows.begin, rows.count));
     }
     const TensorView<LogitSum, 2, D> own{sums_, {1, all}};
     const TensorView<LogitSum, 2, D> sums{sums_ + all, {Degree, all}};
-    sum_logits(TensorView<const T, 2, D>(logits), TensorView<const std::int32_t, 1, D>(of_chunk),
-               vocabulary_, TensorView<LogitSum, 1, D>{own.data(), {all}}, context);
+    sum_logits(TensorView<const T, 2, D>(logits),
+               TensorView<const std::int32_t, 1, D>(chunk_targets), vocabulary_,
+               TensorView<LogitSum, 1, D>{own.data(), {all}}, context);
     group_->gather_rows(TensorView<const LogitSum, 2, D>(own), sums, "sums of logits", context);
     parallel_cross_entropy(TensorView<const LogitSum, 2, D>(sums), logits,
-                           TensorView<const std::int32_t, 1, D>(of_chunk), chunk_losses,
+                           TensorView<const std::int32_t, 1, D>(chunk_targets), chunk_losses,
                            vocabulary_, gradient_scale, context);
     for (Index rank = 0; rank < Degree; ++rank) {
       copy(losses.rows(rank * rows.own + rows.begin, rows.count),

@@ -129,11 +129,12 @@ class ResidualBranch {
   void backward(TensorView<const T, 2, D> x, TensorView<T, 2, D> gradient,
                 const BatchView<D>& batch, const Positions& positions, const Saved& saved,
                 const Scratch& scratch, bool accumulate, const Context<D>& context) {
-    using Again = Mode::recompute;
+    using RecomputeMode = Mode::recompute;
     const OperandCopies copies = part_.backward_input();
-    const auto normalised = recomputation_.in_backward(Recompute::norms)
-                                ? normalise<Again>(x, copies, saved, context)
-                                : part_.template input<Again>(saved.part, batch.rows(), copies);
+    const auto normalised =
+        recomputation_.in_backward(Recompute::norms)
+            ? normalise<RecomputeMode>(x, copies, saved, context)
+            : part_.template input<RecomputeMode>(saved.part, batch.rows(), copies);
     const TensorView<T, 2, D> normalised_gradient{scratch.normalised_gradient, x.shape()};
     TensorView<T, 2, D> result_gradient = gradient;
     if constexpr (has_post_norm) {

@@ -70,7 +70,7 @@ class ScalingTable {
     }
     rules_.push_back(rule);
     kinds_.push_back(Kind);
-    are_cast_by_ranks_.push_back(false);
+    cast_by_ranks_.push_back(false);
     round_stochastically_.push_back(detail::value_rounding<S, Kind> ==
                                     detail::ValueRounding::stochastic);
     names_.push_back(layer + "." + name_of(Kind));
@@ -81,7 +81,7 @@ class ScalingTable {
 
   /// Marks a weight with one scale as cast by ranks, each of which casts its shard. Call it before
   /// `take`.
-  void let_ranks_cast(std::size_t number) { are_cast_by_ranks_[number] = true; }
+  void set_cast_by_ranks(std::size_t number) { cast_by_ranks_[number] = true; }
 
   [[nodiscard]] std::size_t size() const { return rules_.size(); }
   /// Whether the scales of some operands come from histories.
@@ -102,7 +102,8 @@ class ScalingTable {
         aligned(history_begin + count * longest * static_cast<Index>(sizeof(float)));
     state_ = {arena.template take<std::byte>(MemoryKind::scaling, bytes), {bytes}};
     snapshot_ = {arena.template take<std::byte>(MemoryKind::scaling, bytes), {bytes}};
-    seen_ = {arena.template take<std::byte>(MemoryKind::scaling, history_begin), {history_begin}};
+    last_step_state_ = {arena.template take<std::byte>(MemoryKind::scaling, history_begin),
+                        {history_begin}};
     operands_ = arrays_in(state_);
     float* history =
         state_.empty() ? nullptr : reinterpret_cast<float*>(state_.data() + history_begin);
@@ -115,7 +116,7 @@ class ScalingTable {
   void initialize_sync(const Context<D>& context) const {
     reset_sync(context);
     snapshot(context);
-    copy_on_device(seen_.data(), state_.data(), seen_.bytes(), context);
+    copy_on_device(last_step_state_.data(), state_.data(), last_step_state_.bytes(), context);
   }
 
   /// Sets scales to 1, and histories and all counters to 0. Does not change the snapshot, so that
@@ -186,7 +187,7 @@ class ScalingTable {
   /// Adds the non-finite counts of the step's casts to `status`, and saves scales and statistics
   /// for `report_sync`, because skipping the step restores the state.
   void add_nonfinite(TensorView<StepStatus, 1, D> status, const Context<D>& context) const {
-    copy_on_device(seen_.data(), state_.data(), seen_.bytes(), context);
+    copy_on_device(last_step_state_.data(), state_.data(), last_step_state_.bytes(), context);
     const TensorView<const OperandStatistics, 1, D> now = operands_.statistics;
     const TensorView<const OperandStatistics, 1, D> before = arrays_in(snapshot_).statistics;
     octavo::add_nonfinite(now, before, status, context);
@@ -213,7 +214,7 @@ class ScalingTable {
   /// Returns the statistics of the last finished step, even if it was skipped, by operand.
   /// @note synchronises
   [[nodiscard]] std::vector<OperandReport> report_sync(const Context<D>& context) const {
-    const ScalingArrays<D> seen = arrays_in(seen_);
+    const ScalingArrays<D> seen = arrays_in(last_step_state_);
     const std::vector<OperandScale> scales = copy_sync(seen.scales, context);
     const std::vector<OperandStatistics> statistics = copy_sync(seen.statistics, context);
     const std::vector<OperandStatistics> before =
@@ -221,15 +222,15 @@ class ScalingTable {
     std::vector<OperandReport> reports;
     for (std::size_t i = 0; i < size(); ++i) {
       const auto place = static_cast<std::size_t>(places_[i]);
-      const OperandStatistics& met = statistics[place];
-      const double elements = std::max(1.0, static_cast<double>(met.elements));
+      const OperandStatistics& observed = statistics[place];
+      const double elements = std::max(1.0, static_cast<double>(observed.elements));
       const bool per_tensor = granularities_[i] == "tensor";
-      reports.push_back({names_[i], formats_[i], granularities_[i],
-                         float_from_bits(met.last_amax_bits),
-                         per_tensor ? scales[place].scale : std::numeric_limits<float>::quiet_NaN(),
-                         static_cast<double>(met.saturated) / elements,
-                         static_cast<double>(met.flushed) / elements,
-                         met.nonfinite - std::min(met.nonfinite, before[place].nonfinite)});
+      reports.push_back(
+          {names_[i], formats_[i], granularities_[i], float_from_bits(observed.last_amax_bits),
+           per_tensor ? scales[place].scale : std::numeric_limits<float>::quiet_NaN(),
+           static_cast<double>(observed.saturated) / elements,
+           static_cast<double>(observed.flushed) / elements,
+           observed.nonfinite - std::min(observed.nonfinite, before[place].nonfinite)});
     }
     return reports;
   }
@@ -277,7 +278,7 @@ class ScalingTable {
       kind_begins_[k + 1] = next;
     }
     const auto is_found = [&](std::size_t i) {
-      return rules_[i].history_length == 0 && are_cast_by_ranks_[i];
+      return rules_[i].history_length == 0 && cast_by_ranks_[i];
     };
     place(is_found);
     found_count_ = next - kind_begins_[kinds];
@@ -320,14 +321,15 @@ class ScalingTable {
   std::vector<std::string> names_;
   std::vector<const char*> formats_;
   std::vector<std::string> granularities_;
-  std::vector<bool> are_cast_by_ranks_;
+  std::vector<bool> cast_by_ranks_;
   std::vector<bool> round_stochastically_;
   std::vector<Index> places_;  ///< in the arrays on the device
 
   TensorView<ScalingRule, 1, D> device_rules_;
   TensorView<std::byte, 1, D> state_;
   TensorView<std::byte, 1, D> snapshot_;
-  TensorView<std::byte, 1, D> seen_;       ///< state without histories, at the end of the last step
+  TensorView<std::byte, 1, D>
+      last_step_state_;                    ///< state without histories, at the end of the last step
   ScalingArrays<D> operands_;              ///< in `state_`
   TensorView<float, 2, D> history_;        ///< in `state_`
   TensorView<std::uint32_t, 1, D> found_;  ///< see found_amaxes

@@ -81,8 +81,8 @@ class Arena {
     const std::size_t bytes = aligned_bytes<T>(count);
     const std::size_t begin = used_;
     used_ += bytes;
-    now_[static_cast<std::size_t>(kind)] += bytes;
-    if (used_ > plan_.peak) plan_ = {used_, now_, plan_.host};
+    used_by_kind_[static_cast<std::size_t>(kind)] += bytes;
+    if (used_ > plan_.peak) plan_ = {used_, used_by_kind_, plan_.host};
     if (measuring()) return nullptr;
     require<UsageError>(used_ <= buffer_.size(), "the arena has ", buffer_.size(), " bytes but ",
                         used_,
@@ -116,21 +116,21 @@ class Arena {
   template <class... Alternatives>
   void overlay(const Alternatives&... alternatives) {
     const std::size_t begin = used_;
-    const auto kinds = now_;
+    const auto kinds = used_by_kind_;
     std::size_t end = used_;
-    auto kinds_at_end = now_;
+    auto kinds_at_end = used_by_kind_;
     const auto run = [&](const auto& alternative) {
       used_ = begin;
-      now_ = kinds;
+      used_by_kind_ = kinds;
       alternative();
       if (used_ > end) {
         end = used_;
-        kinds_at_end = now_;
+        kinds_at_end = used_by_kind_;
       }
     };
     (run(alternatives), ...);
     used_ = end;
-    now_ = kinds_at_end;
+    used_by_kind_ = kinds_at_end;
   }
 
   /// Returns the peak of all allocations so far.
@@ -155,7 +155,7 @@ class Arena {
   Buffer<D> buffer_;  ///< freed before `host_`, which waits for copies between them
   std::size_t on_host_ = 0;
   std::size_t used_ = 0;
-  std::array<std::size_t, memory_kinds> now_{};
+  std::array<std::size_t, memory_kinds> used_by_kind_{};
   MemoryPlan plan_;
 };
 

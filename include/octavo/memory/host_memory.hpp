@@ -46,8 +46,8 @@ inline std::string rest_of_line(const std::string& text, std::string_view name) 
 
 /// Returns the number after `name`, or at the beginning of the text if `name` is empty; nothing for
 /// "max" or if no line begins with `name`.
-inline std::optional<std::size_t> number_behind(const std::string& text,
-                                                std::string_view name = "") {
+inline std::optional<std::size_t> number_after(const std::string& text,
+                                               std::string_view name = "") {
   const std::string rest = rest_of_line(text, name);
   char* end = nullptr;
   const std::size_t number = std::strtoull(rest.c_str(), &end, 10);
@@ -59,9 +59,9 @@ inline std::optional<std::size_t> number_behind(const std::string& text,
 /// of Linux's /proc/meminfo.
 inline std::size_t available_in_machine() {
   const std::string text = text_of_file("/proc/meminfo");
-  const auto available = number_behind(text, "MemAvailable:");
+  const auto available = number_after(text, "MemAvailable:");
   if (!available) return unlimited_memory;
-  const std::size_t kibibytes = *available + number_behind(text, "SwapFree:").value_or(0);
+  const std::size_t kibibytes = *available + number_after(text, "SwapFree:").value_or(0);
   return kibibytes * 1024;
 }
 
@@ -69,13 +69,13 @@ inline std::size_t available_in_machine() {
 /// contents. Source: memory.max, memory.current and memory.stat of Linux's control groups, version
 /// 2.
 inline std::size_t available_in_group(const std::string& group) {
-  const auto most = number_behind(text_of_file(group + "/memory.max"));
-  const auto used = number_behind(text_of_file(group + "/memory.current"));
+  const auto most = number_after(text_of_file(group + "/memory.max"));
+  const auto used = number_after(text_of_file(group + "/memory.current"));
   if (!most || !used) return unlimited_memory;
   const std::string statistics = text_of_file(group + "/memory.stat");
-  const std::size_t of_files = number_behind(statistics, "active_file ").value_or(0) +
-                               number_behind(statistics, "inactive_file ").value_or(0);
-  return *most - std::min(*most, *used - std::min(*used, of_files));
+  const std::size_t file_cache_bytes = number_after(statistics, "active_file ").value_or(0) +
+                                       number_after(statistics, "inactive_file ").value_or(0);
+  return *most - std::min(*most, *used - std::min(*used, file_cache_bytes));
 }
 
 /// Returns the memory available in the group that `membership` names and in its ancestors.

@@ -103,16 +103,17 @@ class Decoder {
     list_stages();
     offload_.start(context);
     std::uint64_t stream = 0;
-    std::uint64_t of_adapters = std::uint64_t{1} << 32;  // keeps other seeds unchanged
+    std::uint64_t adapter_stream = std::uint64_t{1} << 32;  // keeps other seeds unchanged
     for (const ModelRun<T, G, D>& in : runs_) {
       const RunPart<T, D> held = hooks.held_weights(*in.run);
       clear_weights(held, context);
       for (const Parameter<T, G, D>* parameter : in.parameters) {
-        const RandomStream of_parameter{seed, parameter->is_adapter ? of_adapters++ : stream++};
-        octavo::initialize(*parameter, held, of_parameter, context);
+        const RandomStream parameter_stream{seed,
+                                            parameter->is_adapter ? adapter_stream++ : stream++};
+        octavo::initialize(*parameter, held, parameter_stream, context);
         // In a rehearsal, stages read these values until the gathered weights arrive.
-        const bool is_apart = in.run->weights().empty() && !parameter->has_fp8_values();
-        if (is_apart) octavo::initialize(*parameter, of_parameter, context);
+        const bool is_separate = in.run->weights().empty() && !parameter->has_fp8_values();
+        if (is_separate) octavo::initialize(*parameter, parameter_stream, context);
       }
       if (in.run->has_fp8_values())
         fill_zero(in.run->fp8_values().data(), in.run->fp8_values().bytes(), context);

@@ -31,9 +31,9 @@ constexpr BatchShape decoder_run_shape(BatchShape batch, Index needed, Index lon
   const BatchShape shape = with_whole_rows(batch, needed);
   if (shape.tokens > longest) return batch;
   const BatchShape faster = with_whole_rows(shape, std::lcm(Index{64}, needed));
-  const bool takes_it = std::is_same_v<D, Cuda> && faster.tokens <= longest &&
-                        (faster.tokens - shape.tokens) * 64 <= shape.tokens;
-  return takes_it ? faster : shape;
+  const bool is_faster = std::is_same_v<D, Cuda> && faster.tokens <= longest &&
+                         (faster.tokens - shape.tokens) * 64 <= shape.tokens;
+  return is_faster ? faster : shape;
 }
 
 /// Checks the shape of a batch.
@@ -101,12 +101,14 @@ std::size_t decoder_workspace(const Manifest& manifest, std::span<const BlockSha
       bytes = std::max(bytes, gemm.emulated ? emulated_matmul_workspace(m, n, k, limits)
                                             : matmul_workspace(m, n, k, limits));
     }
-    Index of_cast = gemm.bias ? static_cast<Index>(column_sums_workspace(rows, gemm.out)) : 0;
+    Index workspace_of_cast =
+        gemm.bias ? static_cast<Index>(column_sums_workspace(rows, gemm.out)) : 0;
     if (gemm.scales_a == GemmScales::row) {
-      of_cast = round_up(of_cast, 256) +
-                static_cast<Index>(row_amaxes_workspace(rows, std::max(gemm.in, gemm.out)));
+      workspace_of_cast =
+          round_up(workspace_of_cast, 256) +
+          static_cast<Index>(row_amaxes_workspace(rows, std::max(gemm.in, gemm.out)));
     }
-    bytes = std::max(bytes, static_cast<std::size_t>(of_cast));
+    bytes = std::max(bytes, static_cast<std::size_t>(workspace_of_cast));
   }
   return bytes;
 }

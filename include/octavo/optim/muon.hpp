@@ -21,12 +21,12 @@ namespace detail {
 template <class W, class G, class Moment, Device D>
 class MuonOptimizer : public MuonMemory<W, G, Moment, D>, public Optimizer<D> {
   using Memory = MuonMemory<W, G, Moment, D>;
+  using Memory::adamw_state_;
   using Memory::collected_;
   using Memory::flats_;
   using Memory::group_;
-  using Memory::matrices_;
+  using Memory::muon_state_;
   using Memory::newton_schulz_;
-  using Memory::others_;
   using Memory::own_;
   using Memory::ranks_;
   using Memory::settings_;
@@ -38,17 +38,17 @@ class MuonOptimizer : public MuonMemory<W, G, Moment, D>, public Optimizer<D> {
   using Memory::Memory;
 
   void initialize(const Context<D>& context) override {
-    others_.initialize(context);
-    matrices_.initialize(context);
+    adamw_state_.initialize(context);
+    muon_state_.initialize(context);
     // Elements between matrices are sent, but never written.
     fill_zero(own_.data(), own_.bytes(), context);
   }
 
   void prepare(double learning_rate, Staging<D>& staging, const Context<D>& context) override {
-    const StepNumbers numbers{learning_rate, others_.steps() + 1, others_.seed()};
-    const StepNumbers of_others{learning_rate * static_cast<double>(settings_.adamw_rate),
-                                numbers.step, numbers.seed};
-    const AdamWStep steps[] = {AdamWRule::at(settings_.adamw, of_others),
+    const StepNumbers numbers{learning_rate, adamw_state_.steps() + 1, adamw_state_.seed()};
+    const StepNumbers adamw_numbers{learning_rate * static_cast<double>(settings_.adamw_rate),
+                                    numbers.step, numbers.seed};
+    const AdamWStep steps[] = {AdamWRule::at(settings_.adamw, adamw_numbers),
                                AdamWRule::at(settings_.adamw, numbers)};
     staging.copy(steps_.data(), steps, sizeof(steps), context);
   }
@@ -56,32 +56,32 @@ class MuonOptimizer : public MuonMemory<W, G, Moment, D>, public Optimizer<D> {
 
   void add_squared_norms(TensorView<StepStatus, 1, D> status,
                          const Context<D>& context) const override {
-    others_.add_squared_norms(status, context);
-    matrices_.add_squared_norms(status, context);
+    adamw_state_.add_squared_norms(status, context);
+    muon_state_.add_squared_norms(status, context);
   }
 
   void step(TensorView<const StepStatus, 1, D> status, ShardExchange<D>& ranks,
             Timeline<D>& timeline, const Context<D>& context) const override {
-    auto pass = others_.update(timeline);
+    auto pass = adamw_state_.update(timeline);
     while (const auto* chunk = pass.next()) {
       for (const auto& elements : chunk->elements) {
         AdamWRule::update(elements, settings_.adamw, step_values(0), status, context);
       }
     }
-    for (std::size_t first = 0; first < flats_.size(); first += in_turn(first)) {
-      update_flats(std::span(flats_).subspan(first, in_turn(first)), status, ranks, timeline,
-                   context);
+    for (std::size_t first = 0; first < flats_.size(); first += count_equal_flats(first)) {
+      update_flats(std::span(flats_).subspan(first, count_equal_flats(first)), status, ranks,
+                   timeline, context);
     }
   }
-  void advance() override { others_.advance(); }
+  void advance() override { adamw_state_.advance(); }
   void set_master(const std::string& name, Index begin, std::span<const float> values,
                   const Context<D>& context) const override {
-    others_.set_master(name, begin, values, context);
-    matrices_.set_master(name, begin, values, context);
+    adamw_state_.set_master(name, begin, values, context);
+    muon_state_.set_master(name, begin, values, context);
   }
   void visit_state(StateVisitor<D>& visitor) override {
-    matrices_.visit_arrays(visitor);
-    others_.visit_state(visitor);
+    muon_state_.visit_arrays(visitor);
+    adamw_state_.visit_state(visitor);
   }
 
  private:
@@ -92,7 +92,7 @@ class MuonOptimizer : public MuonMemory<W, G, Moment, D>, public Optimizer<D> {
 
   /// Returns how many flat parameters, starting at a given one, are updated together: adjacent ones
   /// of equal size, at most one for each rank.
-  [[nodiscard]] std::size_t in_turn(std::size_t first) const {
+  [[nodiscard]] std::size_t count_equal_flats(std::size_t first) const {
     std::size_t count = 1;
     while (count < static_cast<std::size_t>(ranks_) && first + count < flats_.size() &&
            flats_[first + count].whole == flats_[first].whole) {
@@ -110,7 +110,7 @@ class MuonOptimizer : public MuonMemory<W, G, Moment, D>, public Optimizer<D> {
       for (std::size_t i = 0; i < flats.size(); ++i) {
         const TensorView<Bf16, 1, D> directions = own_.rows(static_cast<Index>(i) * size, size);
         for (const std::size_t shard : flats[i].shards) {
-          auto pass = matrices_.update_shard(shard, timeline);
+          auto pass = muon_state_.update_shard(shard, timeline);
           while (const auto* chunk = pass.next()) {
             for (const auto& elements : chunk->elements) {
               update(elements.parameter, of_muon(elements, flats[i].begin, directions));

@@ -81,7 +81,7 @@ struct MuonSettings {
 namespace detail {
 
 /// Whether Muon updates a parameter.
-inline bool is_of_muon(const ParameterPlace& parameter) { return !parameter.matrices.empty(); }
+inline bool uses_muon(const ParameterPlace& parameter) { return !parameter.matrices.empty(); }
 
 /// The memory of Muon; the parameters are those of OptimizerState.
 template <class W, class G, class Moment, Device D>
@@ -98,8 +98,8 @@ class MuonMemory {
         ranks_(ranks_of(shards) * group_.degree),
         own_(allocate_directions(arena, shards, true)),
         whole_(allocate_directions(arena, shards, ranks_ > 1)),
-        others_(arena, ranges_of(shards, false), seed, offload, has_master),
-        matrices_(arena, ranges_of(shards, true), seed, offload, has_master),
+        adamw_state_(arena, ranges_of(shards, false), seed, offload, has_master),
+        muon_state_(arena, ranges_of(shards, true), seed, offload, has_master),
         steps_(arena.template take<AdamWStep>(MemoryKind::optimizer, 2), {2}) {
     list_flats(shards);
     typename Orthogonalizer::Sizes most;
@@ -113,7 +113,7 @@ class MuonMemory {
     newton_schulz_ = Orthogonalizer(arena, most);
     const Index collected = group_.degree == 1 ? 0 : most.matrices;
     collected_ = {arena.template take<Bf16>(MemoryKind::optimizer, collected), {collected}};
-    fill_up(arena, shards, offload, has_master);
+    pad_to_largest_rank(arena, shards, offload, has_master);
   }
 
  protected:
@@ -121,7 +121,7 @@ class MuonMemory {
   struct Flat {
     Index begin, size;                ///< this rank's shard
     Index whole;                      ///< number of elements
-    std::vector<std::size_t> shards;  ///< indices in `matrices_` of the ranges of matrices
+    std::vector<std::size_t> shards;  ///< indices in `muon_state_` of the ranges of matrices
     std::vector<ExchangedMatrix> matrices;
   };
   /// Ranks that share layers.
@@ -130,8 +130,8 @@ class MuonMemory {
     Index place = 0;   ///< index of this rank among them
   };
 
-  using Others = OptimizerState<W, G, Moment, 2, D>;
-  using Matrices = OptimizerState<W, G, Moment, 1, D>;
+  using AdamWState = OptimizerState<W, G, Moment, 2, D>;
+  using MuonState = OptimizerState<W, G, Moment, 1, D>;
   using Orthogonalizer = NewtonSchulz<D>;
 
   MuonSettings settings_;
@@ -144,8 +144,8 @@ class MuonMemory {
   TensorView<Bf16, 1, D> whole_;
   /// Matrices that are orthogonalised together; empty unless ranks share layers.
   TensorView<Bf16, 1, D> collected_;
-  Others others_;
-  Matrices matrices_;
+  AdamWState adamw_state_;
+  MuonState muon_state_;
   TensorView<AdamWStep, 1, D> steps_;  ///< [2], for AdamW and for Muon
   std::vector<Flat> flats_;
   Orthogonalizer newton_schulz_;
@@ -201,12 +201,13 @@ class MuonMemory {
 
   /// Allocates unused memory, so that all ranks need as much as the rank with the largest states:
   /// plans are then valid for every rank.
-  void fill_up(Arena<D>& arena, const Shards& shards, const Offload& offload, bool has_master) {
+  void pad_to_largest_rank(Arena<D>& arena, const Shards& shards, const Offload& offload,
+                           bool has_master) {
     const auto bytes_of = [&](Index rank) {
       Arena<D> measuring;
       const Shards of_rank = shards_of(shards, rank);
-      const Others others(measuring, ranges_of(of_rank, false), 0, offload, has_master);
-      const Matrices matrices(measuring, ranges_of(of_rank, true), 0, offload, has_master);
+      const AdamWState others(measuring, ranges_of(of_rank, false), 0, offload, has_master);
+      const MuonState matrices(measuring, ranges_of(of_rank, true), 0, offload, has_master);
       return static_cast<Index>(measuring.plan().peak);
     };
     if (ranks_ == group_.degree) return;
@@ -234,8 +235,8 @@ class MuonMemory {
     const std::vector<ParameterPlace>& parameters = shard.parameters;
     for (std::size_t first = 0; first < parameters.size();) {
       std::size_t end = first + 1;
-      const bool kind = is_of_muon(parameters[first]);
-      while (end < parameters.size() && is_of_muon(parameters[end]) == kind) ++end;
+      const bool kind = uses_muon(parameters[first]);
+      while (end < parameters.size() && uses_muon(parameters[end]) == kind) ++end;
       if (kind == of_muon) body(first, end);
       first = end;
     }

@@ -263,7 +263,8 @@ struct DataParallel {
       gather(run);
       for (std::size_t i = 0; i < runs_.size(); ++i) {
         const bool is_here = runs_[i].run->gradients().data() == run.gradients().data();
-        if (is_here && std::exchange(progress_[i].sends, false)) lane_->wait(progress_[i].sent);
+        if (is_here && std::exchange(progress_[i].is_sending, false))
+          lane_->wait(progress_[i].sent);
       }
     }
 
@@ -275,8 +276,8 @@ struct DataParallel {
 
     void gradients_final(const Run& run, const Context<D>&) override {
       if (!shares() || rehearses_) return;
-      const Context<D>& beside = forked();
-      const auto span = this->timeline().communication("lane", "reduce", &run, beside);
+      const Context<D>& lane_context = forked();
+      const auto span = this->timeline().communication("lane", "reduce", &run, lane_context);
       Progress& progress = progress_[number_of(run)];
       const char* what = progress.gradients_text.c_str();
       const Index ranks = sharding_.ranks;
@@ -286,19 +287,19 @@ struct DataParallel {
       if constexpr (Reduce::is_packed) {
         const typename TensorView<std::byte, 2, D>::Shape shape{ranks, PackedPart::bytes(size)};
         const TensorView<std::byte, 2, D> packed{packed_.data(), shape};
-        pack_parts(parts, packed, beside);
-        const TensorView<const std::byte, 2, D> received{send(packed, what, beside), shape};
+        pack_parts(parts, packed, lane_context);
+        const TensorView<const std::byte, 2, D> received{send(packed, what, lane_context), shape};
         const RankParts<std::byte, D> of_ranks(received, packed.row(sharding_.rank),
                                                sharding_.rank);
-        sum_packed_parts(of_ranks, sum, accumulates_, beside);
+        sum_packed_parts(of_ranks, sum, accumulates_, lane_context);
       } else {
         const TensorView<const G, 2, D> received{
-            reinterpret_cast<const G*>(send(parts, what, beside)), {ranks, size}};
+            reinterpret_cast<const G*>(send(parts, what, lane_context)), {ranks, size}};
         const RankParts<G, D> of_ranks(received, parts.row(sharding_.rank), sharding_.rank);
-        sum_parts(of_ranks, sum, accumulates_, beside);
+        sum_parts(of_ranks, sum, accumulates_, lane_context);
       }
       lane_->mark(progress.sent);
-      progress.sends = true;
+      progress.is_sending = true;
     }
 
     void join(const Context<D>&) override {
@@ -324,12 +325,12 @@ struct DataParallel {
     }
 
    private:
-    enum class Weights { absent, coming, there };
+    enum class Weights { absent, in_flight, available };
 
     /// The transfers of a flat buffer that are in progress.
     struct Progress {
       Weights weights = Weights::absent;  ///< those of all ranks, in the flat buffer's memory
-      bool sends = false;                 ///< gradients are being sent, and must not be overwritten
+      bool is_sending = false;            ///< gradients are being sent, and must not be overwritten
       typename Lane<D>::Mark gathered{};  ///< after the gather of weights
       typename Lane<D>::Mark sent{};      ///< after the sending of gradients
       std::string weights_text{};         ///< name of the transfer, for errors
@@ -356,17 +357,18 @@ struct DataParallel {
     void join_lane() {
       lane_->join();
       for (Progress& progress : progress_) {
-        progress.sends = false;
-        if (progress.weights == Weights::coming) progress.weights = Weights::there;
+        progress.is_sending = false;
+        if (progress.weights == Weights::in_flight) progress.weights = Weights::available;
       }
     }
 
     /// Sends every other rank its part of the gradients, and returns the memory in which the parts
     /// for this rank arrive.
     template <class T>
-    const std::byte* send(TensorView<T, 2, D> parts, const char* what, const Context<D>& beside) {
+    const std::byte* send(TensorView<T, 2, D> parts, const char* what,
+                          const Context<D>& lane_context) {
       const TensorView<const std::byte, 1, D> bytes = bytes_of(parts);
-      ranks_->all_to_all(bytes, received_.rows(0, bytes.size()), what, beside);
+      ranks_->all_to_all(bytes, received_.rows(0, bytes.size()), what, lane_context);
       return received_.data();
     }
 
@@ -377,8 +379,8 @@ struct DataParallel {
       if (is_available_locally(number)) return;
       enqueue_gather(number);
       Progress& progress = progress_[number];
-      if (progress.weights != Weights::there) lane_->wait(progress.gathered);
-      progress.weights = Weights::there;
+      if (progress.weights != Weights::available) lane_->wait(progress.gathered);
+      progress.weights = Weights::available;
       last_ = number;
     }
     void enqueue_gather(std::size_t number) {
@@ -389,37 +391,38 @@ struct DataParallel {
       for (std::size_t other = 0; other < runs_.size(); ++other) {
         if (memory_of(other) == memory_of(number)) progress_[other].weights = Weights::absent;
       }
-      progress.weights = Weights::coming;
+      progress.weights = Weights::in_flight;
       const Shared& shared = runs_[number];
-      const Context<D>& beside = forked();
+      const Context<D>& lane_context = forked();
       if (!is_cast) {
-        gather_values(number, beside);
+        gather_values(number, lane_context);
       } else {
         if constexpr (Base::casts_weights && std::is_same_v<W, Bf16>) {
-          shared.cast.cast(*scaling_, records_, beside);
+          shared.cast.cast(*scaling_, records_, lane_context);
         }
-        const auto span = this->timeline().communication("lane", "gather", shared.run, beside);
+        const auto span =
+            this->timeline().communication("lane", "gather", shared.run, lane_context);
         const auto all_gather = [&](auto part, auto whole, const char* what) {
-          gather_bytes(bytes_of(part), bytes_of(whole), what, beside);
+          gather_bytes(bytes_of(part), bytes_of(whole), what, lane_context);
         };
         shared.cast.gather_fp8_values(all_gather);
-        if (!rehearses_) shared.cast.gather_rest(rest_, all_gather, beside);
+        if (!rehearses_) shared.cast.gather_rest(rest_, all_gather, lane_context);
       }
       lane_->mark(progress.gathered);
     }
-    void gather_values(std::size_t number, const Context<D>& beside) {
+    void gather_values(std::size_t number, const Context<D>& lane_context) {
       const Shared& shared = runs_[number];
-      const auto span = this->timeline().communication("lane", "gather", shared.run, beside);
+      const auto span = this->timeline().communication("lane", "gather", shared.run, lane_context);
       gather_bytes(bytes_of(shared.weights), bytes_of(shared.run->weights()),
-                   progress_[number].weights_text.c_str(), beside);
+                   progress_[number].weights_text.c_str(), lane_context);
     }
     /// In a rehearsal, this rank's part replaces those of all ranks.
     void gather_bytes(TensorView<const std::byte, 1, D> part, TensorView<std::byte, 1, D> whole,
-                      const char* what, const Context<D>& beside) {
-      if (!rehearses_) return ranks_->all_gather(part, whole, what, beside);
+                      const char* what, const Context<D>& lane_context) {
+      if (!rehearses_) return ranks_->all_gather(part, whole, what, lane_context);
       for (std::byte* place = whole.data(); place != whole.data() + whole.size();
            place += part.size()) {
-        if (place != part.data()) copy_on_device(place, part.data(), part.bytes(), beside);
+        if (place != part.data()) copy_on_device(place, part.data(), part.bytes(), lane_context);
       }
     }
     /// Returns whether the rank has all weights of the flat buffer without a gather: frozen weights

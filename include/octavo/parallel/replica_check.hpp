@@ -28,8 +28,8 @@ template <class Value>
 [[nodiscard]] std::vector<int> ranks_that_differ(const std::vector<Value>& of_rank) {
   std::vector<int> others;
   for (std::size_t rank = 0; rank < of_rank.size(); ++rank) {
-    const auto like_it = std::count(of_rank.begin(), of_rank.end(), of_rank[rank]);
-    if (2 * like_it <= std::ssize(of_rank)) others.push_back(static_cast<int>(rank));
+    const auto equal_count = std::count(of_rank.begin(), of_rank.end(), of_rank[rank]);
+    if (2 * equal_count <= std::ssize(of_rank)) others.push_back(static_cast<int>(rank));
   }
   return others;
 }

@@ -25,7 +25,7 @@ inline constexpr bool scaling_is_checked<P> =
 template <class P>
 struct PrecisionCheck {
   static constexpr bool has_traits = HasTraits<P>;
-  static constexpr bool quantizes = says_quantized<P>;
+  static constexpr bool quantizes = declares_quantized<P>;
 
   static_assert(
       has_traits,

@@ -163,7 +163,7 @@ constexpr int times_named_with() {
   }
 }
 template <class... Parts>
-constexpr bool names_twice() {
+constexpr bool has_duplicate_roles() {
   return ((times_named_with<Parts, Parts...>() > 1) || ...);
 }
 template <class... Parts>
@@ -204,18 +204,18 @@ struct PartsCheck {
                 "Layerwise: First occurs twice; use it once");
   static_assert((static_cast<int>(PartTraits<Parts>::is_last) + ... + 0) <= 1,
                 "Layerwise: Last occurs twice; use it once");
-  static_assert(!names_twice<Parts...>(),
+  static_assert(!has_duplicate_roles<Parts...>(),
                 "Layerwise: two parts name the same linear layer; use one For for each role, and "
                 "one Head, which is For<LinearRole::head, P>");
   using Storage = typename PrecisionTraits<BaseOf<Parts...>>::Storage;
-  static constexpr bool store_alike =
+  static constexpr bool have_same_storage =
       (std::is_same_v<typename StorageOfPart<Parts, Storage>::type, Storage> && ...);
   static constexpr int attentions = (static_cast<int>(is_for_attention<Parts>) + ... + 0);
   static_assert(attentions <= 1, "Layerwise: ForAttention occurs twice; use it once");
   static_assert(attentions == 0 || std::is_same_v<Storage, Bf16>,
                 "Layerwise: ForAttention<Fp8Forward> needs BF16 storage; use Bf16 or an FP8 recipe "
                 "as the base, or remove ForAttention");
-  static_assert(store_alike,
+  static_assert(have_same_storage,
                 "Layerwise: all parts must have the same storage format; combine FP8 recipes with "
                 "Bf16, not Fp32");
 };

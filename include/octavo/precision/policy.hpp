@@ -167,9 +167,9 @@ concept HasBackwardFormat = requires {
 
 /// Whether `P` declares that it quantises; its other members may be missing.
 template <class P>
-inline constexpr bool says_quantized = false;
+inline constexpr bool declares_quantized = false;
 template <HasIsQuantized P>
-inline constexpr bool says_quantized<P> = PrecisionTraits<P>::is_quantized;
+inline constexpr bool declares_quantized<P> = PrecisionTraits<P>::is_quantized;
 
 /// Additional members of a policy that quantises.
 template <class P>
@@ -194,11 +194,11 @@ concept HasQuantization = HasScalingType<P> && HasForwardFormat<P> && HasBackwar
 template <class P>
 concept LinearPrecision =
     detail::HasStorage<P> && detail::HasIsQuantized<P> && detail::HasShapeMultiple<P> &&
-    detail::HasName<P> && (!detail::says_quantized<P> || detail::HasQuantization<P>);
+    detail::HasName<P> && (!detail::declares_quantized<P> || detail::HasQuantization<P>);
 
 /// A precision whose GEMM operands are quantised.
 template <class P>
-concept QuantizedPrecision = LinearPrecision<P> && detail::says_quantized<P>;
+concept QuantizedPrecision = LinearPrecision<P> && detail::declares_quantized<P>;
 
 namespace detail {
 template <class P>
@@ -238,8 +238,8 @@ std::string recipe_details() {
   }
   if constexpr (HasRounding<S>) {
     constexpr bool power_of_two = S::rounding == ScaleRounding::power_of_two;
-    constexpr bool is_exact_unless_said = is_per_tensor<S> || is_per_row<S>;
-    if (power_of_two == is_exact_unless_said) add(power_of_two ? "powers of two" : "exact scales");
+    constexpr bool is_exact_by_default = is_per_tensor<S> || is_per_row<S>;
+    if (power_of_two == is_exact_by_default) add(power_of_two ? "powers of two" : "exact scales");
   }
   if (!std::is_same_v<Formats, typename DefaultFormats<S>::type>) {
     add(std::is_same_v<Formats, Hybrid> ? "e4m3 and e5m2" : "e4m3 only");
@@ -326,7 +326,8 @@ constexpr int feature_multiple() {
 template <LinearPrecision P>
 constexpr bool gpu_runs(const GpuFeatures& gpu) {
   if constexpr (QuantizedPrecision<P> && !detail::is_emulated<P>) {
-    constexpr GpuFeature feature = PrecisionTraits<P>::ScalingType::InputGranularity::served_by;
+    constexpr GpuFeature feature =
+        PrecisionTraits<P>::ScalingType::InputGranularity::required_feature;
     return feature != nullptr && gpu.*feature;
   } else {
     return true;

@@ -28,7 +28,7 @@ using GpuFeature = bool GpuFeatures::*;
 /// One scale for the whole tensor.
 struct PerTensor {
   /// The feature of GPUs on which cuBLASLt multiplies FP8 with such scales.
-  static constexpr GpuFeature served_by = &GpuFeatures::fp8_products;
+  static constexpr GpuFeature required_feature = &GpuFeatures::fp8_products;
   using Scale = float;
   static constexpr int block_rows = 0;
   static constexpr int block_columns = 0;
@@ -39,7 +39,7 @@ struct PerTensor {
 /// vectors, s[row].
 struct PerRow {
   /// The feature of GPUs on which cuBLASLt multiplies FP8 with such scales.
-  static constexpr GpuFeature served_by = &GpuFeatures::row_scales;
+  static constexpr GpuFeature required_feature = &GpuFeatures::row_scales;
   using Scale = float;
   static constexpr int block_rows = 1;
   static constexpr int block_columns = std::numeric_limits<int>::max();  ///< all columns
@@ -69,7 +69,7 @@ struct PerBlock {
                 "of 16 columns");
   /// The feature of GPUs on which cuBLASLt multiplies such operands: some GPUs support 1×32 E8M0
   /// scales and E4M3 scales, others FP32 scales of 128 columns, and none other blocks.
-  static constexpr GpuFeature served_by =
+  static constexpr GpuFeature required_feature =
       std::is_same_v<ScaleType, E8M0> && Columns == 32     ? &GpuFeatures::mx_products
       : std::is_same_v<ScaleType, E4M3> && Columns == 16   ? &GpuFeatures::mx_products
       : std::is_same_v<ScaleType, float> && Columns == 128 ? &GpuFeatures::block_scales

@@ -32,11 +32,11 @@ inline std::string content_of(const std::filesystem::path& path) {
 
 /// A lock that makes other writers of the same file wait. Without effect if the file system has no
 /// locks.
-class FileTurn {
+class FileLock {
  public:
   /// @throws IoError  if another program keeps the lock for longer, or this user may not write
   ///                  another user's lock
-  FileTurn(const std::filesystem::path& path, int seconds) {
+  FileLock(const std::filesystem::path& path, int seconds) {
     const std::filesystem::path lock =
         path.parent_path() / ("." + path.filename().string() + ".lock");
     descriptor_ = open_lock_file(lock);
@@ -56,9 +56,9 @@ class FileTurn {
       ::usleep(1'000'000 / polls_per_second);
     }
   }
-  FileTurn(const FileTurn&) = delete;
-  FileTurn& operator=(const FileTurn&) = delete;
-  ~FileTurn() {
+  FileLock(const FileLock&) = delete;
+  FileLock& operator=(const FileLock&) = delete;
+  ~FileLock() {
     if (descriptor_ >= 0) ::close(descriptor_);
   }
 
@@ -92,7 +92,7 @@ class FileTurn {
 inline void store_gemm_plans(const std::filesystem::path& path,
                              std::span<const GemmPlanRecord> records, int seconds = 60) {
   if (records.empty()) return;
-  const detail::FileTurn turn(path, seconds);
+  const detail::FileLock lock(path, seconds);
   const std::string before = detail::content_of(path);
   const std::string after =
       gemm_plans_text(merged_gemm_plans(read_gemm_plans(before, path.string()), records));

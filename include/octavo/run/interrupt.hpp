@@ -31,7 +31,7 @@ class InterruptGuard {
   explicit InterruptGuard(const char* acknowledgement = nullptr) {
     first_time = 0;
     signal_number = 0;
-    said = acknowledgement;
+    acknowledgement_text = acknowledgement;
     struct sigaction action{};
     action.sa_handler = note;
     action.sa_flags = SA_RESTART;
@@ -86,7 +86,7 @@ class InterruptGuard {
 
   /// Preserves errno, which the interrupted code may be about to read.
   static void acknowledge() {
-    const char* text = said;
+    const char* text = acknowledgement_text;
     if (text == nullptr) return;
     const int error = errno;
     [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text, std::strlen(text));
@@ -97,7 +97,7 @@ class InterruptGuard {
   static_assert(std::atomic<const char*>::is_always_lock_free);
   inline static std::atomic<int> signal_number{0};
   inline static std::atomic<std::int64_t> first_time{0};  ///< of the first signal; 0: none
-  inline static std::atomic<const char*> said{nullptr};
+  inline static std::atomic<const char*> acknowledgement_text{nullptr};
 
   std::array<struct sigaction, signals.size()> previous_{};
 };

@@ -159,7 +159,7 @@ class TrainingRun {
   /// Runs one step and reports it; returns true if it is the last.
   bool step() {
     const SpikeLimits limits(options_.spikes, totals_);
-    if (may_go_back()) before_ = save_state_sync(run_state(batches_, totals_));
+    if (may_restore()) state_before_step_ = save_state_sync(run_state(batches_, totals_));
     StepRecord record;
     try {
       record = take_step(session_, batches_, options_, limits, totals_);
@@ -195,7 +195,7 @@ class TrainingRun {
   }
 
   /// Returns whether the run may have to return to its state before a step.
-  [[nodiscard]] bool may_go_back() const {
+  [[nodiscard]] bool may_restore() const {
     return options_.spikes.action == OnSpike::stop || options_.spikes.action == OnSpike::rollback;
   }
 
@@ -214,7 +214,7 @@ class TrainingRun {
     if (stays) return spike;
     // If the run is resumed later, it reaches the spike again.
     spike.action = OnSpike::stop;
-    load_state_sync(before_, run_state(batches_, totals_));
+    load_state_sync(state_before_step_, run_state(batches_, totals_));
     summary_.spiked = summary_.signal == 0;
     return spike;
   }
@@ -289,7 +289,8 @@ class TrainingRun {
   RunObserver& observer_;
   RunTotals& totals_;
   Checkpoints* checkpoints_;
-  SavedState before_;  ///< of batches and totals before a step, if the run may have to return to it
+  SavedState state_before_step_;  ///< of batches and totals before a step, if the run may have to
+                                  ///< return to it
   RunSummary summary_;
 };
 

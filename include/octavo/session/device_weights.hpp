@@ -71,9 +71,9 @@ class DeviceWeights final : public WeightsOnDevice<D> {
 
   void read_sync(const WeightSink& sink) override {
     try {
-      give_sync(sink);
+      write_to_sink_sync(sink);
     } catch (...) {
-      session_.settle();
+      session_.finish_after_error();
       throw;
     }
   }
@@ -177,7 +177,7 @@ class DeviceWeights final : public WeightsOnDevice<D> {
 
   /// Reads each flat buffer's weights as a stage does, so they may be gathered for it. If stages
   /// receive FP8 values, the weights are whole or sharded.
-  void give_sync(const WeightSink& sink) {
+  void write_to_sink_sync(const WeightSink& sink) {
     Context<D>& context = session_.context();
     WeightDownload<T, D> download(ranks_, session_.communicator(), sink, context);
     const std::vector<WeightInfo> info = this->list();
@@ -187,14 +187,14 @@ class DeviceWeights final : public WeightsOnDevice<D> {
       const auto& in = runs_[i];
       if (in.run->has_fp8_values() && !ranks_.has_full_weights()) {
         ranks_.join(context);  // including the work that precedes this buffer's stages
-        download.give_shards_sync(in, shards_[i].weights, session_.options().sharding.ranks,
-                                  weight);
+        download.write_shards_sync(in, shards_[i].weights, session_.options().sharding.ranks,
+                                   weight);
       } else {
         if (!in.run->has_fp8_values()) ranks_.before_forward(*in.run, context);
         session_.communicator().wait_sync(context, "weights that are read");
         const WeightInfo* of = weight;
         for (const auto* parameter : in.parameters) {
-          download.give_sync(*of++, *parameter, 0, parameter->vector());
+          download.write_to_sink_sync(*of++, *parameter, 0, parameter->vector());
         }
         ranks_.weights_read(*in.run, context);
       }

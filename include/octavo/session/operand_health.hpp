@@ -28,10 +28,10 @@ class OperandHealth {
   static constexpr double max_saturated = 0.01;
   static constexpr double max_flushed = 0.5;
   /// Maximum factor by which an amax may differ from its usual value, in either direction.
-  static constexpr double largest_drift = 32;
+  static constexpr double max_drift = 32;
   /// Number of records of an operand before it is examined: amaxes change most in the first steps,
   /// and the usual amax must be known.
-  static constexpr int settled = 4;
+  static constexpr int min_records = 4;
 
   /// @param operands  the same operands in the same order in every call; of a step that was not
   ///                  skipped
@@ -44,33 +44,35 @@ class OperandHealth {
     for (std::size_t i = 0; i < operands.size(); ++i) {
       const OperandReport& operand = operands[i];
       History& history = histories_[i];
-      const bool is_judged = history.records++ >= settled;
-      if (is_judged && operand.saturated > max_saturated &&
+      const bool is_examined = history.records++ >= min_records;
+      if (is_examined && operand.saturated > max_saturated &&
           !std::exchange(history.saturated, true)) {
         saturated.add(operand.name,
                       message(percent(operand.saturated),
                               " of its values saturated to the maximum of ", operand.format));
       }
-      if (is_judged && operand.flushed > max_flushed && !std::exchange(history.flushed, true)) {
+      if (is_examined && operand.flushed > max_flushed && !std::exchange(history.flushed, true)) {
         flushed.add(operand.name, message(percent(operand.flushed),
                                           " of its values became zero in ", operand.format));
       }
       if (!(operand.amax > 0) || !std::isfinite(operand.amax)) continue;
-      const double place = std::log2(static_cast<double>(operand.amax));
-      const double away = history.places == 0 ? 0 : place - history.mean_log2_amax;
-      if (history.places >= settled && std::abs(away) > std::log2(largest_drift) &&
+      const double log2_amax = std::log2(static_cast<double>(operand.amax));
+      const double deviation =
+          history.nonzero_records == 0 ? 0 : log2_amax - history.mean_log2_amax;
+      if (history.nonzero_records >= min_records && std::abs(deviation) > std::log2(max_drift) &&
           !std::exchange(history.drifted, true)) {
-        drifting.add(operand.name,
-                     message("its amax is ", operand.amax, ", ", std::exp2(std::abs(away)),
-                             away > 0 ? " times its usual value" : " times smaller than usual"));
+        drifting.add(
+            operand.name,
+            message("its amax is ", operand.amax, ", ", std::exp2(std::abs(deviation)),
+                    deviation > 0 ? " times its usual value" : " times smaller than usual"));
       }
       // A moving mean, because gradients become smaller as a model learns.
-      history.mean_log2_amax += history.places == 0 ? place : away / 4;
-      ++history.places;
+      history.mean_log2_amax += history.nonzero_records == 0 ? log2_amax : deviation / 4;
+      ++history.nonzero_records;
     }
     std::vector<OperandTrouble> troubles;
     for (const Trouble* trouble : {&saturated, &flushed, &drifting}) {
-      if (!trouble->operands.empty()) troubles.push_back(trouble->told());
+      if (!trouble->operands.empty()) troubles.push_back(trouble->summary());
     }
     return troubles;
   }
@@ -79,7 +81,7 @@ class OperandHealth {
   struct History {
     double mean_log2_amax = 0;
     int records = 0;
-    int places = 0;  ///< records of an amax above zero
+    int nonzero_records = 0;  ///< records of an amax above zero
     bool saturated = false;
     bool flushed = false;
     bool drifted = false;
@@ -93,7 +95,7 @@ class OperandHealth {
       if (operands.empty()) first = message(name, ": ", what);
       operands.push_back(name);
     }
-    [[nodiscard]] OperandTrouble told() const {
+    [[nodiscard]] OperandTrouble summary() const {
       const std::size_t more = operands.size() - 1;
       return {std::string(kind), operands,
               more == 0 ? first

@@ -87,7 +87,7 @@ class SessionCore : public TrainingSession {
       if (!losses.empty()) inputs_->copy_losses_sync(losses, context_);
       return sum;
     } catch (...) {
-      settle();
+      finish_after_error();
       throw;
     }
   }
@@ -109,7 +109,7 @@ class SessionCore : public TrainingSession {
       inputs_->copy_tokens(tokens, {}, context_);
       read_logits_sync(device_tokens, shape, count - 1, logits);
     } catch (...) {
-      settle();
+      finish_after_error();
       throw;
     }
   }
@@ -328,7 +328,7 @@ class SessionCore : public TrainingSession {
   /// Called after an exception: waits until the device has read its inputs, so that others can be
   /// copied, and discards the casts of an evaluation, some of which may be missing. Errors of this
   /// call are ignored, so that the caller reports the original one.
-  void settle() noexcept;
+  void finish_after_error() noexcept;
 
   /// Undoes the changes of a step that threw; before its weights change, these are only changes of
   /// the scaling state.

@@ -190,7 +190,7 @@ void SessionCore<D>::enqueue_step(bool compares, bool was_read) {
 }
 
 template <Device D>
-void SessionCore<D>::settle() noexcept {
+void SessionCore<D>::finish_after_error() noexcept {
   weights_may_have_moved_ = true;
   attempt([this] { collectives().join(context_); });
   attempt([this] { communicator_.wait_sync(context_, "end of what threw"); });
@@ -201,7 +201,7 @@ void SessionCore<D>::settle() noexcept {
 template <Device D>
 void SessionCore<D>::undo_step() noexcept {
   wait_for_reading();
-  settle();
+  finish_after_error();
   attempt([this] {
     if (must_calibrate_ != 0) {
       scaling().reset_sync(context_);

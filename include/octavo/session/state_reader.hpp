@@ -15,10 +15,10 @@
 namespace octavo OCTAVO_ABI::detail {
 
 /// Bytes of one asynchronous copy; other copies of the device wait for at most one.
-inline constexpr std::size_t bytes_read_at_once = std::size_t{64} << 20;
+inline constexpr std::size_t bytes_per_copy = std::size_t{64} << 20;
 
 /// Device memory in bytes that copies leave free for other work.
-inline constexpr std::size_t bytes_left_free = std::size_t{512} << 20;
+inline constexpr std::size_t min_free_bytes = std::size_t{512} << 20;
 
 /// Copies device memory to the host asynchronously, on a separate thread, while the main context
 /// works. Before that memory is changed, the main context waits here. At that point, data that are
@@ -40,23 +40,23 @@ class StateReader {
 
   /// Called on the reading thread: makes `finish` copy `bytes` to memory of `allocate_on_host`.
   void add(const std::byte* source, std::byte* target, std::size_t bytes) {
-    for (std::size_t at = 0; at < bytes; at += bytes_read_at_once) {
-      pieces_.push_back({source + at, target + at, std::min(bytes_read_at_once, bytes - at)});
+    for (std::size_t at = 0; at < bytes; at += bytes_per_copy) {
+      pieces_.push_back({source + at, target + at, std::min(bytes_per_copy, bytes - at)});
     }
   }
 
   /// Called on the reading thread, once per `begin`: copies everything, and waits for it.
   /// @throws CudaError  if a copy fails; other code then no longer waits for the copies
   void finish() {
-    OwnedBytes aside;
+    OwnedBytes staging;
     std::size_t end = pieces_.size();
-    bool was_awaited = false;
+    bool main_waited = false;
     {
       const ReadingGuard guard{is_reading_};
       for (std::size_t i = 0; i < end; ++i) {
-        if (!was_awaited && is_awaited_ && lane_.is_reached(awaited_)) {
-          was_awaited = true;
-          end = stage_on_device(i, aside);
+        if (!main_waited && main_is_waiting_ && lane_.is_reached(wait_mark_)) {
+          main_waited = true;
+          end = stage_on_device(i, staging);
           if (i == end) break;
         }
         copy_sync(pieces_[i]);
@@ -71,13 +71,13 @@ class StateReader {
   void wait() noexcept {
     if (!is_reading_) return;
     try {
-      lane_.mark_main(awaited_);
-      is_awaited_ = true;
+      lane_.mark_main(wait_mark_);
+      main_is_waiting_ = true;
     } catch (...) {
       // Without a mark, waits for the copies themselves.
     }
     is_reading_.wait(true);
-    is_awaited_ = false;
+    main_is_waiting_ = false;
   }
 
   /// Returns the bytes of the last copy that were moved to free device memory.
@@ -106,21 +106,21 @@ class StateReader {
 
   /// Moves the last pieces, from `first` on, to free device memory, as many as fit.
   /// @return  the first of them
-  std::size_t stage_on_device(std::size_t first, OwnedBytes& aside) {
+  std::size_t stage_on_device(std::size_t first, OwnedBytes& staging) {
     std::size_t from = pieces_.size();
     if constexpr (!std::is_same_v<D, Cpu>) {
       const Context<D>& context = lane_.context();
       const std::size_t free = free_bytes(context);
-      const std::size_t most = free - std::min(free, bytes_left_free);
+      const std::size_t most = free - std::min(free, min_free_bytes);
       std::size_t size = 0;
       while (from > first && pieces_[from - 1].bytes <= most - size) size += pieces_[--from].bytes;
       if (size == 0) return from;
       try {
-        aside = allocate(size, context);
+        staging = allocate(size, context);
       } catch (const MemoryError&) {
         return pieces_.size();  // another program has allocated it
       }
-      std::byte* place = aside.get();
+      std::byte* place = staging.get();
       for (std::size_t i = from; i < pieces_.size(); ++i) {
         copy_on_device(place, pieces_[i].source, pieces_[i].bytes, context);
         pieces_[i].source = std::exchange(place, place + pieces_[i].bytes);
@@ -132,10 +132,10 @@ class StateReader {
 
   Lane<D> lane_;
   std::vector<Piece> pieces_;
-  typename Lane<D>::Mark awaited_;  ///< where the main context waits
+  typename Lane<D>::Mark wait_mark_;  ///< where the main context waits
   std::size_t device_staged_bytes_ = 0;
   std::atomic<bool> is_reading_{false};
-  std::atomic<bool> is_awaited_{false};
+  std::atomic<bool> main_is_waiting_{false};
 };
 
 }  // namespace octavo OCTAVO_ABI::detail

@@ -29,8 +29,8 @@ class WeightDownload {
   /// ranks.
   /// @param parameter  such as a `Parameter`; describes its shape and its part
   /// @param begin      index of the first element in the part
-  void give_sync(const WeightInfo& weight, const auto& parameter, Index begin,
-                 TensorView<const T, 1, D> elements) {
+  void write_to_sink_sync(const WeightInfo& weight, const auto& parameter, Index begin,
+                          TensorView<const T, 1, D> elements) {
     const int degree = parameter.part.degree;
     for (Index done = 0; done < elements.size();) {
       const auto own = elements.rows(done, std::min(elements.size() - done, weights_at_once));
@@ -41,8 +41,8 @@ class WeightDownload {
       ParameterPart part = parameter.part;
       for (int place = 0; place < degree && sink_ != nullptr; ++place) {
         if (!part.is_whole()) part.place = place;
-        give_part_sync(weight, part, parameter.weight.shape(), begin + done,
-                       all.rows(place * count, count));
+        write_part_sync(weight, part, parameter.weight.shape(), begin + done,
+                        all.rows(place * count, count));
       }
       done += count;
     }
@@ -53,8 +53,8 @@ class WeightDownload {
   /// @param shards  number of shards
   /// @param weight  description of the flat buffer's first parameter; those of the others follow it
   template <class Run>
-  void give_shards_sync(const Run& in, TensorView<const T, 1, D> shard, Index shards,
-                        const WeightInfo* weight) {
+  void write_shards_sync(const Run& in, TensorView<const T, 1, D> shard, Index shards,
+                         const WeightInfo* weight) {
     for (Index done = 0; done < shard.size();) {
       const auto all = gather_sync(shard.rows(done, shard.size() - done), shards, [&](auto bytes) {
         return ranks_.gather_shards(bytes, context_);
@@ -67,8 +67,8 @@ class WeightDownload {
           const Index end = parameter->offset + parameter->weight.size();
           const Index from = std::clamp(parameter->offset, begin, begin + count);
           const Index size = std::clamp(end, begin, begin + count) - from;
-          give_sync(*of++, *parameter, from - parameter->offset,
-                    all.rows(rank * count + from - begin, size));
+          write_to_sink_sync(*of++, *parameter, from - parameter->offset,
+                             all.rows(rank * count + from - begin, size));
         }
       }
       done += count;
@@ -88,9 +88,9 @@ class WeightDownload {
     return {reinterpret_cast<const T*>(all.data()), {all.size() / static_cast<Index>(sizeof(T))}};
   }
 
-  void give_part_sync(const WeightInfo& weight, const ParameterPart& part,
-                      const Array<Index, 2>& shape, Index begin,
-                      TensorView<const T, 1, D> elements) {
+  void write_part_sync(const WeightInfo& weight, const ParameterPart& part,
+                       const Array<Index, 2>& shape, Index begin,
+                       TensorView<const T, 1, D> elements) {
     rounded_.resize(static_cast<std::size_t>(elements.size()));
     copy_to_host_sync(rounded_.data(), elements.data(), elements.bytes(), context_);
     values_.resize(rounded_.size());

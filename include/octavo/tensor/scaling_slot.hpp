@@ -48,8 +48,8 @@ struct ScalingSlot {
   OperandStatistics* statistics = nullptr;
 
   ScalingSlot() = default;
-  ScalingSlot(std::uint32_t* amax, OperandScale* scale, OperandStatistics* met)
-      : amax_bits(amax), scaling(scale), statistics(met) {}
+  ScalingSlot(std::uint32_t* amax, OperandScale* scale, OperandStatistics* observed)
+      : amax_bits(amax), scaling(scale), statistics(observed) {}
   /// For a standalone operand; null: no memory is allocated yet.
   ScalingSlot(OperandScaling* alone)
       : amax_bits(alone == nullptr ? nullptr : &alone->amax_bits),

@@ -26,11 +26,12 @@ inline void add_attention_limits(const AttentionShape& shape, bool is_bf16,
 #if defined(OCTAVO_WITH_CUDNN)
   AttentionShape in_storage = shape;  // the backward may run in cuDNN after an FP8 forward
   in_storage.options.forward = AttentionForward::storage;
-  const bool asks = is_bf16 && attention_kernels<Bf16>(AttentionPass::forward, in_storage,
-                                                       limits) != AttentionKernels::octavo;
-  if (asks && shape.rows() > 0 && find_cudnn_support(shape, limits) == nullptr) {
+  const bool uses_cudnn = is_bf16 && attention_kernels<Bf16>(AttentionPass::forward, in_storage,
+                                                             limits) != AttentionKernels::octavo;
+  if (uses_cudnn && shape.rows() > 0 && find_cudnn_support(shape, limits) == nullptr) {
     limits.cudnn_support.emplace_back(
-        cudnn_key(shape), context.state<CudnnAttention>().ask(shape, limits.deterministic));
+        cudnn_key(shape),
+        context.state<CudnnAttention>().query_support(shape, limits.deterministic));
   }
 #else
   static_cast<void>(context);

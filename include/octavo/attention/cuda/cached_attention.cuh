@@ -77,8 +77,8 @@ OCTAVO_KERNEL void __launch_bounds__(cached_threads, 4)
   const int group = a.heads / a.kv_heads;
   const int first = tile * queries;  // row is query row / group; head is query row % group
   const int count = min(queries, a.rows * group - first);
-  const int keys_each = a.split_keys();
-  const int begin = a.first_visible(0) + split * keys_each;
+  const int keys_per_split = a.split_keys();
+  const int begin = a.first_visible(0) + split * keys_per_split;
   if (begin >= a.visible(a.rows - 1)) return;
   const int column = static_cast<int>(threadIdx.x) % Lanes * run_size;
   const int stream = static_cast<int>(threadIdx.x) / Lanes;
@@ -99,7 +99,7 @@ OCTAVO_KERNEL void __launch_bounds__(cached_threads, 4)
                                     a.head_dim - column);
 #pragma unroll
     for (float& value : query[q].values) value *= a.scale;
-    ends[q] = min(a.visible(row), begin + keys_each);
+    ends[q] = min(a.visible(row), begin + keys_per_split);
     end = max(end, ends[q]);
   }
 
@@ -216,8 +216,8 @@ OCTAVO_KERNEL void __launch_bounds__(combine_threads)
   launch_dependent_grids();
   wait_on_dependent_grids();
   const auto& a = arguments;
-  const int keys_each = a.split_keys();
-  const int used = (a.all_keys() + keys_each - 1) / keys_each;
+  const int keys_per_split = a.split_keys();
+  const int used = (a.all_keys() + keys_per_split - 1) / keys_per_split;
   const Index first = Index{blockIdx.x} * a.splits;
   if (threadIdx.x < 32) {
     float2 statistics[most / 32];

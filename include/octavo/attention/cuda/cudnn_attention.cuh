@@ -53,7 +53,7 @@ class CudnnAttention {
   /// Returns the workspace that cuDNN requires, or the reason why it does not support a shape or
   /// its backward.
   /// @throws CudaError  if it failed for another reason; a later call may succeed
-  [[nodiscard]] CudnnSupport ask(const AttentionShape& shape, bool deterministic);
+  [[nodiscard]] CudnnSupport query_support(const AttentionShape& shape, bool deterministic);
 
   /// Returns cuDNN's version, such as 91900.
   [[nodiscard]] static std::size_t version();

@@ -394,12 +394,12 @@ void CudnnAttention::backward(const AttentionShape& shape, const CudnnDocuments&
   plans_->run(plan, shape, context);
 }
 
-CudnnSupport CudnnAttention::ask(const AttentionShape& shape, bool deterministic) {
-  CudnnSupport answer;
-  answer.forward = plans_->workspace(shape, Work::forward, answer.forward_refusal);
-  if (!answer.forward_refusal.empty()) return answer;
-  answer.backward = plans_->workspace(shape, backward_work(deterministic), answer.refusal);
-  return answer;
+CudnnSupport CudnnAttention::query_support(const AttentionShape& shape, bool deterministic) {
+  CudnnSupport support;
+  support.forward = plans_->workspace(shape, Work::forward, support.forward_refusal);
+  if (!support.forward_refusal.empty()) return support;
+  support.backward = plans_->workspace(shape, backward_work(deterministic), support.refusal);
+  return support;
 }
 
 std::size_t CudnnAttention::version() { return cudnnGetVersion(); }

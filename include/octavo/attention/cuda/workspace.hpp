@@ -124,8 +124,8 @@ inline std::array<Index, 4> cudnn_key(const AttentionShape& shape) {
 /// Returns cuDNN's support of a shape, or null if cuDNN was not queried.
 inline const CudnnSupport* find_cudnn_support(const AttentionShape& shape,
                                               const DeviceLimits<Cuda>& limits) {
-  for (const auto& [key, answer] : limits.cudnn_support) {
-    if (key == cudnn_key(shape)) return &answer;
+  for (const auto& [key, support] : limits.cudnn_support) {
+    if (key == cudnn_key(shape)) return &support;
   }
   return nullptr;
 }
@@ -134,8 +134,8 @@ inline const CudnnSupport* find_cudnn_support(const AttentionShape& shape,
 inline std::size_t cudnn_workspace(AttentionPass pass, const AttentionShape& shape,
                                    const DeviceLimits<Cuda>& limits) {
   const bool forward = pass == AttentionPass::forward;
-  if (const CudnnSupport* answer = find_cudnn_support(shape, limits)) {
-    return forward ? answer->forward : answer->backward;
+  if (const CudnnSupport* support = find_cudnn_support(shape, limits)) {
+    return forward ? support->forward : support->backward;
   }
   return forward ? 0 : cudnn_attention_workspace(shape, limits.deterministic);
 }
@@ -154,10 +154,10 @@ AttentionKernels attention_kernels(AttentionPass pass, const AttentionShape& sha
   }
   const bool fits = shape.tokens >= cudnn_attention_least && !shape.once;
   if (!std::is_same_v<T, Bf16> || !limits.cudnn || !fits) return AttentionKernels::octavo;
-  const CudnnSupport* answer = find_cudnn_support(shape, limits);
-  if (answer != nullptr && !answer->forward_refusal.empty()) return AttentionKernels::octavo;
+  const CudnnSupport* support = find_cudnn_support(shape, limits);
+  if (support != nullptr && !support->forward_refusal.empty()) return AttentionKernels::octavo;
   if (pass == AttentionPass::forward) return AttentionKernels::cudnn;
-  if (answer != nullptr && !answer->refusal.empty()) return AttentionKernels::octavo;
+  if (support != nullptr && !support->refusal.empty()) return AttentionKernels::octavo;
   if (!limits.deterministic) return AttentionKernels::cudnn;
   const bool small = cudnn_workspace(pass, shape, limits) <= limits.max_deterministic_workspace;
   return small ? AttentionKernels::cudnn_deterministic : AttentionKernels::octavo;
@@ -186,16 +186,16 @@ const char* attention_implementation(AttentionPass pass, const AttentionShape& s
 template <class T = Bf16>
 std::string attention_fallback(AttentionPass pass, const AttentionShape& shape,
                                const DeviceLimits<Cuda>& limits) {
-  DeviceLimits<Cuda> willing;
-  willing.cudnn = limits.cudnn;
+  DeviceLimits<Cuda> default_limits;
+  default_limits.cudnn = limits.cudnn;
   const auto octavo = detail::AttentionKernels::octavo;
-  if (detail::attention_kernels<T>(pass, shape, willing) == octavo ||
+  if (detail::attention_kernels<T>(pass, shape, default_limits) == octavo ||
       detail::attention_kernels<T>(pass, shape, limits) != octavo) {
     return {};
   }
-  const CudnnSupport* answer = detail::find_cudnn_support(shape, limits);
-  if (answer != nullptr && !answer->forward_refusal.empty()) return answer->forward_refusal;
-  if (answer != nullptr && !answer->refusal.empty()) return answer->refusal;
+  const CudnnSupport* support = detail::find_cudnn_support(shape, limits);
+  if (support != nullptr && !support->forward_refusal.empty()) return support->forward_refusal;
+  if (support != nullptr && !support->refusal.empty()) return support->refusal;
   return message("cuDNN's deterministic backward needs a workspace of ",
                  detail::cudnn_workspace(AttentionPass::backward, shape, limits),
                  " bytes, of which only ", limits.max_deterministic_workspace, " are allowed");

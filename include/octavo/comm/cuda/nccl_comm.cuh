@@ -55,7 +55,7 @@ class NcclComm final : public Communicator<Cuda> {
   /// @param ways        the same on all ranks
   /// @throws ConfigError  naming ranks that have the same GPU
   NcclComm(Rendezvous& rendezvous, const Context<Cuda>& context, Ways ways = Ways::all)
-      : rendezvous_(rendezvous), gpu_(context.gpu()), whole_(*this), rank_(rendezvous.rank()) {
+      : rendezvous_(rendezvous), gpu_(context.gpu()), world_(*this), rank_(rendezvous.rank()) {
     // NVLink multicast is off unless the user sets NCCL_NVLS_ENABLE: NCCL trusts the driver's
     // report of support. On a fabric that is only partly set up, as in virtual machines with some
     // of a host's GPUs, creating multicast groups fails or hangs. Gathers and exchanges gain little
@@ -65,7 +65,7 @@ class NcclComm final : public Communicator<Cuda> {
     version_ = checked_nccl_version();
     for (int member = 0; member < rendezvous_.size(); ++member) members_.push_back(member);
     context.make_current();
-    detail::require_gpus_of_their_own(rendezvous_, gpu_);
+    detail::require_distinct_gpus(rendezvous_, gpu_);
     begin();
     if (size() == 1 || ways == Ways::nccl_only) return;
     const auto gather = [this](auto part, auto whole, const char* what) {
@@ -73,7 +73,7 @@ class NcclComm final : public Communicator<Cuda> {
     };
     try {
       memory_.emplace(rank_, size(), gather);
-      copies_.emplace(*memory_, members_, rank_, patience(), context);
+      copy_exchange_.emplace(*memory_, members_, rank_, gpu_timeout(), context);
     } catch (...) {
       abort();
       end_abort();
@@ -83,18 +83,18 @@ class NcclComm final : public Communicator<Cuda> {
   ~NcclComm() override {
     if (std::uncaught_exceptions() != 0) abort();
     try {
-      if (copies_.has_value()) {
+      if (copy_exchange_.has_value()) {
         wait_for_gpu();
-        copies_->close(communicator_ != nullptr);
+        copy_exchange_->close(communicator_ != nullptr);
       }
     } catch (const Error&) {  // another rank has ended
       abort();
     }
-    std::erase(whole_.all_, this);
+    std::erase(world_.communicators_, this);
     end_abort();
     if (communicator_ == nullptr) return;
     try {
-      settle(ncclCommFinalize(communicator_), "end", "of NCCL");
+      wait_until_enqueued(ncclCommFinalize(communicator_), "end", "of NCCL");
       ncclCommDestroy(communicator_);
     } catch (const Error&) {  // it was aborted
       end_abort();
@@ -107,16 +107,17 @@ class NcclComm final : public Communicator<Cuda> {
   [[nodiscard]] int version() const { return version_; }
 
   [[nodiscard]] Buffer<Cuda> allocate(std::size_t bytes, const Context<Cuda>& context) override {
-    if (!whole_.memory_.has_value() || bytes == 0) return Buffer<Cuda>(bytes, context);
-    return whole_.allocate_shared(bytes, context);
+    if (!world_.memory_.has_value() || bytes == 0) return Buffer<Cuda>(bytes, context);
+    return world_.allocate_shared(bytes, context);
   }
 
   [[nodiscard]] std::string transport() const override {
     if (size() == 1) return {};
     const std::string nccl = "NCCL " + nccl_version_text(version_);
-    if (!copies_.has_value()) return nccl;
-    const std::string& of_memory = whole_.memory_->obstacle();
-    const std::string& obstacle = of_memory.empty() ? copies_->obstacle() : of_memory;
+    if (!copy_exchange_.has_value()) return nccl;
+    const std::string& memory_obstacle = world_.memory_->obstacle();
+    const std::string& obstacle =
+        memory_obstacle.empty() ? copy_exchange_->obstacle() : memory_obstacle;
     return obstacle.empty() ? "copy engines, and " + nccl + " for small operations"
                             : nccl + ", because " + obstacle;
   }
@@ -127,9 +128,9 @@ class NcclComm final : public Communicator<Cuda> {
                         "': ", size(), " parts of ", part.bytes(), " bytes do not add up to ",
                         whole.bytes());
     enqueue("all-gather", what, part.bytes(), context, [&](cudaStream_t stream) {
-      if (is_for_copies(whole.data(), part.bytes())) {
-        require_meetings(detail::operation_text("all-gather", what));
-        copies_->all_gather(part.data(), whole.data(), part.bytes(), what, context);
+      if (uses_copy_engines(whole.data(), part.bytes())) {
+        check_copy_exchange(detail::operation_text("all-gather", what));
+        copy_exchange_->all_gather(part.data(), whole.data(), part.bytes(), what, context);
         return ncclSuccess;
       }
       return ncclAllGather(part.data(), whole.data(), part.bytes(), ncclUint8, communicator_,
@@ -147,9 +148,9 @@ class NcclComm final : public Communicator<Cuda> {
                         " parts of one size");
     if (size() == 1) return;
     enqueue("all-to-all", what, bytes, context, [&](cudaStream_t stream) {
-      if (is_for_copies(received.data(), bytes)) {
-        require_meetings(detail::operation_text("all-to-all", what));
-        copies_->all_to_all(parts.data(), received.data(), bytes, what, context);
+      if (uses_copy_engines(received.data(), bytes)) {
+        check_copy_exchange(detail::operation_text("all-to-all", what));
+        copy_exchange_->all_to_all(parts.data(), received.data(), bytes, what, context);
         return ncclSuccess;
       }
       return exchange(parts.data(), received.data(), bytes, stream);
@@ -168,16 +169,16 @@ class NcclComm final : public Communicator<Cuda> {
   /// same time.
   void all_gather_host_sync(std::span<const std::byte> part, std::span<std::byte> whole,
                             const char* what) override {
-    std::vector<std::byte> of_all(part.size() * static_cast<std::size_t>(rendezvous_.size()));
+    std::vector<std::byte> all_parts(part.size() * static_cast<std::size_t>(rendezvous_.size()));
     try {
-      rendezvous_.all_gather_sync(part, of_all, what);
+      rendezvous_.all_gather_sync(part, all_parts, what);
     } catch (const CommError&) {
       abort();
       throw;
     }
     for (std::size_t i = 0; i < members_.size(); ++i) {
       const std::size_t begin = static_cast<std::size_t>(members_[i]) * part.size();
-      std::copy_n(of_all.begin() + static_cast<std::ptrdiff_t>(begin), part.size(),
+      std::copy_n(all_parts.begin() + static_cast<std::ptrdiff_t>(begin), part.size(),
                   whole.begin() + static_cast<std::ptrdiff_t>(i * part.size()));
     }
   }
@@ -188,9 +189,9 @@ class NcclComm final : public Communicator<Cuda> {
     const auto place = static_cast<int>(own - members.begin());
     for (int& member : members) member = members_[static_cast<std::size_t>(member)];
     std::unique_ptr<NcclComm> result(new NcclComm(*this, std::move(members), place));
-    if (whole_.memory_.has_value()) {
-      result->copies_.emplace(*whole_.memory_, result->members_, place, patience(),
-                              Context<Cuda>(gpu_));
+    if (world_.memory_.has_value()) {
+      result->copy_exchange_.emplace(*world_.memory_, result->members_, place, gpu_timeout(),
+                                     Context<Cuda>(gpu_));
     }
     return result;
   }
@@ -203,22 +204,22 @@ class NcclComm final : public Communicator<Cuda> {
   void wait_sync(const Context<Cuda>& context, const char* what) override {
     require_begun();
     rendezvous_.set_operation("wait for", what);
-    const Watch watch(*this, "wait for", what);
+    const Watchdog watchdog(*this, "wait for", what);
     for (int round = 0;; ++round) {
       const cudaError_t state = cudaStreamQuery(context.stream());
       if (state == cudaSuccess) {
-        for (NcclComm* each : whole_.all_) {
-          if (each->copies_.has_value()) each->require_meetings(watch.operation());
+        for (NcclComm* each : world_.communicators_) {
+          if (each->copy_exchange_.has_value()) each->check_copy_exchange(watchdog.operation());
         }
         rendezvous_.set_operation("end of the wait for", what);
         return;
       }
       if (state != cudaErrorNotReady) {
-        require_no_fault(watch.operation());  // an error may result from it
+        require_no_fault(watchdog.operation());  // an error may result from it
         abort();
         check(state, "cudaStreamQuery", " in ", detail::operation_text("wait for", what));
       }
-      watch.look(round);
+      watchdog.poll(round);
     }
   }
 
@@ -230,7 +231,7 @@ class NcclComm final : public Communicator<Cuda> {
   NcclComm(NcclComm& other, std::vector<int> members, int rank)
       : rendezvous_(other.rendezvous_),
         gpu_(other.gpu_),
-        whole_(other.whole_),
+        world_(other.world_),
         members_(std::move(members)),
         rank_(rank),
         version_(other.version_) {
@@ -243,32 +244,32 @@ class NcclComm final : public Communicator<Cuda> {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     rendezvous_.set_operation("start", "of NCCL");
-    whole_.all_.push_back(this);
+    world_.communicators_.push_back(this);
     try {
-      settle(ncclCommInitRankConfig(&communicator_, size(), id, rank(), &config), "start",
-             "of NCCL");
+      wait_until_enqueued(ncclCommInitRankConfig(&communicator_, size(), id, rank(), &config),
+                          "start", "of NCCL");
     } catch (...) {
       abort();
-      std::erase(whole_.all_, this);
+      std::erase(world_.communicators_, this);
       end_abort();
       throw;
     }
   }
 
   /// The supervision of a wait.
-  class Watch {
+  class Watchdog {
    public:
-    Watch(NcclComm& communicator, const char* kind, const char* what)
+    Watchdog(NcclComm& communicator, const char* kind, const char* what)
         : communicator_(communicator), operation_(detail::operation_text(kind, what)) {
       WaitNote::set(message("rank ", communicator.rendezvous_.rank(), " is in ", operation_));
     }
 
     /// Throws if the other ranks or NCCL failed or the time-out has passed; then sleeps briefly.
-    void look(int round) const {
+    void poll(int round) const {
       if (round % 16 == 0) {
-        communicator_.require_sound(operation_);
+        communicator_.check_for_errors(operation_);
         if (Clock::now() - start_ > communicator_.rendezvous_.timeout())
-          communicator_.fail_late(operation_);
+          communicator_.fail_with_timeout(operation_);
       }
       if (Clock::now() - start_ < std::chrono::milliseconds(1)) {
         std::this_thread::yield();
@@ -287,24 +288,24 @@ class NcclComm final : public Communicator<Cuda> {
   [[nodiscard]] std::size_t ranks() const { return static_cast<std::size_t>(size()); }
 
   /// Smaller parts are limited by latency, and NCCL's kernels are faster for them.
-  static constexpr std::size_t smallest_copy = std::size_t{64} << 10;
+  static constexpr std::size_t min_copy_bytes = std::size_t{64} << 10;
 
-  [[nodiscard]] bool is_for_copies(const std::byte* target, std::size_t bytes) const {
-    return copies_.has_value() && bytes >= smallest_copy &&
-           copies_->reaches(target, bytes * ranks());
+  [[nodiscard]] bool uses_copy_engines(const std::byte* target, std::size_t bytes) const {
+    return copy_exchange_.has_value() && bytes >= min_copy_bytes &&
+           copy_exchange_->reaches(target, bytes * ranks());
   }
   /// Returns the time-out of waits on the GPU: the host, which has more information, gives up
   /// first.
-  [[nodiscard]] std::chrono::nanoseconds patience() const { return 2 * rendezvous_.timeout(); }
+  [[nodiscard]] std::chrono::nanoseconds gpu_timeout() const { return 2 * rendezvous_.timeout(); }
 
   Buffer<Cuda> allocate_shared(std::size_t bytes, const Context<Cuda>& context) {
-    const std::size_t taken = std::max(bytes, PeerMemory::smallest);
+    const std::size_t taken = std::max(bytes, PeerMemory::min_bytes);
     OwnedBytes owned = memory_->allocate(taken, context);
     std::byte* memory = owned.get();
     memory_->add(memory, taken, context);
     shared_.push_back(std::move(owned));
     const auto release = [](std::byte* given, void* owner) {
-      static_cast<NcclComm*>(owner)->take_back(given);
+      static_cast<NcclComm*>(owner)->free_shared(given);
     };
     return {OwnedBytes(memory, OwnedBytesRelease{release, this}), bytes};
   }
@@ -317,7 +318,7 @@ class NcclComm final : public Communicator<Cuda> {
   }
   /// Frees memory of `allocate` once all ranks have closed it. If this rank has given up, others
   /// may still write to the memory, so it remains allocated until the process ends.
-  void take_back(std::byte* memory) noexcept {
+  void free_shared(std::byte* memory) noexcept {
     if (std::uncaught_exceptions() != 0) abort();
     wait_for_gpu();
     try {
@@ -359,18 +360,18 @@ class NcclComm final : public Communicator<Cuda> {
                         " of a communicator for GPU ", gpu_);
     if (bytes == 0) return;
     rendezvous_.set_operation(kind, what);
-    settle(call(context.stream()), kind, what);
+    wait_until_enqueued(call(context.stream()), kind, what);
   }
 
   /// Waits until the work of a call is enqueued; NCCL enqueues it in a separate thread.
-  void settle(ncclResult_t status, const char* kind, const char* what) {
-    const Watch watch(*this, kind, what);
+  void wait_until_enqueued(ncclResult_t status, const char* kind, const char* what) {
+    const Watchdog watchdog(*this, kind, what);
     for (int round = 0; status == ncclInProgress; ++round) {
-      watch.look(round);
+      watchdog.poll(round);
       const ncclResult_t asked = ncclCommGetAsyncError(communicator_, &status);
       if (asked != ncclSuccess) status = asked;
     }
-    if (status != ncclSuccess) fail(nccl_text(status, watch.operation()));
+    if (status != ncclSuccess) fail(nccl_text(status, watchdog.operation()));
   }
 
   void require_no_fault(const std::string& operation) {
@@ -378,26 +379,26 @@ class NcclComm final : public Communicator<Cuda> {
     if (fault.empty()) return;
     fail(message(fault, "; rank ", rendezvous_.rank(), " was in ", with_gpu(operation)));
   }
-  void require_sound(const std::string& operation) {
+  void check_for_errors(const std::string& operation) {
     require_no_fault(operation);
-    for (NcclComm* each : whole_.all_) {
+    for (NcclComm* each : world_.communicators_) {
       if (each->communicator_ == nullptr) continue;  // it is being created
       ncclResult_t status = ncclSuccess;
       const ncclResult_t asked = ncclCommGetAsyncError(each->communicator_, &status);
       if (asked != ncclSuccess) status = asked;
       if (status != ncclSuccess && status != ncclInProgress) fail(nccl_text(status, operation));
-      if (each->copies_.has_value()) each->require_meetings(operation);
+      if (each->copy_exchange_.has_value()) each->check_copy_exchange(operation);
     }
   }
 
-  void require_meetings(const std::string& operation) {
+  void check_copy_exchange(const std::string& operation) {
     const int rank = rendezvous_.rank();
-    if (const int other = copies_->differing(); other >= 0) {
+    if (const int other = copy_exchange_->mismatched_rank(); other >= 0) {
       fail(message("ranks ", std::min(rank, other), " and ", std::max(rank, other),
                    " exchange different data, or in a different order; rank ", rank, " is in ",
                    with_gpu(operation), "; start all ranks with the same program and options"));
     }
-    if (copies_->has_given_up()) {
+    if (copy_exchange_->has_given_up()) {
       fail(message("the other ranks have not reached the operation that rank ", rank,
                    " has been waiting in for ", detail::seconds_text(2 * rendezvous_.timeout()),
                    ": ", with_gpu(operation)));
@@ -407,14 +408,14 @@ class NcclComm final : public Communicator<Cuda> {
   /// Returns an operation of the host, and those that the GPU has reached, if known.
   [[nodiscard]] std::string with_gpu(const std::string& operation) const {
     std::string text = operation;
-    for (const NcclComm* each : whole_.all_) {
-      if (!each->copies_.has_value()) continue;
-      const std::string under_way = each->copies_->under_way();
-      if (!under_way.empty()) text += ", its GPU in " + under_way;
+    for (const NcclComm* each : world_.communicators_) {
+      if (!each->copy_exchange_.has_value()) continue;
+      const std::string current_operation = each->copy_exchange_->current_operation();
+      if (!current_operation.empty()) text += ", its GPU in " + current_operation;
     }
     return text;
   }
-  [[noreturn]] void fail_late(const std::string& operation) {
+  [[noreturn]] void fail_with_timeout(const std::string& operation) {
     const std::optional<std::string> absent = rendezvous_.absent_sync();
     require_no_fault(operation);  // that occurred meanwhile
     fail(message("rank ", rendezvous_.rank(), " has waited for the others for ",
@@ -429,7 +430,7 @@ class NcclComm final : public Communicator<Cuda> {
   }
 
   [[noreturn]] void fail(const std::string& reason) {
-    if (whole_.reason_.empty()) whole_.reason_ = reason;
+    if (world_.reason_.empty()) world_.reason_ = reason;
     abort();
     throw CommError(reason);
   }
@@ -437,13 +438,13 @@ class NcclComm final : public Communicator<Cuda> {
   /// Ends the waits for other ranks on the GPU, in all groups. All ranks must end theirs, so they
   /// are notified.
   void abort() noexcept {
-    for (NcclComm* each : whole_.all_) each->abort_own();
+    for (NcclComm* each : world_.communicators_) each->abort_own();
     abort_own();
   }
   /// NCCL cancels its kernels immediately, but its abort returns only after recorded graphs with
   /// its operations are destroyed together with the caller's objects. Therefore a thread calls it.
   void abort_own() noexcept {
-    if (copies_.has_value()) copies_->give_up();
+    if (copy_exchange_.has_value()) copy_exchange_->give_up();
     ncclComm_t communicator = std::exchange(communicator_, nullptr);
     if (communicator == nullptr) return;
     std::promise<void> ended;
@@ -459,7 +460,7 @@ class NcclComm final : public Communicator<Cuda> {
   void end_abort() noexcept {
     if (!aborting_.joinable()) return;
     if (aborted_.wait_for(rendezvous_.timeout()) != std::future_status::ready) {
-      std::cerr << message("rank ", rank(), ": ", whole_.reason_, "; and ncclCommAbort has not ",
+      std::cerr << message("rank ", rank(), ": ", world_.reason_, "; and ncclCommAbort has not ",
                            "returned in ", detail::seconds_text(rendezvous_.timeout()),
                            ": the process ends\n")
                 << std::flush;
@@ -471,18 +472,18 @@ class NcclComm final : public Communicator<Cuda> {
   Rendezvous& rendezvous_;
   Rendezvous::User user_{rendezvous_};
   int gpu_;
-  NcclComm& whole_;             ///< of all ranks of the program
-  std::vector<NcclComm*> all_;  ///< of `whole_`: itself and its groups
-  std::vector<int> members_;    ///< numbers of this communicator's ranks in the rendezvous
-  int rank_;                    ///< index of this process among these
+  NcclComm& world_;                       ///< of all ranks of the program
+  std::vector<NcclComm*> communicators_;  ///< of `world_`: itself and its groups
+  std::vector<int> members_;  ///< numbers of this communicator's ranks in the rendezvous
+  int rank_;                  ///< index of this process among these
   int version_ = 0;
   ncclComm_t communicator_ = nullptr;  ///< null: none, or aborted
-  std::string reason_;                 ///< of `whole_`: why it was aborted
+  std::string reason_;                 ///< of `world_`: why it was aborted
   std::thread aborting_;               ///< ends after all graphs with operations are destroyed
   std::future<void> aborted_;
-  std::optional<PeerMemory> memory_;    ///< of `whole_`; none: all operations use NCCL
-  std::vector<OwnedBytes> shared_;      ///< of `whole_`: the memory that `allocate` returned
-  std::optional<CopyExchange> copies_;  ///< if there is `memory_`
+  std::optional<PeerMemory> memory_;           ///< of `world_`; none: all operations use NCCL
+  std::vector<OwnedBytes> shared_;             ///< of `world_`: the memory that `allocate` returned
+  std::optional<CopyExchange> copy_exchange_;  ///< if there is `memory_`
 };
 
 }  // namespace octavo

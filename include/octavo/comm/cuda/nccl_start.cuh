@@ -39,7 +39,7 @@ namespace octavo OCTAVO_ABI {
 namespace detail {
 
 /// @throws ConfigError  naming ranks that have the same GPU
-inline void require_gpus_of_their_own(Rendezvous& rendezvous, int gpu) {
+inline void require_distinct_gpus(Rendezvous& rendezvous, int gpu) {
   cudaDeviceProp card{};
   check(cudaGetDeviceProperties(&card, gpu), "cudaGetDeviceProperties");
   const auto own = std::as_bytes(std::span(card.uuid.bytes));

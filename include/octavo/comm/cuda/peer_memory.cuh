@@ -32,7 +32,7 @@ class PeerMemory {
                                     const char* what)>;
 
   /// Minimum size of an allocation in bytes: smaller ones share a handle with others.
-  static constexpr std::size_t smallest = std::size_t{2} << 20;
+  static constexpr std::size_t min_bytes = std::size_t{2} << 20;
 
   PeerMemory(int rank, int ranks, Gather gather)
       : rank_(static_cast<std::size_t>(rank)), ranks_(ranks), gather_(std::move(gather)) {}
@@ -43,7 +43,7 @@ class PeerMemory {
   }
 
   /// Allocates memory for `add`, on all ranks or on none.
-  /// @param bytes  at least `smallest`
+  /// @param bytes  at least `min_bytes`
   /// @throws MemoryError  naming the first rank that has too little free memory
   [[nodiscard]] OwnedBytes allocate(std::size_t bytes, const Context<Cuda>& context) {
     OwnedBytes memory;
@@ -65,7 +65,7 @@ class PeerMemory {
 
   /// Opens the other ranks' memory on this rank. If this fails on one rank, no rank opens it: see
   /// `obstacle`.
-  /// @param memory  from cudaMalloc, at least `smallest` bytes
+  /// @param memory  from cudaMalloc, at least `min_bytes` bytes
   /// @throws CommError  if ranks have different numbers of bytes
   void add(std::byte* memory, std::size_t bytes, const Context<Cuda>& context) {
     gpu_ = context.gpu();
@@ -76,7 +76,7 @@ class PeerMemory {
       open(run, exchange_offers(run, found), found);
       if (agree_on_obstacle(found)) {
         close(run);
-        std::ranges::fill(run.of_ranks, nullptr);
+        std::ranges::fill(run.addresses, nullptr);
       }
     } catch (...) {
       close(run);
@@ -102,10 +102,11 @@ class PeerMemory {
 
   /// Returns the address on a rank that corresponds to `own` on this rank; null if this rank does
   /// not reach it.
-  [[nodiscard]] std::byte* of_rank(int rank, const std::byte* own, std::size_t bytes) const {
+  [[nodiscard]] std::byte* address_on_rank(int rank, const std::byte* own,
+                                           std::size_t bytes) const {
     for (const Run& run : runs_) {
       if (own < run.own || own + bytes > run.own + run.bytes) continue;
-      std::byte* base = run.of_ranks[static_cast<std::size_t>(rank)];
+      std::byte* base = run.addresses[static_cast<std::size_t>(rank)];
       return base == nullptr ? nullptr : base + (own - run.own);
     }
     return nullptr;
@@ -142,7 +143,7 @@ class PeerMemory {
   struct Run {
     std::byte* own;
     std::size_t bytes;
-    std::vector<std::byte*> of_ranks;
+    std::vector<std::byte*> addresses;
   };
 
   /// Returns an identifier of the host that its processes share: the host name and the boot ID. A
@@ -200,7 +201,7 @@ class PeerMemory {
           continue;
         }
       }
-      run.of_ranks[other] = static_cast<std::byte*>(place);
+      run.addresses[other] = static_cast<std::byte*>(place);
     }
   }
 
@@ -217,9 +218,9 @@ class PeerMemory {
 
   void close(const Run& run) const {
     cudaSetDevice(gpu_);
-    for (std::size_t other = 0; other < run.of_ranks.size(); ++other) {
-      if (other == rank_ || run.of_ranks[other] == nullptr) continue;
-      cudaIpcCloseMemHandle(run.of_ranks[other]);
+    for (std::size_t other = 0; other < run.addresses.size(); ++other) {
+      if (other == rank_ || run.addresses[other] == nullptr) continue;
+      cudaIpcCloseMemHandle(run.addresses[other]);
     }
     cudaGetLastError();  // the next launch must not report this error
   }

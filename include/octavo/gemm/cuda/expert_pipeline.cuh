@@ -72,13 +72,13 @@ struct ExpertStages {
     return {base + static_cast<std::uint32_t>(all + 8 * number)};
   }
   /// The barrier of the copies to a stage of this block.
-  [[nodiscard]] __device__ CopyBarrier filled(int of) const { return barrier(2 * of); }
+  [[nodiscard]] __device__ CopyBarrier full_barrier(int of) const { return barrier(2 * of); }
   /// The barrier of the warps of both blocks that have multiplied a stage.
-  [[nodiscard]] __device__ CopyBarrier emptied(int of) const { return barrier(2 * of + 1); }
+  [[nodiscard]] __device__ CopyBarrier empty_barrier(int of) const { return barrier(2 * of + 1); }
   __device__ void initialize() const {
     for (int i = 0; i < ExpertPipeline::stages; ++i) {
-      filled(i).initialize(1);
-      emptied(i).initialize(2 * ExpertPipeline::consumer_warps);
+      full_barrier(i).initialize(1);
+      empty_barrier(i).initialize(2 * ExpertPipeline::consumer_warps);
     }
     CopyBarrier::publish();
   }
@@ -90,7 +90,7 @@ struct ExpertStages {
   }
   /// Lets both blocks copy to a stage again, as far as the calling warp is concerned.
   __device__ void release(int finished) const {
-    if (threadIdx.x % 32 < 2) emptied(finished).arrive_at(static_cast<int>(threadIdx.x % 32));
+    if (threadIdx.x % 32 < 2) empty_barrier(finished).arrive_at(static_cast<int>(threadIdx.x % 32));
   }
 };
 
@@ -109,15 +109,15 @@ __device__ void copy_expert_tiles(const CUtensorMap& a_map, const CUtensorMap& b
         locate_paired_tile<pass, ExpertPipeline::columns>(product, number, block);
     if (tile.expert < 0) continue;
     for (Index k = 0; k < tile.depth; k += depth) {
-      const CopyBarrier filled = stages.filled(stages.stage);
-      stages.emptied(stages.stage).wait(stages.round + 1);
-      filled.arrive_and_expect(ExpertPipeline::stage_bytes);
+      const CopyBarrier full_barrier = stages.full_barrier(stages.stage);
+      stages.empty_barrier(stages.stage).wait(stages.round + 1);
+      full_barrier.arrive_and_expect(ExpertPipeline::stage_bytes);
       const std::uint32_t target = stages.address();
-      copy_half<a_by_columns>(target, a_map, tile.a_first, tile.a_k + k, filled, false);
+      copy_half<a_by_columns>(target, a_map, tile.a_first, tile.a_k + k, full_barrier, false);
       for (int half = 0; half < 2; ++half) {
         if (is_shared && half != block) continue;
         copy_half<b_by_columns>(target + static_cast<std::uint32_t>(1 + half) * half_bytes, b_map,
-                                tile.b_first + 128 * half, tile.b_k + k, filled, is_shared);
+                                tile.b_first + 128 * half, tile.b_k + k, full_barrier, is_shared);
       }
       stages.advance();
     }
@@ -153,7 +153,7 @@ __device__ void multiply_expert_tile(const ExpertProduct<A, B, Y>& product,
   if constexpr (adds_stages<pass, A>) {
     ExpertSums<true> totals[2];
     for (Index k = 0; k < tile.depth; k += depth) {
-      stages.filled(stages.stage).wait(stages.round);
+      stages.full_barrier(stages.stage).wait(stages.round);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         WideAccumulator sums;
@@ -172,7 +172,7 @@ __device__ void multiply_expert_tile(const ExpertProduct<A, B, Y>& product,
     Accumulator<ExpertPipeline::columns> sums{};
     int last = -1;  // the stage whose products may still run
     for (Index k = 0; k < tile.depth; k += depth) {
-      stages.filled(stages.stage).wait(stages.round);
+      stages.full_barrier(stages.stage).wait(stages.round);
       start(sums, stages.address() + ExpertPipeline::half_bytes, k > 0);
       Cores::template wait_for_products<1>(sums);
       if (last >= 0) stages.release(last);

@@ -320,13 +320,13 @@ __device__ void store_sums(const float (&sums)[count], const ExpertProduct<A, B,
     }
   };
   constexpr bool one_scale = !scales || std::is_same_v<typename B::Granularity, PerTensor>;
-  const float of_columns = one_scale ? scale_of_column(0) : 1.0f;
+  const float column_factor = one_scale ? scale_of_column(0) : 1.0f;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const Index row = place.row + 8 * h;
     const Index last_row = tile.a_left - 1;
-    float of_row = of_columns;
-    if constexpr (scales) of_row *= product.a.scale(min(tile.a_first + row, product.m - 1), 0);
+    float row_factor = column_factor;
+    if constexpr (scales) row_factor *= product.a.scale(min(tile.a_first + row, product.m - 1), 0);
     Y* target = product.result + (tile.y_row + row) * product.n + tile.y_column;
 #pragma unroll
     for (int group = 0; group < count / 16; ++group) {
@@ -337,7 +337,7 @@ __device__ void store_sums(const float (&sums)[count], const ExpertProduct<A, B,
         for (int b = 0; b < 2; ++b) {
           const float sum = sums[16 * group + 4 * i + 2 * h + b];
           const Index column = place.column + 32 * group + 8 * i + b;
-          const float factor = one_scale ? of_row : of_row * scale_of_column(column);
+          const float factor = one_scale ? row_factor : row_factor * scale_of_column(column);
           values[i][b] = scales ? sum * factor : sum;
         }
       }

@@ -96,16 +96,16 @@ OCTAVO_KERNEL void __launch_bounds__(few_rows_threads, 2)
     x = row;
   }
   // The output of this lane, and its addend.
-  const int o_of_lane = lane / Rows;
-  const int row_of_lane = lane % Rows;
-  const Index out = output_of(o_of_lane);
-  const bool has_output = o_of_lane < outputs && row_of_lane < a.rows && out < n;
+  const int lane_output = lane / Rows;
+  const int lane_row = lane % Rows;
+  const Index out = output_of(lane_output);
+  const bool has_output = lane_output < outputs && lane_row < a.rows && out < n;
   float added = 0.0f;
   CachedOutput<Y> cached;
   if (has_output) {
-    if (a.addend != nullptr) added += static_cast<float>(a.addend[row_of_lane * n + out]);
+    if (a.addend != nullptr) added += static_cast<float>(a.addend[lane_row * n + out]);
     if (a.bias != nullptr) added += static_cast<float>(a.bias[out]);
-    if (a.cached.positions != nullptr) cached = a.cached.place(a.result, row_of_lane, out);
+    if (a.cached.positions != nullptr) cached = a.cached.place(a.result, lane_row, out);
   }
   float sums[outputs][Rows] = {};
   for (int column = begin; column < k; column += step) {
@@ -161,27 +161,28 @@ OCTAVO_KERNEL void __launch_bounds__(few_rows_threads, 2)
     }
     ring.request(column + Ring::stages * step);
   }
-  float mine = 0.0f;
+  float output_sum = 0.0f;
 #pragma unroll
   for (int i = 0; i < outputs * Rows; ++i) {
     const float total = warp_sum(sums[i / Rows][i % Rows]);
-    if (lane == i) mine = total;
+    if (lane == i) output_sum = total;
   }
-  if constexpr (std::is_same_v<Granularity, PerTensor>) mine *= a.scales[0];
+  if constexpr (std::is_same_v<Granularity, PerTensor>) output_sum *= a.scales[0];
   if constexpr (std::is_same_v<Granularity, PerRow>) {
-    if (has_output) mine *= a.scales[out];
+    if (has_output) output_sum *= a.scales[out];
   }
-  const Y result = Y(mine + added);
+  const Y result = Y(output_sum + added);
   const auto rounded = static_cast<float>(result);
   // The warp's other output.
-  const float other = __shfl_sync(0xffffffffu, rounded, o_of_lane == 0 ? lane + Rows : lane - Rows);
+  const float other =
+      __shfl_sync(0xffffffffu, rounded, lane_output == 0 ? lane + Rows : lane - Rows);
   if (!has_output) return;
   if (a.is_gated) {
-    if (o_of_lane == 0) a.result[row_of_lane * (n / 2) + out] = Y(gated(rounded, other));
+    if (lane_output == 0) a.result[lane_row * (n / 2) + out] = Y(gated(rounded, other));
   } else if (a.cached.positions != nullptr) {
     cached.store(result, other);
   } else {
-    a.result[row_of_lane * n + out] = result;
+    a.result[lane_row * n + out] = result;
   }
 }
 

@@ -98,10 +98,10 @@ GemmRun matmul_quantized_body(GemmAccumulation accumulation, QuantizedView<A, Ga
     const std::size_t bytes = matmul_workspace(a.outer(), b.outer(), a.inner(), context.limits());
     std::byte* memory =
         workspace_of<std::byte>(context, bytes, "a matrix product") + cublas_workspace_bytes;
-    auto* of_a = reinterpret_cast<typename Ga::Scale*>(memory + product_factor_bytes);
-    auto* of_b = of_a + swizzle_scales(a, of_a, context);
-    swizzle_scales(b, of_b, context);
-    scales = {of_a, of_b};
+    auto* a_memory = reinterpret_cast<typename Ga::Scale*>(memory + product_factor_bytes);
+    auto* b_memory = a_memory + swizzle_scales(a, a_memory, context);
+    swizzle_scales(b, b_memory, context);
+    scales = {a_memory, b_memory};
     if constexpr (has_tensor_scale<Ga>) {
       factors = reinterpret_cast<GemmFactors*>(memory);
       set_product_factors(a, b, !y.addend.empty(), factors, context);
@@ -124,16 +124,19 @@ GemmRun matmul_emulated_body(QuantizedView<A, Ga, La, Cuda> a, QuantizedView<B, 
                               "a matrix product") +
       cublas_workspace_bytes;
   auto* factors = reinterpret_cast<GemmFactors*>(memory);
-  auto* of_a = reinterpret_cast<Bf16*>(memory + product_factor_bytes);
-  Bf16* of_b = of_a + round_up(a.outer() * k, 128);
+  auto* a_memory = reinterpret_cast<Bf16*>(memory + product_factor_bytes);
+  Bf16* b_memory = a_memory + round_up(a.outer() * k, 128);
   using Values = TensorView<Bf16, 2, Cuda>;
-  dequantize_where<AppliedScales::of_blocks>(a, nullptr, 1, Values{of_a, {a.outer(), k}}, context);
-  dequantize_where<AppliedScales::of_blocks>(b, nullptr, 1, Values{of_b, {b.outer(), k}}, context);
+  dequantize_with<AppliedScales::of_blocks>(a, nullptr, 1, Values{a_memory, {a.outer(), k}},
+                                            context);
+  dequantize_with<AppliedScales::of_blocks>(b, nullptr, 1, Values{b_memory, {b.outer(), k}},
+                                            context);
   set_product_factors(a, b, !y.addend.empty(), factors, context);
   GemmKey key;
   key.k = k;
   key.transpose_b = true;
-  context.state<GemmPlans>().run(gemm_call(key, of_a, of_b, {}, y, context, {}, factors), context);
+  context.state<GemmPlans>().run(gemm_call(key, a_memory, b_memory, {}, y, context, {}, factors),
+                                 context);
   return {FormatTraits<A>::name, FormatTraits<B>::name, emulated_implementation};
 }
 

@@ -75,7 +75,7 @@ class GemmPlans {
       plan.is_counted = true;
       if (tries && plan.origin == GemmPlan::Origin::heuristic) to_rehearse_.push_back(&plan);
     }
-    summary_.refused = std::exchange(refused_, {});
+    summary_.refused = std::exchange(rejected_, {});
     return static_cast<int>(to_rehearse_.size());
   }
 
@@ -87,7 +87,7 @@ class GemmPlans {
     std::erase_if(to_rehearse_, [](const GemmPlan* plan) {
       return plan->origin != GemmPlan::Origin::heuristic;  // a record arrived in the meantime
     });
-    std::vector<Tried> tried;
+    std::vector<TrialResult> tried;
     try {
       for (GemmPlan* plan : to_rehearse_) {
         plan->trial = std::make_unique<GemmTrial>(plan->product.algorithms(handle_, offered));
@@ -100,10 +100,10 @@ class GemmPlans {
       compare(tried, pass, context);
     } catch (...) {
       for (GemmPlan* plan : to_rehearse_) plan->trial.reset();
-      for (const Tried& result : tried) result.plan->chosen = result.first;
+      for (const TrialResult& result : tried) result.plan->chosen = result.first;
       throw;
     }
-    for (const Tried& result : tried) result.plan->origin = GemmPlan::Origin::rehearsed;
+    for (const TrialResult& result : tried) result.plan->origin = GemmPlan::Origin::rehearsed;
     to_rehearse_.clear();
   }
 
@@ -125,7 +125,7 @@ class GemmPlans {
 
   [[nodiscard]] GemmPlanSummary summary() const {
     GemmPlanSummary summary = summary_;
-    summary.refused.insert(summary.refused.end(), refused_.begin(), refused_.end());
+    summary.refused.insert(summary.refused.end(), rejected_.begin(), rejected_.end());
     for (const auto& [key, plan] : plans_) {
       if (!plan.is_counted) continue;
       switch (plan.origin) {
@@ -184,7 +184,7 @@ class GemmPlans {
   };
 
   /// The results of a product's trial.
-  struct Tried {
+  struct TrialResult {
     GemmPlan* plan;
     TimedAlgorithm first;    ///< the heuristics' first choice
     TimedAlgorithm fastest;  ///< may be the same as `first`
@@ -209,7 +209,7 @@ class GemmPlans {
     TimedAlgorithm recorded{.milliseconds = static_cast<float>(record.microseconds * 1e-3)};
     std::copy(record.algorithm.begin(), record.algorithm.end(), recorded.algorithm.words.data);
     if (!plan.product.accepts(handle_, recorded.algorithm)) {
-      refused_.push_back(gemm_text(record.key));
+      rejected_.push_back(gemm_text(record.key));
       records_.erase(place);
       return false;
     }
@@ -225,10 +225,10 @@ class GemmPlans {
 
   /// Ends the trials that have enough measurements, or all of them. A product that did not run
   /// keeps the heuristics' first choice.
-  void judge(bool all, std::vector<Tried>& tried) {
+  void judge(bool all, std::vector<TrialResult>& tried) {
     for (GemmPlan* plan : to_rehearse_) {
       if (plan->trial == nullptr || !(plan->trial->judge() || all)) continue;
-      Tried result{plan, plan->trial->first(), plan->trial->fastest()};
+      TrialResult result{plan, plan->trial->first(), plan->trial->fastest()};
       plan->trial.reset();
       if (!std::isfinite(result.fastest.milliseconds)) continue;
       if (!std::isfinite(result.first.milliseconds)) result.first = result.fastest;
@@ -240,18 +240,20 @@ class GemmPlans {
   /// as in training, are faster with them than with the heuristics' first choices; the two
   /// alternate.
   template <class Pass>
-  void compare(const std::vector<Tried>& tried, const Pass& pass, const Context<Cuda>& context) {
+  void compare(const std::vector<TrialResult>& tried, const Pass& pass,
+               const Context<Cuda>& context) {
     if (tried.empty()) return;
-    using Which = TimedAlgorithm Tried::*;
+    using Which = TimedAlgorithm TrialResult::*;
     const auto use = [&](Which which) {
-      for (const Tried& result : tried) result.plan->chosen = result.*which;
+      for (const TrialResult& result : tried) result.plan->chosen = result.*which;
     };
     struct Side {
       Which algorithms;
       Replay<Cuda> passes;  ///< with these algorithms
       std::vector<float> times;
     };
-    std::array<Side, 2> sides{Side{&Tried::first, {}, {}}, Side{&Tried::fastest, {}, {}}};
+    std::array<Side, 2> sides{Side{&TrialResult::first, {}, {}},
+                              Side{&TrialResult::fastest, {}, {}}};
     for (Side& side : sides) {
       use(side.algorithms);
       for (int i = 0; i < 2; ++i) side.passes.run(context, pass);  // run once, then record once
@@ -266,10 +268,12 @@ class GemmPlans {
     };
     // Long enough for the card's clocks to settle, as in training. If passes are too short to keep
     // the card busy, clocks do not settle.
-    constexpr float settled = 1000;
+    constexpr float settling_milliseconds = 1000;
     constexpr int enough = 200;
     const float one = milliseconds(sides[0], 1);
-    const int passes = one * enough > settled ? static_cast<int>(settled / one) + 1 : enough;
+    const int passes = one * enough > settling_milliseconds
+                           ? static_cast<int>(settling_milliseconds / one) + 1
+                           : enough;
     constexpr int rounds = 5;
     for (int round = 0; round < rounds; ++round) {
       for (Side& side : sides) side.times.push_back(milliseconds(side, passes));
@@ -291,7 +295,7 @@ class GemmPlans {
   std::map<GemmKey, GemmPlan> plans_;
   std::vector<GemmPlan*> to_rehearse_;  ///< since the last `prepare`; plans are not moved
   GemmPlanSummary summary_;             ///< of the last `prepare`, without the counts
-  std::vector<std::string> refused_;    ///< rejected records since then
+  std::vector<std::string> rejected_;   ///< rejected records since then
 };
 
 /// See prepare_gemms.

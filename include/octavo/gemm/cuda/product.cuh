@@ -45,7 +45,7 @@ constexpr cudaDataType_t cublas_type(GemmFormat format) {
 /// The scales of an operand of this granularity.
 template <class Granularity>
 constexpr GemmScales cublas_scales() {
-  static_assert(Granularity::served_by != nullptr,
+  static_assert(Granularity::required_feature != nullptr,
                 "matmul: the Cuda device does not multiply such blocks; choose Fp8Recipe<Delayed>, "
                 "Fp8Recipe<Tensorwise>, Fp8Recipe<Rowwise>, Fp8Recipe<Blockwise>, Mxfp8 or Nvfp4, "
                 "or run it on Cpu, which emulates it");

@@ -114,16 +114,16 @@ __device__ __forceinline__ void symmetric_block(const SymmetricTasks& tasks) {
   const std::uint32_t base =
       (shared_address(symmetric_memory) + tile_alignment - 1) / tile_alignment * tile_alignment;
   const std::uint32_t barriers = base + stages * Sizes::stage_bytes;
-  const auto filled = [&](int stage) {
+  const auto full_barrier = [&](int stage) {
     return CopyBarrier{barriers + static_cast<std::uint32_t>(16 * stage)};
   };
-  const auto emptied = [&](int stage) {
+  const auto empty_barrier = [&](int stage) {
     return CopyBarrier{barriers + static_cast<std::uint32_t>(16 * stage + 8)};
   };
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < stages; ++stage) {
-      filled(stage).initialize(1);
-      emptied(stage).initialize(2 * warpgroup_threads / 32);
+      full_barrier(stage).initialize(1);
+      empty_barrier(stage).initialize(2 * warpgroup_threads / 32);
     }
     CopyBarrier::publish();
   }
@@ -145,17 +145,18 @@ __device__ __forceinline__ void symmetric_block(const SymmetricTasks& tasks) {
       const SymmetricTile tile = locate_symmetric_tile(tasks, number);
       const SymmetricTask& product = tasks.list[tile.product];
       for (Index k = 0; k < product.depth; k += depth) {
-        emptied(stage).wait(parity ^ 1);
-        filled(stage).arrive_and_expect(Sizes::stage_bytes);
+        empty_barrier(stage).wait(parity ^ 1);
+        full_barrier(stage).arrive_and_expect(Sizes::stage_bytes);
         const std::uint32_t target = base + static_cast<std::uint32_t>(stage * Sizes::stage_bytes);
         const auto copy = [&](int place, int first) {
           const std::uint32_t to = target + static_cast<std::uint32_t>(place * Sizes::half_bytes);
           if (product.by_columns) {
             constexpr std::uint32_t panel_bytes = expert_stage_depth * panel_row_bytes;
-            copy_box(to, product.boxes, first, k, filled(stage));
-            copy_box(to + panel_bytes, product.boxes, first + panel_columns, k, filled(stage));
+            copy_box(to, product.boxes, first, k, full_barrier(stage));
+            copy_box(to + panel_bytes, product.boxes, first + panel_columns, k,
+                     full_barrier(stage));
           } else {
-            copy_box(to, product.boxes, k, first, filled(stage));
+            copy_box(to, product.boxes, k, first, full_barrier(stage));
           }
         };
         copy(0, tile.row);
@@ -171,7 +172,7 @@ __device__ __forceinline__ void symmetric_block(const SymmetricTasks& tasks) {
   const int thread = static_cast<int>(threadIdx.x) - warpgroup_threads;
   const int row = thread / warpgroup_threads * 64;
   const auto release = [&](int finished) {
-    if (thread % 32 == 0) emptied(finished).arrive();
+    if (thread % 32 == 0) empty_barrier(finished).arrive();
   };
   for (int number = static_cast<int>(blockIdx.x); number < tasks.tiles;
        number += static_cast<int>(gridDim.x)) {
@@ -181,7 +182,7 @@ __device__ __forceinline__ void symmetric_block(const SymmetricTasks& tasks) {
     int last = -1;  // the stage whose products may still run
     const auto multiply_all = [&]<bool by_columns>() {
       for (Index k = 0; k < product.depth; k += depth) {
-        filled(stage).wait(parity);
+        full_barrier(stage).wait(parity);
         const std::uint32_t address = base + static_cast<std::uint32_t>(stage * Sizes::stage_bytes);
         const ExpertSharedTile<by_columns> a{address};
         WarpgroupCores::begin_products(sums);

@@ -68,8 +68,8 @@ class GemmTrial {
   cublasStatus_t run(const Launch& launch, cudaStream_t stream) {
     cublasStatus_t status = CUBLAS_STATUS_NOT_SUPPORTED;
     for (std::size_t tried = 0; tried < candidates_.size(); ++tried) {
-      const std::size_t turn = turn_++ % candidates_.size();
-      if (candidates_[turn].is_out) continue;
+      const std::size_t turn = next_candidate_++ % candidates_.size();
+      if (candidates_[turn].is_dropped) continue;
       if (spans_ == pool_.size()) pool_.push_back({turn, std::make_unique<TimedSpan>()});
       Launched& launched = pool_[spans_];
       launched.candidate = turn;
@@ -80,7 +80,7 @@ class GemmTrial {
         ++spans_;
         return status;
       }
-      candidates_[turn].is_out = true;
+      candidates_[turn].is_dropped = true;
     }
     return status;
   }
@@ -106,18 +106,18 @@ class GemmTrial {
     constexpr float clearly = 0.99f;
     TimedAlgorithm best;
     for (const Candidate& candidate : candidates_) {
-      if (!candidate.is_out && time_of(candidate) < best.milliseconds) best = timed(candidate);
+      if (!candidate.is_dropped && time_of(candidate) < best.milliseconds) best = timed(candidate);
     }
     const Candidate& first = candidates_.front();
-    const bool stands = !first.is_out && clearly * time_of(first) <= best.milliseconds;
-    return stands || least_times() < first_times ? timed(first) : best;
+    const bool keeps_first = !first.is_dropped && clearly * time_of(first) <= best.milliseconds;
+    return keeps_first || least_times() < first_times ? timed(first) : best;
   }
 
  private:
   struct Candidate {
     GemmAlgorithm algorithm;
     std::vector<float> times;
-    bool is_out = false;
+    bool is_dropped = false;
   };
   struct Launched {
     std::size_t candidate;
@@ -143,33 +143,33 @@ class GemmTrial {
   [[nodiscard]] std::size_t least_times() const {
     std::size_t least = std::numeric_limits<std::size_t>::max();
     for (const Candidate& candidate : candidates_) {
-      if (!candidate.is_out) least = std::min(least, candidate.times.size());
+      if (!candidate.is_dropped) least = std::min(least, candidate.times.size());
     }
     return least;
   }
   [[nodiscard]] std::ptrdiff_t active() const {
     return std::count_if(candidates_.begin(), candidates_.end(),
-                         [](const Candidate& candidate) { return !candidate.is_out; });
+                         [](const Candidate& candidate) { return !candidate.is_dropped; });
   }
 
   void drop_slow() {
     std::vector<float> times;
     for (const Candidate& candidate : candidates_) {
-      if (!candidate.is_out) times.push_back(time_of(candidate));
+      if (!candidate.is_dropped) times.push_back(time_of(candidate));
     }
     if (times.empty()) return;
     std::sort(times.begin(), times.end());
     const float limit =
         std::min(slow * times.front(), times[std::min(finalists, times.size()) - 1]);
     for (Candidate& candidate : candidates_) {
-      if (time_of(candidate) > limit) candidate.is_out = true;
+      if (time_of(candidate) > limit) candidate.is_dropped = true;
     }
   }
 
   std::vector<Candidate> candidates_;
   std::vector<Launched> pool_;
   std::size_t spans_ = 0;  ///< spans of the pool that were launched and not yet read
-  std::size_t turn_ = 0;
+  std::size_t next_candidate_ = 0;
 };
 
 }  // namespace octavo::detail

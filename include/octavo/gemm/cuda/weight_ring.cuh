@@ -32,8 +32,8 @@ class WeightRing {
 
   /// Returns the bytes of shared memory of a block.
   OCTAVO_HOST_DEVICE static constexpr std::size_t bytes(Index threads) {
-    constexpr int a_thread = stages * few_rows_outputs * static_cast<int>(sizeof(Weights));
-    return Vectors ? static_cast<std::size_t>(threads * a_thread) : 0;
+    constexpr int thread_bytes = stages * few_rows_outputs * static_cast<int>(sizeof(Weights));
+    return Vectors ? static_cast<std::size_t>(threads * thread_bytes) : 0;
   }
 
   /// @param memory  of the block
@@ -48,14 +48,14 @@ class WeightRing {
   /// Requests the groups at a column; past the end of rows, requests nothing.
   __device__ void request(int column) {
     if constexpr (Vectors) {
-      uint4* slot = place(asked_++);
+      uint4* slot = place(requested_++);
       if (column < k_) {
 #pragma unroll
         for (int o = 0; o < few_rows_outputs; ++o) {
 #pragma unroll
           for (int i = 0; i < vectors; ++i, slot += blockDim.x) {
-            constexpr int a_vector = Weights::elements / vectors;
-            __pipeline_memcpy_async(slot, rows_[o] + column + i * a_vector, 16);
+            constexpr int vector_elements = Weights::elements / vectors;
+            __pipeline_memcpy_async(slot, rows_[o] + column + i * vector_elements, 16);
           }
         }
       }
@@ -102,14 +102,14 @@ class WeightRing {
 
  private:
   __device__ uint4* place(int turn) {
-    constexpr int a_stage = few_rows_outputs * vectors;
-    return slots_ + turn % stages * a_stage * static_cast<int>(blockDim.x);
+    constexpr int stage_size = few_rows_outputs * vectors;
+    return slots_ + turn % stages * stage_size * static_cast<int>(blockDim.x);
   }
 
   uint4* slots_;
   const W* rows_[few_rows_outputs];
   int k_;
-  int asked_ = 0;
+  int requested_ = 0;
   int received_ = 0;
 };
 

@@ -13,7 +13,7 @@
 namespace octavo OCTAVO_ABI::detail {
 
 /// Arguments that all element updates of a parameter share.
-struct AdamWNow {
+struct AdamWStepArguments {
   AdamWStep step;
   AdamWFactors factors;
 };
@@ -22,7 +22,7 @@ struct AdamWNow {
 /// @param first, second  their moments, which are rounded to `M`
 /// @param bits           (rounding, i): the random bits for the i-th of them
 template <class W, class G, class Moment, class M>
-void update_run(const AdamWParameter<W, G, Moment, Cpu>& parameter, const AdamWNow& now,
+void update_run(const AdamWParameter<W, G, Moment, Cpu>& parameter, const AdamWStepArguments& now,
                 Index begin, Index end, M* first, M* second, auto&& bits) {
   float* master = parameter.master.data();
   W* weight = parameter.weight.data();
@@ -40,8 +40,8 @@ void update_run(const AdamWParameter<W, G, Moment, Cpu>& parameter, const AdamWN
 
 /// Does the same for a group of elements that share the bits of a rounding.
 template <class W, class G, class M>
-void update_run(const AdamWParameter<W, G, M, Cpu>& parameter, const AdamWNow& now, Index begin,
-                Index end) {
+void update_run(const AdamWParameter<W, G, M, Cpu>& parameter, const AdamWStepArguments& now,
+                Index begin, Index end) {
   const Index run = begin / rounding_run;
   const bool has_master = parameter.master.data() != nullptr;
   const RoundingBits bits[] = {
@@ -122,8 +122,8 @@ E8M0 encode_group(std::span<const float> moments, EightBit* codes, const GroupRo
 
 /// Updates the elements from `begin` to `end`, whose moments have one scale each.
 template <class W, class G>
-void update_group(const AdamWParameter<W, G, EightBit, Cpu>& parameter, const AdamWNow& now,
-                  Index begin, Index end) {
+void update_group(const AdamWParameter<W, G, EightBit, Cpu>& parameter,
+                  const AdamWStepArguments& now, Index begin, Index end) {
   EightBit* first = parameter.first_moment.data() + begin;
   EightBit* second = parameter.second_moment.data() + begin;
   E8M0& first_scale = parameter.first_scale.data()[begin / moment_group];
@@ -149,8 +149,9 @@ void adamw_update_body(const AdamWParameter<W, G, M, Cpu>& parameter, const Adam
                        TensorView<const AdamWStep, 1, Cpu> step,
                        TensorView<const StepStatus, 1, Cpu> status, const Context<Cpu>& context) {
   if (status.data()->skip != 0) return;
-  const AdamWNow now{*step.data(), adamw_factors(settings, *step.data(), parameter.weight_decay,
-                                                 status.data()->clip_coefficient)};
+  const AdamWStepArguments now{*step.data(),
+                               adamw_factors(settings, *step.data(), parameter.weight_decay,
+                                             status.data()->clip_coefficient)};
   parallel_runs(parameter.weight.extent(0), context, [&](Index begin, Index end) {
     if constexpr (std::is_same_v<M, float>) {
       if (rounds_to_nearest(parameter)) {

@@ -33,10 +33,10 @@ template <class W, class Granularity, class T>
 void dequantize_experts_body(QuantizedView<W, Granularity, Layout::row_major, Cpu> source,
                              const ExpertRows<Cpu>& rows, TensorView<T, 2, Cpu> values,
                              const Context<Cpu>& context) {
-  const Index of_expert = source.outer() / rows.experts();
+  const Index rows_per_expert = source.outer() / rows.experts();
   const std::int32_t* offsets = rows.offsets.data();
   parallel_for(source.outer(), source.inner(), context, [&](Index row) {
-    const Index expert = row / of_expert;
+    const Index expert = row / rows_per_expert;
     if (offsets[expert] != offsets[expert + 1]) dequantize_row(source, row, values);
   });
 }

@@ -36,9 +36,9 @@ CastStatistics count_run(const float* values, const Format* output, Index count,
   for (Index i = 0; i < count; ++i) {
     const std::uint32_t magnitude = float_bits(values[i] * scale) & 0x7fffffffu;
     const std::uint32_t is_zero = (output[i].bits & magnitude_mask<Format>) == 0;
-    const std::uint32_t was_value = (float_bits(values[i]) << 1) != 0;
+    const std::uint32_t was_nonzero = (float_bits(values[i]) << 1) != 0;
     saturated += magnitude > float_bits(largest_unsaturated<Format>) ? 1u : 0u;
-    flushed += is_zero & was_value;
+    flushed += is_zero & was_nonzero;
   }
   return {saturated, flushed};
 }
@@ -57,10 +57,11 @@ CastStatistics cast_run(const float* values, Format* output, Index count, float 
 /// @param place  number of the first element, a multiple of 8
 inline CastStatistics cast_run_stochastically(const float* values, E2M1* output, Index count,
                                               float scale, RandomStream random, Index place) {
-  constexpr Index of_draw = 8;
-  for (Index begin = 0; begin < count; begin += of_draw) {
-    const auto words = philox(random, static_cast<std::uint64_t>((place + begin) / of_draw));
-    for (Index i = begin; i < std::min(begin + of_draw, count); ++i) {
+  constexpr Index values_per_draw = 8;
+  for (Index begin = 0; begin < count; begin += values_per_draw) {
+    const auto words =
+        philox(random, static_cast<std::uint64_t>((place + begin) / values_per_draw));
+    for (Index i = begin; i < std::min(begin + values_per_draw, count); ++i) {
       const auto number = static_cast<std::size_t>(i - begin);
       output[i] =
           E2M1::rounded_stochastically(values[i] * scale, words[number / 2] >> (number % 2 * 16));

@@ -31,7 +31,7 @@ OCTAVO_KERNEL void __launch_bounds__(sum_warps * 32)
     column_sums_kernel(const Source source, T* values, Index rows, Index columns, float* sums,
                        std::uint32_t* amax_bits) {
   static_assert(Source::makes_zeros, "values beyond the matrix would be summed");
-  __shared__ float of_warps[sum_warps][strip_columns];
+  __shared__ float warp_sums[sum_warps][strip_columns];
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const Index row0 = Index{blockIdx.y} * column_sum_rows;
@@ -65,10 +65,10 @@ OCTAVO_KERNEL void __launch_bounds__(sum_warps * 32)
     }
   }
 #pragma unroll
-  for (int j = 0; j < run_size; ++j) of_warps[warp][lane * run_size + j] = own.values[j];
+  for (int j = 0; j < run_size; ++j) warp_sums[warp][lane * run_size + j] = own.values[j];
   __syncthreads();
   float total = 0;
-  for (int i = 0; i < sum_warps; ++i) total += of_warps[i][threadIdx.x];
+  for (int i = 0; i < sum_warps; ++i) total += warp_sums[i][threadIdx.x];
   if (column0 + threadIdx.x < columns) {
     sums[Index{blockIdx.y} * columns + column0 + threadIdx.x] = total;
   }

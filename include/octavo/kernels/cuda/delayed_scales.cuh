@@ -23,9 +23,9 @@ OCTAVO_KERNEL void __launch_bounds__(update_threads)
   history += Index{blockIdx.x} * longest;
   const std::uint32_t amax_bits = recorded;
   const auto length = static_cast<std::uint32_t>(rule.history_length);
-  const bool takes_in = amax_bits != 0 && amax_bits < 0x7f800000u && length != 0;
+  const bool updates_history = amax_bits != 0 && amax_bits < 0x7f800000u && length != 0;
   std::uint32_t used_bits = amax_bits;
-  if (takes_in && rule.most_recent == 0) {
+  if (updates_history && rule.most_recent == 0) {
 #pragma unroll 8
     for (std::uint32_t i = threadIdx.x; i < length; i += update_threads) {
       // The new amax replaces the oldest.
@@ -37,7 +37,7 @@ OCTAVO_KERNEL void __launch_bounds__(update_threads)
   recorded = 0;
   statistics.last_amax_bits = amax_bits;
   if (amax_bits >= 0x7f800000u) ++statistics.nonfinite;
-  if (!takes_in) return;
+  if (!updates_history) return;
   history[scaling.position] = float_from_bits(amax_bits);
   scaling.position = (scaling.position + 1) % length;
   scaling.scale =

@@ -23,17 +23,18 @@ struct DequantizeRun {
   T* values;
   Index rows, columns, runs;    ///< runs of a row
   const std::int32_t* offsets;  ///< of the experts' rows; null: no experts
-  Index of_expert;              ///< weight rows of an expert
+  Index rows_per_expert;        ///< weight rows of an expert
 
   __device__ void operator()(Index i) const {
     const Index row = i / runs;
-    if (offsets != nullptr && offsets[row / of_expert] == offsets[row / of_expert + 1]) return;
+    if (offsets != nullptr && offsets[row / rows_per_expert] == offsets[row / rows_per_expert + 1])
+      return;
     const Index column = i % runs * run_size;
     const Index place = row * columns + column;
     Floats result = load_quantized<Vectors>(source, place, columns - column);
     // A run lies in one block, because blocks have at least 16 columns.
-    constexpr bool is_of_tensor = std::is_same_v<Granularity, PerTensor>;
-    if constexpr (Applied == AppliedScales::all || !is_of_tensor) {
+    constexpr bool has_one_scale = std::is_same_v<Granularity, PerTensor>;
+    if constexpr (Applied == AppliedScales::all || !has_one_scale) {
       const auto scale =
           static_cast<float>(scales[scale_index<Granularity>(row, column, rows, columns)]);
 #pragma unroll
@@ -50,16 +51,16 @@ struct DequantizeRun {
 
 /// See dequantize and dequantize_experts.
 template <AppliedScales Applied = AppliedScales::all, class W, class Granularity, Layout L, class T>
-void dequantize_where(QuantizedView<W, Granularity, L, Cuda> source, const std::int32_t* offsets,
-                      Index of_expert, TensorView<T, 2, Cuda> values,
-                      const Context<Cuda>& context) {
+void dequantize_with(QuantizedView<W, Granularity, L, Cuda> source, const std::int32_t* offsets,
+                     Index rows_per_expert, TensorView<T, 2, Cuda> values,
+                     const Context<Cuda>& context) {
   const Index rows = source.outer();
   const Index columns = source.inner();
   const Index runs = ceil_divide(columns, run_size);
   const auto enqueue = [&]<bool Vectors>(std::bool_constant<Vectors>) {
     const DequantizeRun<Vectors, Applied, W, Granularity, T> body{
-        source.data(), source.scale_inverses(), values.data(), rows, columns, runs, offsets,
-        of_expert};
+        source.data(), source.scale_inverses(), values.data(), rows, columns, runs,
+        offsets,       rows_per_expert};
     for_each_index("dequantize", rows * runs, context, body);
   };
   const bool vectors = rows_are_vectors(columns, source.data(), values.data());
@@ -80,7 +81,7 @@ void dequantize_where(QuantizedView<W, Granularity, L, Cuda> source, const std::
 template <class W, class Granularity, class T>
 void dequantize_body(QuantizedView<W, Granularity, Layout::row_major, Cuda> source,
                      TensorView<T, 2, Cuda> values, const Context<Cuda>& context) {
-  dequantize_where(source, nullptr, 1, values, context);
+  dequantize_with(source, nullptr, 1, values, context);
 }
 
 /// See dequantize_experts.
@@ -88,7 +89,7 @@ template <class W, class Granularity, class T>
 void dequantize_experts_body(QuantizedView<W, Granularity, Layout::row_major, Cuda> source,
                              const ExpertRows<Cuda>& rows, TensorView<T, 2, Cuda> values,
                              const Context<Cuda>& context) {
-  dequantize_where(source, rows.offsets.data(), source.outer() / rows.experts(), values, context);
+  dequantize_with(source, rows.offsets.data(), source.outer() / rows.experts(), values, context);
 }
 
 }  // namespace octavo::detail

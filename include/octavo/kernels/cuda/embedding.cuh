@@ -101,7 +101,7 @@ struct Occurrences {
   const Position* positions;  ///< undefined if the block has no work, or the count is 1
 
   /// Whether this block processes the token.
-  [[nodiscard]] __device__ bool are_mine() const { return rank < blocks_of_token(count); }
+  [[nodiscard]] __device__ bool has_work() const { return rank < blocks_of_token(count); }
 };
 
 /// Tokens in their original order, for small numbers of tokens. Each block reads all of them to
@@ -121,8 +121,8 @@ struct UnsortedTokens {
   /// All threads of the block must call it. Each warp searches a piece.
   [[nodiscard]] __device__ Occurrences<std::uint16_t> occurrences(std::int32_t token) const {
     constexpr int warps = embedding_threads / 32;
-    __shared__ std::uint32_t equal_of_warp[warps];
-    __shared__ std::uint32_t earlier_of_warp[warps];
+    __shared__ std::uint32_t warp_equal_counts[warps];
+    __shared__ std::uint32_t warp_earlier_counts[warps];
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int warp = static_cast<int>(threadIdx.x) / 32;
     const int piece = (count + warps - 1) / warps;
@@ -139,8 +139,8 @@ struct UnsortedTokens {
     equal = __reduce_add_sync(0xffffffffu, equal);
     earlier = __reduce_add_sync(0xffffffffu, earlier);
     if (lane == 0) {
-      equal_of_warp[warp] = equal;
-      earlier_of_warp[warp] = earlier;
+      warp_equal_counts[warp] = equal;
+      warp_earlier_counts[warp] = earlier;
     }
     __syncthreads();
     std::uint32_t first = 0;  // number of occurrences that earlier warps found
@@ -148,8 +148,8 @@ struct UnsortedTokens {
     std::uint32_t rank = 0;
     for (int i = 0; i < warps; ++i) {
       if (i == warp) first = total;
-      total += equal_of_warp[i];
-      rank += earlier_of_warp[i];
+      total += warp_equal_counts[i];
+      rank += warp_earlier_counts[i];
     }
     if (total == 1 || rank >= blocks_of_token(total)) return {rank, total, nullptr};
     return {rank, total, list(token, begin, end, first)};
@@ -204,7 +204,7 @@ struct SortedTokens {
   }
   /// All threads of the block must call it.
   [[nodiscard]] __device__ Occurrences<std::int32_t> occurrences(std::int32_t token) const {
-    const Index rank = equal_before(token);
+    const Index rank = count_equal_before(token);
     const Index first = blockIdx.x - rank;
     const Index frequent_last = first + frequent_count - 1;
     const bool is_frequent = frequent_last < count && tokens[frequent_last] == token;
@@ -215,7 +215,7 @@ struct SortedTokens {
  private:
   /// Returns the number of equal tokens right before the block's own, at most `frequent_blocks`.
   /// Each warp checks all of them.
-  [[nodiscard]] __device__ int equal_before(std::int32_t token) const {
+  [[nodiscard]] __device__ int count_equal_before(std::int32_t token) const {
     const Index place = Index{blockIdx.x} - 1 - threadIdx.x % 32;
     const auto is_equal = [&](Index at) { return at >= 0 && tokens[at] == token; };
     const std::uint32_t others[2] = {__ballot_sync(0xffffffffu, !is_equal(place)),
@@ -288,7 +288,7 @@ __device__ void add_frequent(const Occurrences<Position>& all, const T* y_gradie
     const Index column = slice + threadIdx.x;
     if (threadIdx.x < slice_columns && column < columns) {
       float total = 0;
-      for (const auto& of_group : sums) total += of_group[threadIdx.x];
+      for (const auto& group_sums : sums) total += group_sums[threadIdx.x];
       target[column] = G(total + static_cast<float>(target[column]));
     }
     __syncthreads();
@@ -311,7 +311,7 @@ OCTAVO_KERNEL void __launch_bounds__(embedding_threads, 3)
   load_runs<Vectors>(gradients, source, column, columns);
   load_runs<Vectors>(before, target, column, columns);
   const auto all = tokens.occurrences(own.token);
-  if (!all.are_mine()) return;
+  if (!all.has_work()) return;
   if (all.count >= frequent_count) return add_frequent<Vectors>(all, y_gradient, columns, target);
   if (all.count > 1) return add_occurrences<Vectors>(all, y_gradient, columns, target);
   while (column < columns) {

@@ -41,8 +41,8 @@ __device__ inline void wait_on_dependent_grids() {
 /// Allows blocks of a kernel to have this much dynamic shared memory.
 template <class Kernel>
 void allow_shared_bytes(const char* name, Kernel* kernel, std::size_t shared_bytes) {
-  constexpr std::size_t bytes_without_leave = std::size_t{48} << 10;
-  if (shared_bytes <= bytes_without_leave) return;
+  constexpr std::size_t default_shared_bytes = std::size_t{48} << 10;
+  if (shared_bytes <= default_shared_bytes) return;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(shared_bytes)),
         "cudaFuncSetAttribute", " for ", shared_bytes, " bytes of shared memory in ", name);

@@ -45,15 +45,15 @@ struct LayerNormGradient {
 template <int Warps>
 __device__ void store_warp_sums(const Floats& own, float* target, Index first_column,
                                 Index columns) {
-  __shared__ float of_warps[Warps][warp_columns];
+  __shared__ float warp_sums[Warps][warp_columns];
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
 #pragma unroll
-  for (int i = 0; i < run_size; ++i) of_warps[warp][lane * run_size + i] = own.values[i];
+  for (int i = 0; i < run_size; ++i) warp_sums[warp][lane * run_size + i] = own.values[i];
   __syncthreads();
   for (int i = static_cast<int>(threadIdx.x); i < warp_columns; i += Warps * 32) {
     float total = 0;
-    for (int w = 0; w < Warps; ++w) total += of_warps[w][i];
+    for (int w = 0; w < Warps; ++w) total += warp_sums[w][i];
     if (first_column + i < columns) target[first_column + i] = total;
   }
   __syncthreads();

@@ -79,13 +79,13 @@ struct BackwardTiles {
   static constexpr int threads = attention_threads(attention_rows);
   static constexpr int sum_columns = divides_columns ? columns / 2 : columns;
   using Own = SharedTile<rows, columns>;
-  using Passing = SharedTile<step_rows, columns>;
+  using StreamedTile = SharedTile<step_rows, columns>;
   using Sums = Accumulator<>[sum_columns / panel_columns];
   using Place = ThreadPlace<rows>;
   static constexpr bool splits_products = Sizes::splits_products;
   static constexpr int resident = splits_products ? 0 : 2 * Own::bytes;
-  static_assert(!splits_products || 2 * Own::bytes <= 4 * Passing::bytes);
-  static constexpr int statistics = resident + 4 * Passing::bytes;
+  static_assert(!splits_products || 2 * Own::bytes <= 4 * StreamedTile::bytes);
+  static constexpr int statistics = resident + 4 * StreamedTile::bytes;
   static constexpr int exchange = statistics + 4 * step_rows * static_cast<int>(sizeof(float));
   /// Vectors of 16 bytes that a thread exchanges: probabilities in FP32, and score gradients.
   static constexpr int probability_vectors = step_rows / 8;
@@ -98,8 +98,9 @@ struct BackwardTiles {
   [[nodiscard]] __device__ Own own(int which) const {
     return {base + static_cast<std::uint32_t>(which * Own::bytes)};
   }
-  [[nodiscard]] __device__ Passing passing(int which, int stage) const {
-    return {base + static_cast<std::uint32_t>(resident + (2 * stage + which) * Passing::bytes)};
+  [[nodiscard]] __device__ StreamedTile streamed(int which, int stage) const {
+    return {base +
+            static_cast<std::uint32_t>(resident + (2 * stage + which) * StreamedTile::bytes)};
   }
   /// Waits for the resident tiles, and loads the rows of the one that the thread's warpgroup
   /// multiplies. All threads must call it, before copies of streamed tiles.

@@ -142,20 +142,24 @@ struct Fp8ForwardBarriers {
   [[nodiscard]] __device__ CopyBarrier barrier(int number) const {
     return {address + static_cast<std::uint32_t>(8 * number)};
   }
-  [[nodiscard]] __device__ CopyBarrier filled(int step) const { return barrier(step % stages); }
-  [[nodiscard]] __device__ CopyBarrier emptied(int step) const {
+  [[nodiscard]] __device__ CopyBarrier full_barrier(int step) const {
+    return barrier(step % stages);
+  }
+  [[nodiscard]] __device__ CopyBarrier empty_barrier(int step) const {
     return barrier(stages + step % stages);
   }
-  [[nodiscard]] __device__ CopyBarrier queries_filled() const { return barrier(2 * stages); }
-  [[nodiscard]] __device__ CopyBarrier queries_emptied() const { return barrier(2 * stages + 1); }
+  [[nodiscard]] __device__ CopyBarrier queries_full_barrier() const { return barrier(2 * stages); }
+  [[nodiscard]] __device__ CopyBarrier queries_empty_barrier() const {
+    return barrier(2 * stages + 1);
+  }
   __device__ void initialize() const {
     constexpr int warps = Fp8ForwardTiles<columns>::consumers / 32;
     for (int i = 0; i < stages; ++i) {
-      filled(i).initialize(1);
-      emptied(i).initialize(warps);
+      full_barrier(i).initialize(1);
+      empty_barrier(i).initialize(warps);
     }
-    queries_filled().initialize(1);
-    queries_emptied().initialize(warps);
+    queries_full_barrier().initialize(1);
+    queries_empty_barrier().initialize(warps);
     CopyBarrier::publish();
   }
 };
@@ -169,18 +173,18 @@ __device__ void copy_fp8_works(const Fp8Operands<columns>& operands,
   int works = 0;
   int total = 0;  // steps of earlier work items
   for_each_work<columns, bounded>(operands, geometry, [&](const auto& work) {
-    const CopyBarrier queries = barriers.queries_filled();
-    barriers.queries_emptied().wait(works + 1);
+    const CopyBarrier queries = barriers.queries_full_barrier();
+    barriers.queries_empty_barrier().wait(works + 1);
     queries.arrive_and_expect(Tiles::Rows::bytes);
     queries.copy(tiles.queries().address, operands.tile(work.query_tile), Tiles::Rows::bytes);
     for (int step = 0; step < work.steps; ++step, ++total) {
-      const CopyBarrier filled = barriers.filled(total);
-      barriers.emptied(total).wait(total / Tiles::stages + 1);
-      filled.arrive_and_expect(Tiles::stage_bytes);
-      filled.copy(tiles.keys(total).address, operands.tile(work.key_tile + step),
-                  Tiles::Rows::bytes);
-      filled.copy(tiles.values(total).address, operands.tile(work.value_tile + step),
-                  Tiles::Columns::bytes);
+      const CopyBarrier full_barrier = barriers.full_barrier(total);
+      barriers.empty_barrier(total).wait(total / Tiles::stages + 1);
+      full_barrier.arrive_and_expect(Tiles::stage_bytes);
+      full_barrier.copy(tiles.keys(total).address, operands.tile(work.key_tile + step),
+                        Tiles::Rows::bytes);
+      full_barrier.copy(tiles.values(total).address, operands.tile(work.value_tile + step),
+                        Tiles::Columns::bytes);
     }
     ++works;
   });
@@ -188,7 +192,7 @@ __device__ void copy_fp8_works(const Fp8Operands<columns>& operands,
 
 /// Two warpgroups alternate in starting products, so that the softmax of one overlaps the products
 /// of the other.
-struct WarpgroupTurns {
+struct WarpgroupOrder {
   static constexpr int barrier = 8;  ///< the first of two; lower ones are of single warpgroups
   int group;
 
@@ -221,13 +225,13 @@ __device__ __forceinline__ void multiply_fp8_works(const Fp8Operands<columns>& o
   constexpr int rows_per_tile = Tiles::rows;
   const int tokens = geometry.tokens;
   const ThreadPlace<rows_per_tile> place;
-  const WarpgroupTurns turns{place.group};
+  const WarpgroupOrder order{place.group};
   const auto arrive = [&](CopyBarrier barrier) {
     if (threadIdx.x % 32 == 0) barrier.arrive();
   };
   int works = 0;
   int total = 0;  // steps of earlier work items
-  turns.begin();
+  order.begin();
   for_each_work<columns, bounded>(operands, geometry, [&](const auto& work) {
     const int begins[2] = {work.begin_of(geometry, place.row),
                            work.begin_of(geometry, place.row + 8)};
@@ -261,7 +265,7 @@ __device__ __forceinline__ void multiply_fp8_works(const Fp8Operands<columns>& o
       Cores::commit_products();
     };
     const auto wait_for_copies = [&](int step) {
-      barriers.filled(total + step).wait((total + step) / Tiles::stages);
+      barriers.full_barrier(total + step).wait((total + step) / Tiles::stages);
     };
     const auto softmax = [&](int step) {
       const int key = (work.start + step) * rows_per_tile;
@@ -300,12 +304,12 @@ __device__ __forceinline__ void multiply_fp8_works(const Fp8Operands<columns>& o
     };
 
     set_zero(sums);
-    barriers.queries_filled().wait(works);
+    barriers.queries_full_barrier().wait(works);
     wait_for_copies(0);
-    turns.await();
+    order.await();
     Cores::begin_products(scores);
     start_scores(0);
-    turns.pass();
+    order.pass();
     Cores::template wait_for_products<0>(scores);
     softmax(0);
     round_probabilities(factors);
@@ -313,18 +317,18 @@ __device__ __forceinline__ void multiply_fp8_works(const Fp8Operands<columns>& o
       const float next_key_inverse = operands.inverses[work.key_tile + step + 1];
       const float next_value_inverse = operands.inverses[work.value_tile + step + 1];
       wait_for_copies(step + 1);
-      turns.await();
+      order.await();
       Cores::begin_products(probabilities, scores, products);
       start_scores(step + 1);
       start_products(step);
-      turns.pass();
+      order.pass();
       key_scale = query_scale * next_key_inverse;
       const float old_factors[2] = {factors[0], factors[1]};
       Cores::template wait_for_products<1>(scores);
       softmax(step + 1);
       compute_before_wait(fminf(rows.sum[0], rows.sum[1]));
       Cores::template wait_for_products<0>(products, probabilities);
-      arrive(barriers.emptied(total + step));
+      arrive(barriers.empty_barrier(total + step));
       add_products(old_factors);
       round_probabilities(factors);
       // Sums are in units of the values' scale, which may differ in the next tile.
@@ -333,13 +337,13 @@ __device__ __forceinline__ void multiply_fp8_works(const Fp8Operands<columns>& o
       factors[1] *= change;
       value_inverse = next_value_inverse;
     }
-    arrive(barriers.queries_emptied());
+    arrive(barriers.queries_empty_barrier());
     Cores::begin_products(probabilities, products);
     start_products(work.steps - 1);
     Cores::template wait_for_products<0>(products, probabilities);
     total += work.steps;
     ++works;
-    arrive(barriers.emptied(total - 1));
+    arrive(barriers.empty_barrier(total - 1));
     add_products(factors);
 
     float outward[2];
@@ -358,7 +362,7 @@ __device__ __forceinline__ void multiply_fp8_works(const Fp8Operands<columns>& o
                output + geometry.output(work.sequence, work.first, work.head),
                geometry.output_stride(), tokens - work.first, geometry.head_dim);
   });
-  turns.end();
+  order.end();
 }
 
 /// Computes the outputs of all queries, with persistent blocks, on GPUs that have the tensor cores.

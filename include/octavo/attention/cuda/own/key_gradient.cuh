@@ -42,10 +42,10 @@ __device__ __forceinline__ void attention_key_gradient_block(
     if (step < steps) {
       const int head = head_of(step);
       const int query = query_of(step);
-      copy_tile<threads>(tiles.passing(0, step % 2),
+      copy_tile<threads>(tiles.streamed(0, step % 2),
                          arguments.qkv + geometry.query(sequence, query, head), stride,
                          tokens - query, dim);
-      copy_tile<threads>(tiles.passing(1, step % 2),
+      copy_tile<threads>(tiles.streamed(1, step % 2),
                          arguments.output_gradient + geometry.output(sequence, query, head),
                          geometry.output_stride(), tokens - query, dim);
     }
@@ -97,16 +97,16 @@ __device__ __forceinline__ void attention_key_gradient_block(
     Cores::template wait_for_copies<0>();
     copy_step(step + 1);
     const float statistic = fetch_statistic(step + 1);
-    const auto queries = tiles.passing(0, stage);
-    const auto output_gradients = tiles.passing(1, stage);
+    const auto queries = tiles.streamed(0, stage);
+    const auto output_gradients = tiles.streamed(1, stage);
 
 #pragma unroll 1
     for (int row = 0; row < step_rows; row += query_count) {
       const int query = query_of(step) + row;
       // Query minus key, as far as it depends on the position in the tile.
       const int distance = query + place.column - first - place.row;
-      const bool hides = query < first + place.group_row + product_side;
-      const bool hides_later = bounded && query + query_count > first_end;
+      const bool needs_mask = query < first + place.group_row + product_side;
+      const bool needs_bounds_mask = bounded && query + query_count > first_end;
       const auto to_probabilities = [&](Accumulator<query_count>& products) {
 #pragma unroll
         for (int j = 0; j < query_count / 8; ++j) {
@@ -116,8 +116,9 @@ __device__ __forceinline__ void attention_key_gradient_block(
           for (int i = 0; i < 4; ++i) {
             float& value = products.values[4 * j + i];
             value = fast_exp2(fmaf(value, scale, -(i % 2 == 0 ? sums.x : sums.y)));
-            if (hides && distance + 8 * j + i % 2 < i / 2 * 8) value = 0.0f;
-            if (hides_later && query + place.column + 8 * j + i % 2 >= ends[i / 2]) value = 0.0f;
+            if (needs_mask && distance + 8 * j + i % 2 < i / 2 * 8) value = 0.0f;
+            if (needs_bounds_mask && query + place.column + 8 * j + i % 2 >= ends[i / 2])
+              value = 0.0f;
           }
         }
       };
@@ -139,7 +140,7 @@ __device__ __forceinline__ void attention_key_gradient_block(
       };
       if constexpr (Tiles::splits_products) {
         Accumulator<query_count> products[1];
-        start_scores<Cores>(products[0], own_rows, tiles.passing(place.group, stage), row);
+        start_scores<Cores>(products[0], own_rows, tiles.streamed(place.group, stage), row);
         Fragment score_gradients[query_count / product_depth];
         tiles.exchange_products(products, place, score_gradients, to_probabilities,
                                 to_score_gradients, [&](const auto& probabilities) {

@@ -39,10 +39,10 @@ __device__ __forceinline__ void attention_query_gradient_block(
   const auto copy_step = [&](int step) {
     if (step < steps) {
       const int key = step * step_rows;
-      copy_tile<threads>(tiles.passing(0, step % 2),
+      copy_tile<threads>(tiles.streamed(0, step % 2),
                          arguments.qkv + geometry.key(sequence, key, kv_head), stride, tokens - key,
                          dim);
-      copy_tile<threads>(tiles.passing(1, step % 2),
+      copy_tile<threads>(tiles.streamed(1, step % 2),
                          arguments.qkv + geometry.value(sequence, key, kv_head), stride,
                          tokens - key, dim);
     }
@@ -84,11 +84,11 @@ __device__ __forceinline__ void attention_query_gradient_block(
   const float scale = geometry.scale() * log2_e;
   // Only the last steps have keys to hide and, with bounds, the first. A branch between the start
   // and the end of a product would allow the compiler to move the registers that it writes.
-  const auto advance = [&](int step, auto hides) {
-    const auto keys = tiles.passing(0, step % 2);
-    const auto values = tiles.passing(1, step % 2);
+  const auto advance = [&](int step, auto needs_mask) {
+    const auto keys = tiles.streamed(0, step % 2);
+    const auto values = tiles.streamed(1, step % 2);
     const auto to_probabilities = [&](Accumulator<step_rows>& products) {
-      if constexpr (decltype(hides)::value) {
+      if constexpr (decltype(needs_mask)::value) {
         mask_later_keys(products, first + place.row - step * step_rows - place.column);
         if constexpr (bounded) {
           const int column = step * step_rows + place.column;
@@ -112,7 +112,7 @@ __device__ __forceinline__ void attention_query_gradient_block(
     Fragment score_gradients[step_rows / product_depth];
     if constexpr (splits_products) {
       Accumulator<step_rows> products[1];
-      start_scores<Cores>(products[0], own_rows, tiles.passing(place.group, step % 2), 0);
+      start_scores<Cores>(products[0], own_rows, tiles.streamed(place.group, step % 2), 0);
       tiles.exchange_products(products, place, score_gradients, to_probabilities,
                               to_score_gradients, [](const auto&) {});
     } else {
@@ -143,16 +143,16 @@ __device__ __forceinline__ void attention_query_gradient_block(
     copy_step(step + 2);
     Cores::template wait_for_copies<1>();
   };
-  const int last_hiding = (begin_of(Tiles::rows - 1) + step_rows - 1) / step_rows;
-  const int first_hiding = max(start, first / step_rows);
-  for (int step = start; step < first_hiding; ++step) {
-    if (bounded && step < last_hiding) {
+  const int bounds_mask_end = (begin_of(Tiles::rows - 1) + step_rows - 1) / step_rows;
+  const int causal_mask_begin = max(start, first / step_rows);
+  for (int step = start; step < causal_mask_begin; ++step) {
+    if (bounded && step < bounds_mask_end) {
       advance(step, std::true_type());
     } else {
       advance(step, std::false_type());
     }
   }
-  for (int step = first_hiding; step < steps; ++step) advance(step, std::true_type());
+  for (int step = causal_mask_begin; step < steps; ++step) advance(step, std::true_type());
   tiles.store(query_sums, geometry.scale(), 0, place,
               arguments.qkv_gradient + geometry.query(sequence, first, head), stride,
               tokens - first, dim);

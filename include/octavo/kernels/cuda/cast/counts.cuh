@@ -118,15 +118,15 @@ class SafeMagnitudes {
   }
 
   /// @param magnitudes  the larger of each pair: see larger_magnitudes
-  [[nodiscard]] __device__ bool hold(std::uint32_t magnitudes) const {
-    return __vmaxu2(magnitudes, most_) == most_;
+  [[nodiscard]] __device__ bool contains(std::uint32_t magnitudes) const {
+    return __vmaxu2(magnitudes, max_magnitude_) == max_magnitude_;
   }
 
  private:
   static constexpr float largest_bf16 = FormatTraits<Bf16>::max;
-  __device__ explicit SafeMagnitudes(std::uint32_t most) : most_(most) {}
+  __device__ explicit SafeMagnitudes(std::uint32_t most) : max_magnitude_(most) {}
 
-  std::uint32_t most_ = 0;  ///< the largest of them, in both halves of the word
+  std::uint32_t max_magnitude_ = 0;  ///< the largest of them, in both halves of the word
 };
 
 /// Subtracts the counts of elements beyond the matrix: one thread cast `elements`, of which `count`

@@ -16,25 +16,25 @@ namespace octavo OCTAVO_ABI::detail {
 template <int Parts>
 struct TileMagnitudes {
   /// The maximum that a thread found in a row, over all parts, as BF16 bits.
-  std::uint16_t of_rows[tile_side][tile_runs];
+  std::uint16_t row_maxima[tile_side][tile_runs];
   /// The maximum that a thread found in each column of its run.
-  uint4 of_columns[Parts][column_size][tile_runs];
+  uint4 column_maxima[Parts][column_size][tile_runs];
 
   /// Returns the FP32 bits of the maximum of a row.
   [[nodiscard]] __device__ std::uint32_t row(int row) const {
     static_assert(tile_runs == 16);
-    const auto* fours = reinterpret_cast<const uint4*>(of_rows[row]);
+    const auto* vectors = reinterpret_cast<const uint4*>(row_maxima[row]);
     const auto largest = [](uint4 of) {
       return __vmaxu2(__vmaxu2(of.x, of.y), __vmaxu2(of.z, of.w));
     };
-    return magnitude_bits(__vmaxu2(largest(fours[0]), largest(fours[1])));
+    return magnitude_bits(__vmaxu2(largest(vectors[0]), largest(vectors[1])));
   }
   /// Returns the maximum of two adjacent columns, as BF16 bits.
   [[nodiscard]] __device__ std::uint32_t column_pair(int part, int pair) const {
     std::uint32_t largest = 0;
 #pragma unroll
     for (int i = 0; i < column_size; ++i) {
-      const auto* pairs = reinterpret_cast<const std::uint32_t*>(of_columns[part][i]);
+      const auto* pairs = reinterpret_cast<const std::uint32_t*>(column_maxima[part][i]);
       largest = __vmaxu2(largest, pairs[pair]);
     }
     return largest;
@@ -52,22 +52,22 @@ __device__ void find_tile_magnitudes(const CastArguments<Format, Granularity>& a
   for_each_round<F>(
       source, place, arguments.rows, arguments.part_columns, [] { return 0; },
       [&](int round, int, const Produced<Bf16, Source::parts>& produced, int) {
-        std::uint32_t of_row = 0;
+        std::uint32_t row_maximum = 0;
 #pragma unroll
         for (int part = 0; part < Source::parts; ++part) {
 #pragma unroll
           for (int i = 0; i < Run<Bf16>::words_per_run; ++i) {
             const std::uint32_t word = produced.parts[part].words[i];
-            of_row = larger_magnitudes(of_row, word);
+            row_maximum = larger_magnitudes(row_maximum, word);
             columns[part][i] = larger_magnitudes(columns[part][i], word);
           }
         }
-        magnitudes.of_rows[position.row + round * column_size][position.run] =
-            static_cast<std::uint16_t>(magnitude_bits(of_row) >> 16);
+        magnitudes.row_maxima[position.row + round * column_size][position.run] =
+            static_cast<std::uint16_t>(magnitude_bits(row_maximum) >> 16);
       });
 #pragma unroll
   for (int part = 0; part < Source::parts; ++part) {
-    magnitudes.of_columns[part][position.row][position.run] =
+    magnitudes.column_maxima[part][position.row][position.run] =
         make_uint4(columns[part][0], columns[part][1], columns[part][2], columns[part][3]);
   }
 }

@@ -79,7 +79,7 @@ __device__ void tensor_cast_tile(const CastArguments<Format, PerTensor>& argumen
       if constexpr (!FindsScale) {
         const std::uint32_t largest = larger_magnitudes(0, produced.parts[part]);
         magnitudes = __vmaxu2(magnitudes, largest);
-        may_saturate = !tensor.safe.hold(largest);
+        may_saturate = !tensor.safe.contains(largest);
       }
       const Run<Format> cast = cast_run<Format>(produced.parts[part], tensor.scale, totals);
       if (may_saturate) count_saturated<Format>(produced.parts[part], tensor.scale, totals);

@@ -195,7 +195,7 @@ struct ColumnPair {
 
 /// Blocks of the transposed copy of a tile, in shared memory, so that they are written in whole
 /// ranges of 64 bytes.
-struct TurnedTile {
+struct TransposedTile {
   uint2 blocks[two_level_tile_columns][two_level_warps];
 
   /// Writes the tile. All threads must call it.
@@ -238,7 +238,7 @@ template <ValueRounding Rounding, class Granularity>
 OCTAVO_KERNEL void __launch_bounds__(quantize_threads)
     two_level_columns_kernel(const TwoLevelArguments<Granularity> arguments) {
   static_assert(Granularity::block_rows == 1);
-  __shared__ TurnedTile turned;
+  __shared__ TransposedTile transposed_tile;
   const auto upper = UpperScale::of(arguments.slot.scaling->found_amax_bits);
   const auto& copy = arguments.transposed;
   store_upper_scale(copy, upper);
@@ -252,14 +252,14 @@ OCTAVO_KERNEL void __launch_bounds__(quantize_threads)
     E4M3 scale;
     const float factor = upper.factor(float_from_bits(block_magnitude(values)), scale);
     const Index column = pair.column + which;
-    turned.blocks[2 * pair.lane + which][pair.warp] = cast_block<Rounding>(
+    transposed_tile.blocks[2 * pair.lane + which][pair.warp] = cast_block<Rounding>(
         values, factor, arguments.random(1), column * arguments.rows + pair.row, totals);
     if (pair.inside) {
       copy.scale_inverses()[scale_index<Granularity>(column, pair.row, copy.outer(),
                                                      copy.inner())] = scale;
     }
   }
-  turned.store(copy);
+  transposed_tile.store(copy);
   add_counts(arguments, totals);
 }
 
@@ -270,7 +270,7 @@ OCTAVO_KERNEL void __launch_bounds__(quantize_threads)
     two_level_squares_kernel(const TwoLevelArguments<Granularity> arguments) {
   static_assert(Granularity::block_rows == two_level_block);
   constexpr int lanes = two_level_block / 2;  // that share a square
-  __shared__ TurnedTile turned;
+  __shared__ TransposedTile transposed_tile;
   const auto upper = UpperScale::of(arguments.slot.scaling->found_amax_bits);
   store_upper_scale(arguments.row_major, upper);
   store_upper_scale(arguments.transposed, upper);
@@ -292,7 +292,7 @@ OCTAVO_KERNEL void __launch_bounds__(quantize_threads)
     float values[two_level_block];
     pair.read(which, values);
     blocks[which] = cast_block<ValueRounding::nearest_even>(values, factor, {}, pair.row, totals);
-    turned.blocks[2 * pair.lane + which][pair.warp] = blocks[which];
+    transposed_tile.blocks[2 * pair.lane + which][pair.warp] = blocks[which];
   }
   const auto& rows = arguments.row_major;
   if (pair.inside && !rows.empty()) {
@@ -313,7 +313,7 @@ OCTAVO_KERNEL void __launch_bounds__(quantize_threads)
   };
   store_scale(rows, pair.row, pair.column);
   store_scale(arguments.transposed, pair.column, pair.row);
-  if (!arguments.transposed.empty()) turned.store(arguments.transposed);
+  if (!arguments.transposed.empty()) transposed_tile.store(arguments.transposed);
   add_counts(arguments, totals);
 }
 
