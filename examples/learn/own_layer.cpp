@@ -43,16 +43,15 @@ int main() {
   Linear<Fp32, hidden, hidden, float, Cpu> linear;
   Parameter<float, float, Cpu> weight;
   LayerScale scale;
-  Manifest manifest;
+  Manifest manifest;  // the linear layer adds its GEMMs; in FP32, it needs no scaling table
   norm.declare("norm", 1e-5f), weight.declare("weight", hidden, hidden, Initial::normal(0.2f));
   const auto visit = [&](auto v) { norm.visit(v), v(weight), scale.visit(v); };
   FlatParameters<float, float, Cpu> run;  // all weights contiguous, and all gradients
   run.allocate_weights(arena, visit), run.allocate_gradients(arena, visit);
-  linear.declare("linear", {nullptr, &manifest});  // FP32 needs no scaling table
-  linear.allocate_weight_copies(arena, weight),
-      visit([&](auto& p) { initialize(p, {1, 0}, context); });
-  for (unsigned i = 0; i < size; ++i)
-    x.data()[i] = normal({1, 1}, i), dy.data()[i] = normal({1, 2}, i);
+  linear.declare("linear", {nullptr, &manifest}), linear.allocate_weight_copies(arena, weight);
+  visit([&](auto& p) { initialize(p, {1, 0}, context); });
+  for (unsigned i = 0; i < size; ++i) x.data()[i] = normal({1, 1}, i);
+  for (unsigned i = 0; i < size; ++i) dy.data()[i] = normal({1, 2}, i);
   const auto loss = [&] {  // Σ y · dy, whose gradient with respect to y is dy
     norm.forward(x, normalised, inverse_rms, context);
     linear.forward(normalised, {}, projected, context);
