@@ -83,10 +83,9 @@ inline void set_from_config(const std::filesystem::path& config, CLI::Option& op
 }  // namespace detail
 
 /// Sets the save flags of a run that resumes in its folder: those that were not set get their
-/// values from its config.toml. Lists these in `restored_save_flags`, such as " --checkpoint-every
-/// 50
-/// --keep-best". If there are checkpoints, names in `save_flags_warning` the flags that neither the
-/// command line nor config.toml sets.
+/// values from its config.toml. Lists these in `restored_save_flags`, such as " --keep-best". If
+/// there are checkpoints, names in `save_flags_warning` the flags that neither the command line nor
+/// config.toml sets.
 /// @throws ConfigError  naming that file, if it contains a value that the flag does not accept
 inline void restore_save_flags(CLI::App& app, Options& options) {
   if (options.resume.empty() || options.out.empty() || options.replay_step != 0) return;

@@ -160,8 +160,7 @@ inline std::string other_flags_of_data(const std::filesystem::path& config,
 }
 
 /// Returns the flags that are not set and whose defaults differ from the run that is resumed, such
-/// as
-/// "--steps is 500, the run had 300".
+/// as "--steps is 500, the run had 300".
 /// @param config         configuration of the saved run; need not exist or be complete
 /// @param configuration  configuration of this run, as in its config.toml
 inline std::string flags_left_out(const CLI::App& app, const std::filesystem::path& config,

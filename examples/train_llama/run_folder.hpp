@@ -162,8 +162,7 @@ inline std::string foreign_entry_of(const std::filesystem::path& folder) {
 /// Throws if --out is not usable for a run. Creates nothing.
 /// @param out_from  configuration file that sets --out; empty for the command line
 /// @throws ConfigError  if --out contains a file that the run would write, if it contains only
-/// files
-///                      that belong to no run, or if it is not accessible
+///                      files that belong to no run, or if it is not accessible
 inline void require_free_out(const Options& options, const std::string& out_from) {
   if (options.out.empty()) return;
   const std::filesystem::path folder = options.out;

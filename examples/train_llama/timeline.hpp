@@ -23,8 +23,7 @@
 namespace trainer {
 
 /// @throws ConfigError  if the folder of the --timeline file does not exist, or the file exists and
-/// is
-///                      not a timeline
+///                      is not a timeline
 /// @throws IoError      if the file is not writable
 inline void require_timeline_folder(const Options& options) {
   if (options.timeline.empty()) return;

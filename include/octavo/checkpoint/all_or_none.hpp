@@ -16,7 +16,7 @@ namespace octavo OCTAVO_ABI::detail {
 /// @param part  of this rank; returns a text for the others
 /// @return      the texts of all ranks, in rank order
 /// @throws      the exception of `part`; ConfigError, naming the rank, if `part` threw only on
-/// another rank
+///                  another rank
 inline std::vector<std::string> all_or_none(TrainingSession& session, const char* what,
                                             const std::function<std::string()>& part) {
   std::string text;

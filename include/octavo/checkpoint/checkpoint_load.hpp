@@ -145,7 +145,7 @@ inline std::vector<std::string> counted(const std::vector<std::string>& texts) {
 /// @param more    entries that the program saved in addition to the session's state
 /// @param others  whether the recipe or optimizer may differ
 /// @return the manifest; if the recipe or optimizer differs, it also lists this conversion, as the
-/// last
+///         last
 /// @throws StateMismatchError  naming the difference, for another model, recipe, optimizer or other
 ///                             adapters, or if it must be converted and the tensor-parallel degree
 ///                             differs; the session is unchanged then

@@ -63,7 +63,7 @@ class Checkpoints {
   /// @param session  must outlive this object
   /// @param on_save     called with the result of each save
   /// @throws ConfigError  on all ranks, for invalid options, or if another run has locked the
-  /// folder
+  ///                      folder
   /// @throws IoError      on rank 0, if the folder is not writable; ConfigError on the others
   Checkpoints(CheckpointOptions options, TrainingSession& session, SaveCallback on_save)
       : options_(std::move(options)),

@@ -94,7 +94,7 @@ inline void load_hugging_face(TrainingSession& session, const ModelDescription& 
 /// @param model   the session's model, with the tokens and positions for config.json
 /// @param writes  whether this rank writes the folder
 /// @throws IoError      if the folder already has files, or cannot be written; ConfigError on ranks
-/// that do not write
+///                      that do not write
 /// @throws UsageError   if the session has a different model
 inline void save_hugging_face(TrainingSession& session, const ModelDescription& model,
                               const std::filesystem::path& folder,

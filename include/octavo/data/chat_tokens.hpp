@@ -258,7 +258,7 @@ class ChatEncoder {
   }
 
   /// @param texts  tokens of texts; those of these pieces begin at `next`, which is advanced past
-  /// them
+  ///               them
   static ChatTokens joined(const Pieces& pieces, std::span<const std::vector<std::int32_t>> texts,
                            std::size_t& next) {
     ChatTokens result;

@@ -284,8 +284,7 @@ class ChatLoader {
 
 /// Reads and encodes the chats of a run.
 /// @throws IoError      naming file, line and byte, if a file cannot be read or contains a line or
-/// element
-///                      that is not a chat
+///                      element that is not a chat
 /// @throws ConfigError  naming file and line of a chat that cannot be encoded, has tokens outside
 ///                      the vocabulary or has no target; if a file is named twice, or no chat is
 ///                      left

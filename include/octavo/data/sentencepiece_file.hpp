@@ -262,8 +262,7 @@ class SentencePieceReader {
 /// Llama 2, Mistral and Gemma, or Unigram, which sentencepiece trains by default. Control pieces
 /// are its special tokens.
 /// @throws IoError  naming the file and, if possible, the byte, if the file cannot be read, is not
-/// a
-///                  valid model, is of another type, or has settings that are not supported
+///                  a valid model, is of another type, or has settings that are not supported
 [[nodiscard]] inline BytePairTokenizer load_sentencepiece(const std::filesystem::path& path) {
   const std::string bytes = read_whole_file(path, detail::max_tokenizer_bytes);
   return BytePairTokenizer(detail::SentencePieceReader(path, bytes).read());

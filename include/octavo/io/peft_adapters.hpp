@@ -51,8 +51,7 @@ class PeftAdapters {
   /// @param model  the model of the adapters
   /// @throws IoError      for a file that is missing, damaged or cannot be read
   /// @throws ConfigError  for unsupported adapters (see read_peft_config), or naming a tensor that
-  /// is
-  ///                      missing, unexpected, of another shape, or not a 16-bit or 32-bit float
+  ///                      is missing, unexpected, of another shape, or not a 16-bit or 32-bit float
   PeftAdapters(const std::filesystem::path& folder, const ModelDescription& model)
       : config_(read_peft_config(folder / detail::peft_config_name)),
         tensors_(detail::peft_tensors(model, config_.lora)),

@@ -78,7 +78,7 @@ void sum_of_experts(TensorView<const T, 2, D> x, const ExpertRows<D>& rows,
 /// is linear, so the weight can be a factor of its input instead of its output. The backward then
 /// does not need the output.
 /// @param gate_up  [rows, 2 · ffn]: the gate values of a row, then its up values; 0 in padding and
-/// unused rows
+///                 unused rows
 /// @param weights  [tokens, choices]
 /// @param y        [rows, ffn]; 0 in padding and unused rows
 /// @throws ShapeError  if shapes do not match, or if a matrix is too large for the device: see

@@ -37,7 +37,7 @@ struct HuggingFaceFamily {
   std::string_view architecture{};  ///< such as "LlamaForCausalLM"
   /// Reads the family's keys of a config.json; the caller reads those of all families.
   /// @throws ConfigError  naming a key that is missing or has a value that the models do not
-  /// support
+  ///                      support
   void (*read)(const JsonFields& fields, ModelDescription& model) = nullptr;
   /// Writes the same keys.
   void (*write)(const ModelDescription& model, JsonLine& text) = nullptr;

@@ -33,8 +33,7 @@ namespace detail {
 /// Returns the losses of all batches of an evaluation, over all ranks. Before a session's first
 /// step, the first batch of each rank calibrates delayed scales.
 /// @param batches   with `batches()`, their number, and `get(number)`, which returns a batch
-/// without
-///                  targets after the last
+///                  without targets after the last
 /// @param progress  called after each round, with the number of rounds done and their total
 template <class Batches>
 LossSum evaluate_batches(TrainingSession& session, Batches& batches, int rank, int ranks,

@@ -27,7 +27,7 @@ namespace octavo OCTAVO_ABI {
 class InterruptGuard {
  public:
   /// @param acknowledgement  written to standard error at the first signal; must outlive the guard.
-  /// Null: nothing is written
+  ///                         Null: nothing is written
   explicit InterruptGuard(const char* acknowledgement = nullptr) {
     first_time = 0;
     signal_number = 0;

@@ -34,7 +34,7 @@ class SessionWeights {
   /// Does the same for a parameter that need not be in memory as a whole.
   /// @param source  called for the elements that this rank has, a piece at a time
   /// @throws ConfigError  for an unknown name, or a value that is not finite; the pieces before it
-  /// are then already set
+  ///                      are then already set
   virtual void set(const std::string& name, const WeightSource& source) = 0;
 
   /// Passes all weights to `sink` as they are stored, one piece at a time. All ranks call it; each
