@@ -441,12 +441,14 @@ int run(CLI::App& app, Options& options) {
       if (!wrong.empty()) programs::print_stderr("{}{}\n", ranks->name(), wrong);
       return ranks->all_succeeded(wrong, exchanges);
     };
-    if (!succeeds_on_all_ranks([&] { read_inputs(setup, options, *instance); }, false))
+    if (!succeeds_on_all_ranks([&] { read_inputs(setup, options, *instance); },
+                               /*exchanges=*/false))
       return bad_input;
-    if (!succeeds_on_all_ranks([&] { make_batches(setup, options, *ranks); }, false))
+    if (!succeeds_on_all_ranks([&] { make_batches(setup, options, *ranks); }, /*exchanges=*/false))
       return bad_input;
     require_same(*ranks, setup, options);
-    if (!succeeds_on_all_ranks([&] { make_session(setup, app, options, *instance, *ranks); }, true))
+    if (!succeeds_on_all_ranks([&] { make_session(setup, app, options, *instance, *ranks); },
+                               /*exchanges=*/true))
       return bad_input;
     // Only rank 0 prints.
     if (!ranks->is_first() && std::freopen("/dev/null", "w", stdout) == nullptr) return failure;

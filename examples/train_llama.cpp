@@ -438,7 +438,8 @@ int run(CLI::App& app, Options& options) {
       }
       return ranks->all_succeeded(wrong, exchanges);
     };
-    if (!succeeds_on_all_ranks([&] { read_data(setup, app, options, *instance, *ranks); }, false))
+    if (!succeeds_on_all_ranks([&] { read_data(setup, app, options, *instance, *ranks); },
+                               /*exchanges=*/false))
       return bad_input;
     // All ranks use what rank 0 found. The prefix makes the text non-empty even if nothing was
     // found.
@@ -451,12 +452,12 @@ int run(CLI::App& app, Options& options) {
       setup.left_out = flags_left_out(app, config, configuration);
     }
     if (!succeeds_on_all_ranks([&] { make_session(setup, app, options, *instance, *ranks); },
-                               true)) {
+                               /*exchanges=*/true)) {
       return bad_input;
     }
     require_same(*ranks, configuration, setup, options);
     if (!succeeds_on_all_ranks([&] { make_checkpoints(setup, options, *ranks, configuration); },
-                               true, true))
+                               /*exchanges=*/true, /*only_first_rank_reports=*/true))
       return bad_input;
     // Only rank 0 prints.
     if (!ranks->is_first() && std::freopen("/dev/null", "w", stdout) == nullptr) return failure;

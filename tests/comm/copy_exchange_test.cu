@@ -39,19 +39,20 @@ std::byte byte_of(int from, int to, int step, std::size_t i) {
 
 /// What one rank has.
 struct Rank {
-  Rank(octavo::Rendezvous& meeting, std::chrono::nanoseconds patience, const Context<Cuda>& on)
-      : rendezvous(meeting),
+  Rank(octavo::Rendezvous& host_rendezvous, std::chrono::nanoseconds timeout,
+       const Context<Cuda>& on)
+      : rendezvous(host_rendezvous),
         context(on),
-        ranks(static_cast<std::size_t>(meeting.size())),
-        memory(meeting.rank(), meeting.size(),
-               [&meeting](auto part, auto whole, const char* what) {
-                 meeting.all_gather_sync(part, whole, what);
+        ranks(static_cast<std::size_t>(host_rendezvous.size())),
+        memory(host_rendezvous.rank(), host_rendezvous.size(),
+               [&host_rendezvous](auto part, auto whole, const char* what) {
+                 host_rendezvous.all_gather_sync(part, whole, what);
                }),
         shared(PeerMemory::min_bytes + 2 * ranks * part_bytes, on) {
     memory.add(shared.data(), shared.size(), on);
     std::vector<int> members;
-    for (int rank = 0; rank < meeting.size(); ++rank) members.push_back(rank);
-    exchange.emplace(memory, members, meeting.rank(), patience, on);
+    for (int rank = 0; rank < host_rendezvous.size(); ++rank) members.push_back(rank);
+    exchange.emplace(memory, members, host_rendezvous.rank(), timeout, on);
   }
   ~Rank() {
     if (!exchange.has_value()) return;
@@ -185,8 +186,8 @@ void check_leaving(Rank& rank) {
   all_are_here();
 }
 
-/// A rank that nobody comes to, until its patience ends; and takes no other by surprise then.
-void check_patience(Rank& rank) {
+/// A rank whose peer is late gives up after its time-out, and then joins no further barrier.
+void check_timeout(Rank& rank) {
   const Buffer<Cuda> parts(rank.ranks * part_bytes, rank.context);
   const auto meet = [&] {
     std::vector<std::byte> all(rank.ranks);
@@ -204,7 +205,7 @@ void check_patience(Rank& rank) {
   if (rank.number() == 1) {
     rank.exchange->all_gather(parts.data(), rank.gathered(), part_bytes, "parts", rank.context);
     rank.context.synchronize();
-    EXPECT_TRUE(rank.exchange->has_given_up()) << "rank 0 came to half a meeting only";
+    EXPECT_TRUE(rank.exchange->has_given_up()) << "rank 0 came to only one of the two barriers";
   }
   meet();
 }
@@ -312,7 +313,7 @@ TEST(CopyRank, DoesItsPart) {
   words >> mode >> number >> size >> port;
   octavo::Rendezvous rendezvous(launch_of(number, size, port), std::chrono::seconds(100));
   const Context<Cuda> context(number % octavo::visible_gpus());
-  Rank rank(rendezvous, std::chrono::seconds(mode == "patience" || mode == "leaving" ? 1 : 60),
+  Rank rank(rendezvous, std::chrono::seconds(mode == "timeout" || mode == "leaving" ? 1 : 60),
             context);
   EXPECT_EQ(rank.exchange->obstacle(), "");
   EXPECT_TRUE(rank.exchange->reaches(rank.gathered(), 2 * rank.ranks * part_bytes));
@@ -323,7 +324,7 @@ TEST(CopyRank, DoesItsPart) {
   if (mode == "lanes") check_lanes(rank);
   if (mode == "giving-up") check_giving_up(rank);
   if (mode == "differing") check_differing(rank);
-  if (mode == "patience") check_patience(rank);
+  if (mode == "timeout") check_timeout(rank);
   if (mode == "leaving") check_leaving(rank);
   if (mode == "lacking") check_lacking(rank);
   if (mode == "places") check_places(rank);
@@ -351,7 +352,7 @@ TEST_F(CopyExchangeOnGpu, DeliversAllPartsToEveryRank) {
 }
 TEST_F(CopyExchangeOnGpu, ServesTwoStreamsAtOnce) { run("lanes", 2); }
 TEST_F(CopyExchangeOnGpu, GiveUpReleasesWaitingKernels) { run("giving-up", 2); }
-TEST_F(CopyExchangeOnGpu, GivesUpAfterTimeout) { run("patience", 2); }
+TEST_F(CopyExchangeOnGpu, GivesUpAfterTimeout) { run("timeout", 2); }
 TEST_F(CopyExchangeOnGpu, ClosedRankLeavesFlagsWritable) { run("leaving", 2); }
 TEST_F(CopyExchangeOnGpu, AllocationFailsOnAllRanksOrNone) { run("lacking", 2); }
 TEST_F(CopyExchangeOnGpu, DetectsDifferentSizes) { run("differing", 2); }

@@ -346,10 +346,10 @@ TEST(NcclRank, DoesItsPart) {
       fault.file;
   if (mode == "fault") return take_part(fault, rank, size, port);
   if (mode == "one-gpu") {
-    octavo::Rendezvous meeting(launch_of(rank, size, port), std::chrono::seconds(20));
+    octavo::Rendezvous rendezvous(launch_of(rank, size, port), std::chrono::seconds(20));
     const Context<Cuda> first;
     try {
-      const NcclComm communicator(meeting, first);
+      const NcclComm communicator(rendezvous, first);
       ADD_FAILURE() << "two ranks have one GPU";
     } catch (const octavo::ConfigError& error) {
       EXPECT_NE(std::string(error.what()).find("ranks 0 and 1 have the same GPU"),

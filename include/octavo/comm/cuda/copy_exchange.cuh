@@ -106,7 +106,7 @@ OCTAVO_KERNEL void barrier_kernel(Barrier barrier) {
 /// Gathers and exchanges among the ranks of one host. Each rank's copy engine writes into the
 /// memory of the others between two barriers of all ranks: after the first, all memory may be
 /// written to; after the second, all data has arrived. Multiprocessors remain free, except for one
-/// block of a few threads while ranks meet. May be enqueued while a CUDA graph is recorded.
+/// block of a few threads during a barrier. May be enqueued while a CUDA graph is recorded.
 /// Operations on several streams must be enqueued in the same order on all ranks.
 ///
 /// A wait for a missing rank ends after `timeout`, or when `give_up` is called. All enqueued work
@@ -277,7 +277,7 @@ class CopyExchange {
     return result;
   }
 
-  /// The channel of a context. Meetings are ordered within one context, not between several, so
+  /// The channel of a context. Barriers are ordered within one context, not between several, so
   /// each context has its own channel, numbered in the order of first use: all ranks must first use
   /// their contexts in the same order. A rank with another order is reported as calling a different
   /// operation, or waits until its timeout ends.

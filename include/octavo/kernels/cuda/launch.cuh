@@ -23,7 +23,8 @@ inline constexpr std::size_t kernel_workspace_bytes = std::size_t{16} << 20;
 __device__ inline Index global_thread() { return Index{blockIdx.x} * blockDim.x + threadIdx.x; }
 
 /// Allows the kernel that `launch_dependent` enqueues next to begin once all blocks of this one
-/// have called this function or ended. Without early launches, it does nothing.
+/// have called this function or ended. On a GPU without programmatic dependent launch, it does
+/// nothing.
 __device__ inline void launch_dependent_grids() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   cudaTriggerProgrammaticLaunchCompletion();
@@ -102,7 +103,7 @@ void launch(const char* name, void (*kernel)(Parameters...), Index blocks, int t
 /// Enqueues a kernel that may begin before preceding work ends, so that its launch and its first
 /// reads overlap. It must call `wait_on_dependent_grids` before it accesses data that others write,
 /// or writes data that others read. See programmatic dependent launch in CUDA's programming guide.
-/// On a GPU without early launches, it begins when preceding work has ended.
+/// On a GPU without it, the kernel begins when preceding work has ended.
 /// @param shared_bytes  dynamic shared memory per block
 template <class... Parameters, class... Arguments>
 void launch_dependent(const char* name, void (*kernel)(Parameters...), dim3 blocks, int threads,
