@@ -1,8 +1,8 @@
 // Time, power and energy of every GEMM of Llama-3-8B's layers and head in each format, under
-// sustained load and with random data; and the errors of fast accumulation in input gradients.
+// sustained load and with random data; and the errors of fast accumulation in gradients.
 //
 //     joules                       at most 90 s on an idle GPU
-//     joules --errors              relative errors of input gradients with each accumulation
+//     joules --errors              relative errors of gradients with each accumulation
 //     joules --json FILE           also appends a JSON line for each GEMM and format
 #include <support/gemm_parts.cuh>
 #include <support/machine.hpp>
@@ -257,23 +257,33 @@ class Table {
   std::map<std::string, Total> totals_;
 };
 
-/// Prints the errors of input gradients in FP8.
-void print_errors() {
-  const Gpu gpu;
-  std::printf("%s, cuBLASLt %s; input gradients of Llama-3-8B, E5M2 x E4M3\n\n",
-              describe_machine().card.c_str(), describe_machine().cublaslt.c_str());
+/// Prints the errors of gradients in FP8.
+/// @param pass  `GemmPass::input_gradient` or `GemmPass::weight_gradient`
+void print_errors(const Gpu& gpu, GemmPass pass) {
+  const bool of_weight = pass == GemmPass::weight_gradient;
+  std::printf("\n%s gradients\n", of_weight ? "weight" : "input");
   std::printf("%-8s %8s  %-15s %10s %10s %12s %12s\n", "layer", "reduces", "gradient of y",
               "error full", "error fast", "shrinks full", "shrinks fast");
-  for (const support::GradientShape& shape : support::llama3_8b_gradients) {
+  for (const LinearShape& shape : linear_shapes) {
+    const Index rows = of_weight ? shape.rows : 2048;
     for (const float tail : {0.0f, 1.5f}) {
-      support::InputGradientProduct product(2048, shape.out, shape.in, tail, gpu.context());
+      support::GradientProduct product(pass, rows, shape.out, shape.in, tail, gpu.context());
       const auto full = product.error(GemmAccumulation::full);
       const auto fast = product.error(GemmAccumulation::fast);
       std::printf("%-8s %8d  %-15s %10.2e %10.2e %12.2e %12.2e\n", shape.name,
-                  static_cast<int>(shape.out), tail == 0 ? "normal" : "heavy tails", full.relative,
-                  fast.relative, full.shrinkage, fast.shrinkage);
+                  static_cast<int>(of_weight ? rows : shape.out),
+                  tail == 0 ? "normal" : "heavy tails", full.relative, fast.relative,
+                  full.shrinkage, fast.shrinkage);
     }
   }
+}
+
+void print_errors() {
+  const Gpu gpu;
+  std::printf("%s, cuBLASLt %s; gradients of Llama-3-8B, E5M2 x E4M3\n",
+              describe_machine().card.c_str(), describe_machine().cublaslt.c_str());
+  print_errors(gpu, GemmPass::input_gradient);
+  print_errors(gpu, GemmPass::weight_gradient);
 }
 
 }  // namespace
@@ -287,7 +297,7 @@ int main(int count, char** words) {
   app.add_option("--gemm", options.gemm,
                  "only GEMMs whose name contains this text, such as 'down'");
   app.add_option("--json", options.json, "file to which a JSON line is appended for each GEMM");
-  app.add_flag("--errors", options.errors, "print the errors of input gradients instead");
+  app.add_flag("--errors", options.errors, "print the errors of gradients instead");
   try {
     app.parse(count, words);
   } catch (const CLI::ParseError& error) {

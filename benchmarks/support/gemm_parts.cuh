@@ -44,7 +44,8 @@ using Run = std::function<void(int turn)>;
 template <LinearPrecision P>
 constexpr GemmAccumulation accumulation_of(GemmPass pass) {
   if (pass == GemmPass::input_gradient) return octavo::detail::input_gradient_accumulation<P>;
-  return pass == GemmPass::forward ? GemmAccumulation::fast : GemmAccumulation::full;
+  if (pass == GemmPass::weight_gradient) return octavo::detail::weight_gradient_accumulation<P>;
+  return GemmAccumulation::fast;
 }
 
 /// a · bᵀ of quantised operands.

@@ -110,6 +110,9 @@ class Precisions(Temporary):
              "fp8-delayed-fast-gradients"),
             ("--precision fp8-delayed-fast-gradients --fp8-format e4m3",
              "Fp8Recipe<Delayed, E4M3Only, GemmAccumulation::fast>"),
+            ("--precision Fp8Recipe<Delayed,Hybrid,GemmAccumulation::fast,GemmAccumulation::fast> "
+             "--fp8-format e4m3",
+             "Fp8Recipe<Delayed, E4M3Only, GemmAccumulation::fast, GemmAccumulation::fast>"),
             ("--fp8-amax-history-len 16", "Fp8Recipe<DelayedScaling<16, AmaxReduction::max, Margin{0}>>"),
             ("--fp8-amax-history-len 1024 --fp8-amax-compute-algo max --fp8-margin 0", "fp8-delayed"),
             ("--bf16-first 1 --bf16-last 1", "fp8-delayed-bf16-edges"),

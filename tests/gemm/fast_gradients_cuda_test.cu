@@ -1,4 +1,4 @@
-// The error of input gradients with fast and with full accumulation, at the shapes of Llama-3-8B.
+// The error of gradients with fast and with full accumulation, at the shapes of Llama-3-8B.
 #include <octavo/cuda.cuh>
 
 #include <gtest/gtest.h>
@@ -24,26 +24,36 @@ bool has_short_accumulators() {
   return card.major == 9;
 }
 
-TEST_F(FastGradients, ErrorIsBoundedByAccumulatorTruncation) {
+/// @param tokens  that the weight gradient reduces
+void expect_bounded_errors(GemmPass pass, Index tokens) {
   support::GpuContext context;
   Buffer<Cuda> workspace(matmul_workspace(0, 0, 0, context), context);
   context.bind_workspace({workspace.data(), workspace.size()});
   for (const float tail : {0.0f, 1.5f}) {
     for (const ::support::GradientShape& shape : ::support::llama3_8b_gradients) {
-      ::support::InputGradientProduct product(512, shape.out, shape.in, tail, context);
+      const Index reduced = pass == GemmPass::weight_gradient ? tokens : shape.out;
+      ::support::GradientProduct product(pass, tokens, shape.out, shape.in, tail, context);
       const auto full = product.error(GemmAccumulation::full);
       const auto fast = product.error(GemmAccumulation::fast);
       std::printf("  %-8s reduces %6d: error %.2e full, %.2e fast (results %.2e too small)\n",
-                  shape.name, static_cast<int>(shape.out), full.relative, fast.relative,
+                  shape.name, static_cast<int>(reduced), full.relative, fast.relative,
                   fast.shrinkage);
       EXPECT_LE(full.relative, cut_off(128)) << shape.name;
-      EXPECT_LE(fast.relative, cut_off(shape.out)) << shape.name;
+      EXPECT_LE(fast.relative, cut_off(reduced)) << shape.name;
       if (has_short_accumulators()) {
         EXPECT_GT(fast.relative, full.relative)
             << shape.name << ": the option did not reach cuBLASLt";
       }
     }
   }
+}
+
+TEST_F(FastGradients, ErrorOfInputGradientsIsBoundedByAccumulatorTruncation) {
+  expect_bounded_errors(GemmPass::input_gradient, 512);
+}
+
+TEST_F(FastGradients, ErrorOfWeightGradientsIsBoundedByAccumulatorTruncation) {
+  expect_bounded_errors(GemmPass::weight_gradient, 2048);
 }
 
 }  // namespace fast_gradients_cuda_test

@@ -351,20 +351,28 @@ TEST(GemmKeys, CoverEmulatedModelInBf16) {
   EXPECT_EQ(keys_of<Emulated<Fp8Recipe<Tensorwise>>>(1, 96), sorted(expected));
 }
 
-// Only input gradients differ.
+// Only the selected gradients differ.
 TEST(GemmKeys, CoverModelWithFastGradients) {
-  std::vector<GemmKey> expected = head_keys();
-  constexpr auto tensor = GemmScales::tensor;
-  for (GemmKey key : {quantized(rows, qkv, hidden, e4m3, tensor, tensor),
-                      quantized(rows, hidden, hidden, e4m3, tensor, tensor, true),
-                      quantized(rows, hidden, qkv, e5m2, tensor, tensor),
-                      quantized(rows, hidden, hidden, e5m2, tensor, tensor)}) {
-    key.fast_accumulation = true;
-    expected.push_back(key);
-  }
-  expected.push_back(quantized(qkv, hidden, rows, e5m2, tensor, tensor));
-  expected.push_back(quantized(hidden, hidden, rows, e5m2, tensor, tensor));
-  EXPECT_EQ((keys_of<Fp8Recipe<Delayed, Hybrid, GemmAccumulation::fast>>(1, 96)), sorted(expected));
+  const auto expected = [](bool fast_input, bool fast_weight) {
+    std::vector<GemmKey> keys = head_keys();
+    constexpr auto tensor = GemmScales::tensor;
+    const auto add = [&](GemmKey key, bool fast) {
+      key.fast_accumulation = fast;
+      keys.push_back(key);
+    };
+    add(quantized(rows, qkv, hidden, e4m3, tensor, tensor), true);
+    add(quantized(rows, hidden, hidden, e4m3, tensor, tensor, true), true);
+    add(quantized(rows, hidden, qkv, e5m2, tensor, tensor), fast_input);
+    add(quantized(rows, hidden, hidden, e5m2, tensor, tensor), fast_input);
+    add(quantized(qkv, hidden, rows, e5m2, tensor, tensor), fast_weight);
+    add(quantized(hidden, hidden, rows, e5m2, tensor, tensor), fast_weight);
+    return sorted(keys);
+  };
+  constexpr auto full = GemmAccumulation::full;
+  constexpr auto fast = GemmAccumulation::fast;
+  EXPECT_EQ((keys_of<Fp8Recipe<Delayed, Hybrid, fast>>(1, 96)), expected(true, false));
+  EXPECT_EQ((keys_of<Fp8Recipe<Delayed, Hybrid, full, fast>>(1, 96)), expected(false, true));
+  EXPECT_EQ((keys_of<Fp8Recipe<Delayed, Hybrid, fast, fast>>(1, 96)), expected(true, true));
 }
 
 TEST(GemmKeys, CoverModelWithRowScales) {

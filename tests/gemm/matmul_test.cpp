@@ -169,6 +169,21 @@ TYPED_TEST(QuantizedMatmul, WeightGradientMatchesProductOfQuantizedOperands) {
   }
 }
 
+TYPED_TEST(QuantizedMatmul, FastAccumulationDoesNotChangeWeightGradient) {
+  const typename TestFixture::Gradient dy(272, 131, 5);
+  const typename TestFixture::Input x(272, 67, 6);
+  const auto product = [&](GemmAccumulation accumulation) {
+    support::ContextWithWorkspace place(2);
+    place.bind(matmul_workspace(131, 67, 272, place.context));
+    Matrix<float> result(131, 67);
+    (void)matmul_weight_gradient(dy.operand.transposed, x.operand.transposed,
+                                 GemmOutput<float, Cpu>{result.view(), {}}, accumulation,
+                                 place.context);
+    return support::bytes_of(result.elements);
+  };
+  EXPECT_EQ(product(GemmAccumulation::fast), product(GemmAccumulation::full));
+}
+
 TYPED_TEST(QuantizedMatmul, ReducedDimensionMustBeAMultipleOf16) {
   const typename TestFixture::Input x(24, 24, 1);
   const typename TestFixture::Weight w(24, 24, 2);

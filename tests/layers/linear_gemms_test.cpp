@@ -14,7 +14,7 @@ constexpr GemmScales of_input = GemmScales::tensor;
 constexpr GemmScales of_weight = GemmScales::squares_of_128;
 constexpr GemmScales of_output_gradient = GemmScales::none;
 
-/// Of a layer of 24 features to 40.
+/// Of a layer of 24 features to 40, whose weight gradient alone is accumulated fast.
 octavo::detail::LinearGemms layer(const char* of_gradient) {
   return {40,
           24,
@@ -25,7 +25,8 @@ octavo::detail::LinearGemms layer(const char* of_gradient) {
           "a library",
           "a recipe",
           {of_input, of_weight, of_output_gradient},
-          GemmAccumulation::full};
+          GemmAccumulation::full,
+          GemmAccumulation::fast};
 }
 
 TEST(LinearGemms, DescribeEachPass) {
@@ -43,13 +44,27 @@ TEST(LinearGemms, DescribeEachPass) {
     const bool is_forward = pass == GemmPass::forward;
     EXPECT_EQ(entry(pass).pass, pass);
     EXPECT_EQ(entry(pass).accumulation,
-              is_forward ? GemmAccumulation::fast : GemmAccumulation::full);
+              pass == GemmPass::input_gradient ? GemmAccumulation::full : GemmAccumulation::fast);
     EXPECT_EQ(entry(pass).adds, is_forward);
     EXPECT_EQ(entry(pass).bias, is_forward);
     EXPECT_EQ(entry(pass).recomputed, is_forward ? 1 : 0);
     EXPECT_EQ(entry(pass).scales_a, is_forward ? of_input : of_output_gradient);
     EXPECT_EQ(entry(pass).scales_b, pass == GemmPass::weight_gradient ? of_input : of_weight);
     EXPECT_EQ(entry(pass).output_format, pass == GemmPass::weight_gradient ? "fp32" : "bf16");
+  }
+}
+
+TEST(LinearGemms, GradientsOfExpertsHaveFullAccumulation) {
+  Manifest manifest;
+  octavo::detail::LinearGemms gemms = layer("fp32");
+  gemms.input_gradient = gemms.weight_gradient = GemmAccumulation::fast;
+  LinearUse use;
+  use.experts = 4;
+  use.choices = 2;
+  (void)octavo::detail::add_gemms(manifest, "up", gemms, use);
+  for (const GemmEntry& entry : manifest.entries()) {
+    if (entry.pass == GemmPass::forward) continue;
+    EXPECT_EQ(entry.accumulation, GemmAccumulation::full) << name_of(entry.pass);
   }
 }
 

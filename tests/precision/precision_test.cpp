@@ -236,6 +236,10 @@ TEST(PrecisionName, NamesNonDefaultOptions) {
             "fp8 delayed (fast gradients)");
   EXPECT_EQ((precision_name<Fp8Recipe<Rowwise, E4M3Only, GemmAccumulation::fast>>()),
             "fp8 rowwise (e4m3 only, fast gradients)");
+  using Fast = Fp8Recipe<Delayed, Hybrid, GemmAccumulation::fast, GemmAccumulation::fast>;
+  EXPECT_EQ(precision_name<Fast>(), "fp8 delayed (fast gradients, fast weight gradients)");
+  using FastWeights = Fp8Recipe<Delayed, Hybrid, GemmAccumulation::full, GemmAccumulation::fast>;
+  EXPECT_EQ(precision_name<FastWeights>(), "fp8 delayed (fast weight gradients)");
   EXPECT_EQ((precision_name<Fp8Recipe<Delayed, Hybrid, GemmAccumulation::full>>()), "fp8 delayed");
 }
 

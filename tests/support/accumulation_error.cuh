@@ -62,53 +62,57 @@ struct AccumulationError {
   double shrinkage = 0;  ///< by which share results are too small on average
 };
 
-/// An input gradient dy · W of a layer, dy in E5M2 and W in E4M3, with the same values in BF16.
-class InputGradientProduct {
+/// A gradient of a layer, with the same values in BF16: the input gradient dy · W or the weight
+/// gradient dyᵀ · x, with dy in E5M2 and W or x in E4M3. Both are a · bᵀ of copies that are
+/// contiguous along the reduced dimension.
+class GradientProduct {
  public:
+  /// @param pass  `GemmPass::input_gradient` or `GemmPass::weight_gradient`
   /// @param tail  of the distribution of dy: 0 for normal values
-  InputGradientProduct(octavo::Index tokens, octavo::Index out, octavo::Index in, float tail,
-                       const octavo::Context<octavo::Cuda>& context)
+  GradientProduct(octavo::GemmPass pass, octavo::Index tokens, octavo::Index out, octavo::Index in,
+                  float tail, const octavo::Context<octavo::Cuda>& context)
       : context_(context),
-        tokens_(tokens),
-        out_(out),
-        in_(in),
-        dy_(bytes_of<octavo::E5M2>(tokens * out), context),
-        w_(bytes_of<octavo::E4M3>(in * out), context),
-        dy_bf16_(bytes_of<octavo::Bf16>(tokens * out), context),
-        w_bf16_(bytes_of<octavo::Bf16>(in * out), context),
-        result_(bytes_of<float>(tokens * in), context),
-        reference_(bytes_of<float>(tokens * in), context),
+        of_weight_(pass == octavo::GemmPass::weight_gradient),
+        rows_(of_weight_ ? out : tokens),
+        columns_(in),
+        reduced_(of_weight_ ? tokens : out),
+        a_(bytes_of<octavo::E5M2>(rows_ * reduced_), context),
+        b_(bytes_of<octavo::E4M3>(columns_ * reduced_), context),
+        a_bf16_(bytes_of<octavo::Bf16>(rows_ * reduced_), context),
+        b_bf16_(bytes_of<octavo::Bf16>(columns_ * reduced_), context),
+        result_(bytes_of<float>(rows_ * columns_), context),
+        reference_(bytes_of<float>(rows_ * columns_), context),
         one_(sizeof(float), context),
         sums_(3 * sizeof(double), context) {
     const float one = 1.0f;
     octavo::copy_to_device_sync(as<float>(one_), &one, sizeof(one), context);
     random_fp8_kernel<<<1024, 256, 0, context.stream()>>>(
-        as<octavo::E5M2>(dy_), as<octavo::Bf16>(dy_bf16_), tokens * out, 1u, 16.0f, tail);
+        as<octavo::E5M2>(a_), as<octavo::Bf16>(a_bf16_), rows_ * reduced_, 1u, 16.0f, tail);
     random_fp8_kernel<<<1024, 256, 0, context.stream()>>>(
-        as<octavo::E4M3>(w_), as<octavo::Bf16>(w_bf16_), in * out, 0x9e3779b9u, 64.0f, 0.0f);
+        as<octavo::E4M3>(b_), as<octavo::Bf16>(b_bf16_), columns_ * reduced_, 0x9e3779b9u, 64.0f,
+        0.0f);
     octavo::check(cudaGetLastError(), "random_fp8_kernel");
     (void)octavo::detail::matmul_dense_body(octavo::TensorView<const octavo::Bf16, 2, octavo::Cuda>(
-                                                as<octavo::Bf16>(dy_bf16_), {tokens, out}),
+                                                as<octavo::Bf16>(a_bf16_), {rows_, reduced_}),
                                             false,
                                             octavo::TensorView<const octavo::Bf16, 2, octavo::Cuda>(
-                                                as<octavo::Bf16>(w_bf16_), {in, out}),
+                                                as<octavo::Bf16>(b_bf16_), {columns_, reduced_}),
                                             true, output(reference_), context);
   }
 
   [[nodiscard]] AccumulationError error(octavo::GemmAccumulation accumulation) {
-    using octavo::Cuda;
     using octavo::Layout;
-    using octavo::PerTensor;
-    float* one = as<float>(one_);
-    (void)matmul_input_gradient(
-        octavo::QuantizedView<octavo::E5M2, PerTensor, Layout::row_major, Cuda>(
-            as<octavo::E5M2>(dy_), one, tokens_, out_),
-        octavo::QuantizedView<octavo::E4M3, PerTensor, Layout::transposed, Cuda>(
-            as<octavo::E4M3>(w_), one, in_, out_),
-        output(result_), accumulation, context_);
+    const auto b = operand<octavo::E4M3, Layout::transposed>(b_, columns_);
+    if (of_weight_) {
+      (void)matmul_weight_gradient(operand<octavo::E5M2, Layout::transposed>(a_, rows_), b,
+                                   output(result_), accumulation, context_);
+    } else {
+      (void)matmul_input_gradient(operand<octavo::E5M2, Layout::row_major>(a_, rows_), b,
+                                  output(result_), accumulation, context_);
+    }
     octavo::fill_zero(as<double>(sums_), 3 * sizeof(double), context_);
     compare_kernel<<<1024, 256, 0, context_.stream()>>>(as<float>(result_), as<float>(reference_),
-                                                        tokens_ * in_, as<double>(sums_));
+                                                        rows_ * columns_, as<double>(sums_));
     octavo::check(cudaGetLastError(), "compare_kernel");
     std::array<double, 3> sums{};
     octavo::copy_to_host_sync(sums.data(), as<double>(sums_), sizeof(sums), context_);
@@ -126,16 +130,22 @@ class InputGradientProduct {
   static T* as(Memory& memory) {
     return reinterpret_cast<T*>(memory.data());
   }
+  template <class Format, octavo::Layout L>
+  octavo::QuantizedView<Format, octavo::PerTensor, L, octavo::Cuda> operand(Memory& memory,
+                                                                            octavo::Index rows) {
+    return {as<Format>(memory), as<float>(one_), rows, reduced_};
+  }
   octavo::GemmOutput<float, octavo::Cuda> output(Memory& memory) const {
-    return {{as<float>(memory), {tokens_, in_}}, {}};
+    return {{as<float>(memory), {rows_, columns_}}, {}};
   }
 
   const octavo::Context<octavo::Cuda>& context_;
-  octavo::Index tokens_, out_, in_;
-  Memory dy_, w_, dy_bf16_, w_bf16_, result_, reference_, one_, sums_;
+  bool of_weight_;
+  octavo::Index rows_, columns_, reduced_;
+  Memory a_, b_, a_bf16_, b_bf16_, result_, reference_, one_, sums_;
 };
 
-/// A layer of Llama-3-8B whose input gradient is a GEMM.
+/// A layer of Llama-3-8B whose gradients are GEMMs.
 struct GradientShape {
   const char* name;
   octavo::Index out, in;

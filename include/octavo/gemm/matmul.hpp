@@ -173,22 +173,33 @@ template <class Y, class W, class Gy, class Gw, class T, Device D>
   return matmul_input_gradient(y_gradient, w, x_gradient, GemmAccumulation::full, context);
 }
 
-/// Computes dW = dyᵀ · x (+ addend) on quantised operands, accumulated in FP32.
-/// @param y_gradient  [out, tokens]: the transposed copy
-/// @param x           [in, tokens]: the transposed copy
-/// @param w_gradient  [out, in]
+/// Computes dW = dyᵀ · x (+ addend) on quantised operands.
+/// @param y_gradient    [out, tokens]: the transposed copy
+/// @param x             [in, tokens]: the transposed copy
+/// @param w_gradient    [out, in]
+/// @param accumulation  used if the scales support it
 /// @return the implementation that ran, for the manifest
 /// @note enqueues; does not synchronise; uses `matmul_workspace` bytes of the context's workspace
 template <class Y, class X, class Gy, class Gx, class Gradient, Device D>
 [[nodiscard]] GemmRun matmul_weight_gradient(QuantizedView<Y, Gy, Layout::transposed, D> y_gradient,
                                              QuantizedView<X, Gx, Layout::transposed, D> x,
                                              const GemmOutput<Gradient, D>& w_gradient,
+                                             GemmAccumulation accumulation,
                                              const Context<D>& context) {
   detail::check_gemm("matmul_weight_gradient", y_gradient.outer(), x.outer(), y_gradient.inner(),
                      x.inner(), w_gradient);
   detail::check_scales<Gy, Gx>();
   detail::check_fp8_reduction("matmul_weight_gradient", x.inner());
-  return matmul_quantized_body(GemmAccumulation::full, y_gradient, x, w_gradient, context);
+  return matmul_quantized_body(accumulation, y_gradient, x, w_gradient, context);
+}
+
+/// Computes dW = dyᵀ · x (+ addend) on quantised operands with `GemmAccumulation::full`.
+template <class Y, class X, class Gy, class Gx, class Gradient, Device D>
+[[nodiscard]] GemmRun matmul_weight_gradient(QuantizedView<Y, Gy, Layout::transposed, D> y_gradient,
+                                             QuantizedView<X, Gx, Layout::transposed, D> x,
+                                             const GemmOutput<Gradient, D>& w_gradient,
+                                             const Context<D>& context) {
+  return matmul_weight_gradient(y_gradient, x, w_gradient, GemmAccumulation::full, context);
 }
 
 /// Computes result = a · bᵀ (+ addend) (+ bias) for the values of quantised operands: see

@@ -65,6 +65,7 @@ struct LinearGemms {
   std::string precision;
   std::array<GemmScales, 3> scales;  ///< of input, weight and output gradient
   GemmAccumulation input_gradient = GemmAccumulation::full;
+  GemmAccumulation weight_gradient = GemmAccumulation::full;
   bool emulated = false;  ///< see `GemmEntry`
 };
 
@@ -92,6 +93,9 @@ inline std::array<std::size_t, 3> add_gemms(Manifest& manifest, const std::strin
     if (is_forward) entry.accumulation = GemmAccumulation::fast;
     if (use.experts == 0 && pass == GemmPass::input_gradient) {
       entry.accumulation = gemms.input_gradient;
+    }
+    if (use.experts == 0 && pass == GemmPass::weight_gradient) {
+      entry.accumulation = gemms.weight_gradient;
     }
     entry.experts = use.experts;
     entry.choices = use.choices;
@@ -177,6 +181,7 @@ class Linear {
          {scales<OperandKind::input>(), scales<OperandKind::weight>(),
           scales<OperandKind::output_gradient>()},
          detail::input_gradient_accumulation<Base>,
+         detail::weight_gradient_accumulation<Base>,
          emulated && std::is_same_v<D, Cuda>},
         use);
   }
@@ -321,7 +326,8 @@ class Linear {
             matmul_emulated(dy.transposed, x.transposed, output, context));
     } else if constexpr (quantized) {
       count(GemmPass::weight_gradient,
-            matmul_weight_gradient(dy.transposed, x.transposed, output, context));
+            matmul_weight_gradient(dy.transposed, x.transposed, output,
+                                   detail::weight_gradient_accumulation<Base>, context));
     } else {
       count(GemmPass::weight_gradient,
             matmul_weight_gradient(dy.values, x.values, output, context));

@@ -59,9 +59,10 @@ struct PrecisionCheck {
                 "PrecisionTraits: BackwardFormat, of a quantised policy's gradients, must be E4M3 "
                 "or E5M2; add `using BackwardFormat = E5M2;`, or E2M1 for NvScaling");
 };
-template <class S, class Formats, GemmAccumulation InputGradient>
-struct PrecisionCheck<Fp8Recipe<S, Formats, InputGradient>> {
-  static_assert(sizeof(Fp8Recipe<S, Formats, InputGradient>) > 0);  // reports what is wrong with it
+template <class S, class Formats, GemmAccumulation InputGradient, GemmAccumulation WeightGradient>
+struct PrecisionCheck<Fp8Recipe<S, Formats, InputGradient, WeightGradient>> {
+  // Reports what is wrong with it.
+  static_assert(sizeof(Fp8Recipe<S, Formats, InputGradient, WeightGradient>) > 0);
 };
 template <class P>
 struct PrecisionCheck<AllowFallback<P>> : PrecisionCheck<P> {
@@ -108,8 +109,9 @@ struct FeatureCheck<Fp8Recipe<MxScaling, Formats>, In, Out, 32> {
                 "Mxfp8: a linear layer's input and output features must be multiples of 32; change "
                 "the model's hidden, ffn or head sizes, or use AllowFallback<Mxfp8>");
 };
-template <class S, class Formats, GemmAccumulation InputGradient, int In, int Out>
-struct FeatureCheck<Fp8Recipe<S, Formats, InputGradient>, In, Out, 16> {
+template <class S, class Formats, GemmAccumulation InputGradient, GemmAccumulation WeightGradient,
+          int In, int Out>
+struct FeatureCheck<Fp8Recipe<S, Formats, InputGradient, WeightGradient>, In, Out, 16> {
   static_assert(
       In % 16 == 0 && Out % 16 == 0,
       "Fp8Recipe: a linear layer's input and output features must be multiples of 16; change the "

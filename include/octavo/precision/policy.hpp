@@ -60,10 +60,12 @@ inline constexpr bool may_accumulate_fast<S> = is_per_tensor<S> || is_per_row<S>
 /// @tparam S        `Delayed`, `Tensorwise`, `Rowwise`, `Blockwise`, one with other parameters, or
 ///                  a custom `Scaling`
 /// @tparam Formats  `Hybrid` or `E4M3Only`; block scaling defaults to `E4M3Only`
-/// @tparam InputGradient  accumulation of the input gradient. With scales of tensors and rows, the
-///                  forward always uses fast accumulation, and the weight gradient never does
+/// @tparam InputGradient   accumulation of the input gradient. With scales of tensors and rows, the
+///                  forward always uses fast accumulation
+/// @tparam WeightGradient  accumulation of the weight gradient
 template <class S, class Formats = typename detail::DefaultFormats<S>::type,
-          GemmAccumulation InputGradient = GemmAccumulation::full>
+          GemmAccumulation InputGradient = GemmAccumulation::full,
+          GemmAccumulation WeightGradient = GemmAccumulation::full>
 struct Fp8Recipe : detail::ScalingCheck<S> {
   static_assert(detail::HasScalingMembers<S>,
                 "Fp8Recipe: the first argument must be a scaling: Delayed, Tensorwise, Rowwise, "
@@ -77,8 +79,8 @@ struct Fp8Recipe : detail::ScalingCheck<S> {
                 "Fp8Recipe: the second argument must be Hybrid (E4M3 in the forward, E5M2 in the "
                 "backward) or E4M3Only");
   static_assert(
-      InputGradient == GemmAccumulation::full || detail::may_accumulate_fast<S> ||
-          !detail::HasScalingMembers<S>,
+      (InputGradient == GemmAccumulation::full && WeightGradient == GemmAccumulation::full) ||
+          detail::may_accumulate_fast<S> || !detail::HasScalingMembers<S>,
       "Fp8Recipe: GemmAccumulation::fast needs one scale per tensor or row; choose Delayed, "
       "Tensorwise or Rowwise, or GemmAccumulation::full");
 };
@@ -190,7 +192,8 @@ concept HasQuantization = HasScalingType<P> && HasForwardFormat<P> && HasBackwar
 /// - `ForwardFormat`: of inputs and weights, `E4M3`;
 /// - `BackwardFormat`: of the gradients of outputs, `E4M3` or `E5M2`; with two levels of scales, as
 ///   in `NvScaling`, both are `E2M1`;
-/// - `input_gradient`: optional, the `GemmAccumulation` of the input gradient.
+/// - `input_gradient`: optional, the `GemmAccumulation` of the input gradient;
+/// - `weight_gradient`: optional, the `GemmAccumulation` of the weight gradient.
 template <class P>
 concept LinearPrecision =
     detail::HasStorage<P> && detail::HasIsQuantized<P> && detail::HasShapeMultiple<P> &&
@@ -225,7 +228,8 @@ namespace detail {
 
 /// Returns how a recipe differs from the defaults of its scaling's name, such as " (history 16,
 /// max, margin 1)"; empty for the defaults.
-template <Scaling S, RecipeFormats Formats, GemmAccumulation InputGradient>
+template <Scaling S, RecipeFormats Formats, GemmAccumulation InputGradient,
+          GemmAccumulation WeightGradient>
 std::string recipe_details() {
   std::string details;
   const auto add = [&](const std::string& one_more) {
@@ -245,23 +249,26 @@ std::string recipe_details() {
     add(std::is_same_v<Formats, Hybrid> ? "e4m3 and e5m2" : "e4m3 only");
   }
   if (InputGradient == GemmAccumulation::fast) add("fast gradients");
+  if (WeightGradient == GemmAccumulation::fast) add("fast weight gradients");
   return details.empty() ? details : details + ')';
 }
 
 }  // namespace detail
 
-template <Scaling S, detail::RecipeFormats Formats, GemmAccumulation InputGradient>
-struct PrecisionTraits<Fp8Recipe<S, Formats, InputGradient>> {
+template <Scaling S, detail::RecipeFormats Formats, GemmAccumulation InputGradient,
+          GemmAccumulation WeightGradient>
+struct PrecisionTraits<Fp8Recipe<S, Formats, InputGradient, WeightGradient>> {
   using Storage = Bf16;
   static constexpr bool is_quantized = true;
   using ScalingType = S;
   using ForwardFormat = typename Formats::Forward;
   using BackwardFormat = typename Formats::Backward;
   static constexpr GemmAccumulation input_gradient = InputGradient;
+  static constexpr GemmAccumulation weight_gradient = WeightGradient;
   static constexpr int shape_multiple = S::shape_multiple;
   static std::string name() {
     return (std::is_same_v<S, MxScaling> ? "mxfp8" : std::string("fp8 ") + S::name) +
-           detail::recipe_details<S, Formats, InputGradient>();
+           detail::recipe_details<S, Formats, InputGradient, WeightGradient>();
   }
 };
 
@@ -293,6 +300,14 @@ template <class P>
   requires requires { PrecisionTraits<P>::input_gradient; }
 inline constexpr GemmAccumulation input_gradient_accumulation<P> =
     PrecisionTraits<P>::input_gradient;
+
+/// How the weight gradient of a layer in precision `P` is accumulated.
+template <class P>
+inline constexpr GemmAccumulation weight_gradient_accumulation = GemmAccumulation::full;
+template <class P>
+  requires requires { PrecisionTraits<P>::weight_gradient; }
+inline constexpr GemmAccumulation weight_gradient_accumulation<P> =
+    PrecisionTraits<P>::weight_gradient;
 
 /// The number of features must be a multiple of this, so that it consists of whole blocks of
 /// scales.
