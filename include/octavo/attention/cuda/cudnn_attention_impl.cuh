@@ -89,8 +89,9 @@ class Refusal : public ConfigError {
 };
 
 /// Throws Refusal for a shape that this version of cuDNN, or of its frontend, is known to compute
-/// incorrectly: before 9.16, the backward of lengths that are not multiples of 64 gave NaN, except
-/// with documents or a window; before 9.6, documents did not support shared KV heads.
+/// incorrectly. Before 9.16, the backward of lengths that are not multiples of 64 gave NaN, except
+/// with documents or a window. 9.14, but not 9.19, computed wrong gradients of heads of 256 for a
+/// window of one token. Before 9.6, documents did not support shared KV heads.
 inline void check_version(const AttentionShape& shape) {
   const std::size_t version = cudnnGetVersion();
   const auto refuse = [&](std::size_t needed, const char* what) {
@@ -100,6 +101,9 @@ inline void check_version(const AttentionShape& shape) {
   if (shape.most_documents > 0) refuse(90600, "documents in both directions");
   if (shape.most_documents == 0 && shape.tokens % 64 != 0) {
     refuse(91600, "lengths that are not multiples of 64 in both directions");
+  }
+  if (shape.window() == 1 && shape.heads.head_dim > 128) {
+    refuse(91900, "windows of one token in heads of more than 128");
   }
 }
 

@@ -42,8 +42,9 @@ __device__ inline void wait_on_dependent_grids() {
 /// Allows blocks of a kernel to have this much dynamic shared memory.
 template <class Kernel>
 void allow_shared_bytes(const char* name, Kernel* kernel, std::size_t shared_bytes) {
-  constexpr std::size_t default_shared_bytes = std::size_t{48} << 10;
-  if (shared_bytes <= default_shared_bytes) return;
+  // By default, a block has 48 KiB, of which static shared memory takes at most 8.
+  constexpr std::size_t default_dynamic_bytes = std::size_t{40} << 10;
+  if (shared_bytes <= default_dynamic_bytes) return;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(shared_bytes)),
         "cudaFuncSetAttribute", " for ", shared_bytes, " bytes of shared memory in ", name);
