@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 
-from octavo_command import cache
+from octavo_command import cache, pages
 from octavo_command.errors import CommandError, nearest
 
 SHARED = ("common", "train_llama")
@@ -43,6 +43,20 @@ def require_known_flags(flags, root, target):
         if name not in known and f" {name} " not in foreign:
             raise CommandError(f"unknown option '--{name}'{nearest(name, known)}"
                                + (" See --help" if nearest(name, known) else "; see --help"))
+
+
+def require_numbers(flags, root, target):
+    """Checks that flags whose documented default is a number have one, too. The program checks its range."""
+    for _title, names, default, _description in pages.rows(root, target):
+        defaults = default.split(", ")
+        for name, number in zip(names, defaults if len(defaults) == len(names) else []):
+            if not re.fullmatch(r"[0-9.]+(e-?[0-9]+)?", number):
+                continue
+            for value in flags.values(name):
+                if value.startswith("--"):
+                    raise CommandError(f"--{name} must have a value, but {value} follows; add one, such as {number}")
+                if not re.search("[0-9]", value) or value.startswith("-"):
+                    raise CommandError(f"--{name} must be a number of at least 0, such as {number}, but is '{value}'")
 
 
 def require_no_word_first(words, flag):

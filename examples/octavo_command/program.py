@@ -64,6 +64,7 @@ def run(program, words, gpu=lambda: False, check=None):
     models = os.path.join(cache.folder(os.environ), "models")
     wanted = combination.combine(program, flags, ROOT, models, os.environ, gpu)
     arguments.require_known_flags(flags, ROOT, program.target)
+    arguments.require_numbers(flags, ROOT, program.target)
     arguments.require_inputs(flags, program.required)
     if check is not None:
         check(flags, ROOT)

@@ -474,6 +474,16 @@ class Arguments(Temporary):
         self.refused_by("did you mean 'batch'?", check, "--bacth=3")
         arguments.require_known_flags(Flags(["--", "--bacth"]), str(ROOT), "train_llama")
 
+    def test_numbers(self):
+        for words in (["--steps", "ten"], ["--learning-rate", "-1"], ["--batch=auto"], ["--seq-len", "--batch", "2"]):
+            with self.subTest(words), self.assertRaises(CommandError):
+                arguments.require_numbers(Flags(words), str(ROOT), "train_llama")
+        for words in (["--steps", "1_000"], ["--max-time", "90s"], ["--beta2", ".95"], ["--data", "text"],
+                      ["--threads", "all"]):
+            arguments.require_numbers(Flags(words), str(ROOT), "train_llama")
+        with self.assertRaises(CommandError):
+            arguments.require_numbers(Flags(["--seq-len", "long"]), str(ROOT), "evaluate")
+
     def test_generation(self):
         check = arguments.require_generation
         folder = f"hf:{self.make_folder('m')}"
