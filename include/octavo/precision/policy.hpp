@@ -61,7 +61,8 @@ inline constexpr bool may_accumulate_fast<S> = is_per_tensor<S> || is_per_row<S>
 ///                  a custom `Scaling`
 /// @tparam Formats  `Hybrid` or `E4M3Only`; block scaling defaults to `E4M3Only`
 /// @tparam InputGradient   accumulation of the input gradient. With scales of tensors and rows, the
-///                  forward always uses fast accumulation
+///                  forward always uses fast accumulation. A head should use full accumulation: its
+///                  input gradient has tens of thousands of tiny terms, which a fast sum loses
 /// @tparam WeightGradient  accumulation of the weight gradient
 template <class S, class Formats = typename detail::DefaultFormats<S>::type,
           GemmAccumulation InputGradient = GemmAccumulation::full,
