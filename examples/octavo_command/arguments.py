@@ -9,8 +9,10 @@ import shlex
 
 from octavo_command import cache, pages
 from octavo_command.errors import CommandError, nearest
+from octavo_command.importing import limits
 
 SHARED = ("common", "train_llama")
+TRAINERS = ("train_llama", "finetune_llama")
 
 
 def _read(path):
@@ -45,8 +47,16 @@ def require_known_flags(flags, root, target):
                                + (" See --help" if nearest(name, known) else "; see --help"))
 
 
+def _is_number(text):
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def require_numbers(flags, root, target):
-    """Checks that flags whose documented default is a number have one, too. The program checks its range."""
+    """Checks that flags whose documented default is a number have one, too, and the ranges that the trainers share."""
     for _title, names, default, _description in pages.rows(root, target):
         defaults = default.split(", ")
         for name, number in zip(names, defaults if len(defaults) == len(names) else []):
@@ -57,6 +67,9 @@ def require_numbers(flags, root, target):
                     raise CommandError(f"--{name} must have a value, but {value} follows; add one, such as {number}")
                 if not re.search("[0-9]", value) or value.startswith("-"):
                     raise CommandError(f"--{name} must be a number of at least 0, such as {number}, but is '{value}'")
+                rule = target in TRAINERS and _is_number(value) and limits.broken(name, float(value))
+                if rule:
+                    raise CommandError(f"--{name} must be {rule}, but is {value}")
 
 
 def require_no_word_first(words, flag):

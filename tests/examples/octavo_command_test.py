@@ -475,7 +475,8 @@ class Arguments(Temporary):
         arguments.require_known_flags(Flags(["--", "--bacth"]), str(ROOT), "train_llama")
 
     def test_numbers(self):
-        for words in (["--steps", "ten"], ["--learning-rate", "-1"], ["--batch=auto"], ["--seq-len", "--batch", "2"]):
+        for words in (["--steps", "ten"], ["--learning-rate", "-1"], ["--batch=auto"], ["--seq-len", "--batch", "2"],
+                      ["--batch", "0"], ["--steps", "1.5"], ["--beta1", "1"], ["--zero", "4"]):
             with self.subTest(words), self.assertRaises(CommandError):
                 arguments.require_numbers(Flags(words), str(ROOT), "train_llama")
         for words in (["--steps", "1_000"], ["--max-time", "90s"], ["--beta2", ".95"], ["--data", "text"],

@@ -518,6 +518,8 @@ class Keys(Case):
         run = self.megatron("--adam-beta1 1 --adam-beta2 0 --weight-decay 0")
         self.expects(run, {"beta1": None, "beta2": 0, "weight-decay": 0})
         self.assertEqual(run.kind("--adam-beta1"), "refused")
+        run = self.megatron("--micro-batch-size 0 --global-batch-size 8")
+        self.assertEqual((run.kind("--micro-batch-size"), run.kind("--global-batch-size")), ("refused", "refused"))
 
     def test_checkpoints_that_are_kept(self):
         titan = "torchrun torchtitan/train.py --checkpoint.enable --checkpoint.interval 5 --checkpoint.keep_latest_k "

@@ -38,7 +38,9 @@ def batches(run):
         return
     ranks, batch = ranks_of(run), run.flag("batch", 1)
     total = run.fact("global_batch")
-    if "micro-batches" in run.flags:
+    if batch < 1:
+        run.answer("global_batch", REFUSED, f"needs a batch of at least 1, but it is {batch}")
+    elif "micro-batches" in run.flags:
         if ranks and total != batch * run.flag("micro-batches") * ranks // run.fact("tensor_parallel", 1):
             run.answer("global_batch", REFUSED, "is not batch × micro-batches × ranks; leave one of them out")
         else:
