@@ -518,8 +518,10 @@ class Keys(Case):
         run = self.megatron("--adam-beta1 1 --adam-beta2 0 --weight-decay 0")
         self.expects(run, {"beta1": None, "beta2": 0, "weight-decay": 0})
         self.assertEqual(run.kind("--adam-beta1"), "refused")
-        run = self.megatron("--micro-batch-size 0 --global-batch-size 8")
-        self.assertEqual((run.kind("--micro-batch-size"), run.kind("--global-batch-size")), ("refused", "refused"))
+        for micro_batch, global_batch in ((0, 8), (8, 0)):
+            run = self.megatron(f"--micro-batch-size {micro_batch} --global-batch-size {global_batch} --train-samples 80")
+            self.assertEqual(run.kind("--global-batch-size"), "refused")
+        self.assertEqual(Imported("--", *"./train_gpt2cu -d 1024 -t x".split()).kind("-d"), "refused")
 
     def test_checkpoints_that_are_kept(self):
         titan = "torchrun torchtitan/train.py --checkpoint.enable --checkpoint.interval 5 --checkpoint.keep_latest_k "

@@ -38,8 +38,8 @@ def batches(run):
         return
     ranks, batch = ranks_of(run), run.flag("batch", 1)
     total = run.fact("global_batch")
-    if batch < 1:
-        run.answer("global_batch", REFUSED, f"needs a batch of at least 1, but it is {batch}")
+    if min(batch, total) < 1:
+        run.answer("global_batch", REFUSED, "needs batches of at least 1")
     elif "micro-batches" in run.flags:
         if ranks and total != batch * run.flag("micro-batches") * ranks // run.fact("tensor_parallel", 1):
             run.answer("global_batch", REFUSED, "is not batch × micro-batches × ranks; leave one of them out")
@@ -64,7 +64,7 @@ def length(run):
         for name in ("epochs", "samples"):
             run.answer(name, NO_EFFECT, "the number of steps is set")
     elif "samples" in run.facts:
-        if "global_batch" in run.facts:
+        if run.fact("global_batch", 0) > 0:
             run.map("samples", "steps", max(1, run.fact("samples") // run.fact("global_batch")),
                     f"{run.fact('samples')} sequences in batches of {run.fact('global_batch')}")
         else:

@@ -94,6 +94,8 @@ def tokens(run):
     length = run.flag("seq-len")
     if count == -1:
         run.say(setting, NO_EFFECT, "gradients are not accumulated")
+    elif not length:
+        run.say(setting, REFUSED, "needs a sequence length of at least 1")
     elif count % length:
         run.say(setting, REFUSED, f"must be a multiple of the sequence length {length}; choose other numbers")
     else:
