@@ -250,6 +250,7 @@ class WholeRuns(Case):
         flags = set(report.ORDER)
         for module in import_.TRAINERS.values():
             flags |= {row.flag for row in module.ROWS.values() if isinstance(row, (rows.to, rows.choice))}
+            flags |= set(getattr(module, "SAMPLE", {}))
             advice = " ".join(str(text) for row in module.ROWS.values() for text in vars(row).values())
             flags |= set(re.findall(r"(?:pass|use|see|and|:) --([a-z][a-z0-9-]*)", advice))
         known = set(re.findall(r"--([a-z][\w-]*)", texts))
@@ -751,10 +752,11 @@ class Keys(Case):
                      "--val_max_steps 10 --sample_every 50 --overfit_single_batch 0 --tensorcores 1 --device cuda "
                      "--compile 1 --dtype bfloat16 --zero_stage 1 --write_tensors 0", "torchrun --nproc_per_node 4")
         self.assertEqual((run.code, run.warnings), (0, []))
-        self.assertEqual({key: run.toml[key] for key in ("micro-batches", "zero", "sample", "temperature", "top-p",
-                                                         "sample-each", "final-fraction")},
-                         {"micro-batches": 2, "zero": 1, "sample": 64, "temperature": 0.6, "top-p": 0.9,
-                          "sample-each": True, "final-fraction": 0.1})
+        self.assertEqual({key: run.toml[key] for key in ("micro-batches", "zero", "sample", "temperature", "sample-each",
+                                                         "final-fraction")},
+                         {"micro-batches": 2, "zero": 1, "sample": 64, "temperature": 0.6, "sample-each": True,
+                          "final-fraction": 0.1})
+        self.assertNotIn("top-p", run.toml)
         self.assertEqual(run_of("--dtype float32").toml["precision"], "bf16")
         for flags in ("--use_hf 0 --ckpt_dir c --tokenizer_path t", "--dtype float16", "--device cpu", "--model gpt2",
                       "--flash 1"):
@@ -877,6 +879,65 @@ class Keys(Case):
                     if getattr(row, "convert", None) in (rows.whole, rows.number):
                         self.assertEqual(run.kind(key), "refused")
         self.assertEqual(Imported("--", "train_gpt2cu", "-m", "x").toml["validation-batches"], 20)
+
+    def test_malformed_values(self):
+        """They are refused, and the configuration is that without the key."""
+        trainers = {"deepspeed": {"train_micro_batch_size_per_gpu": 2}, "hugging_face": {"max_steps": 9},
+                    "llama_factory": {"stage": "pt"}, "accelerate": {"mixed_precision": "fp8"},
+                    "torchtitan": {}, "megatron": {"--fp8-format": "hybrid"}}
+        for trainer, key, values in (
+                ("hugging_face", "output_dir", ([], ["a", "b"], {}, True, "", "a\0b")),
+                ("hugging_face", "model_name_or_path", (["a"], False, "")), ("hugging_face", "train_file", ([1], True)),
+                ("hugging_face", "bf16", ([1], "maybe", 7)), ("hugging_face", "warmup_ratio", (1e308, -0.1)),
+                ("hugging_face", "fsdp", ("sharded", ["full_shard", "other"])),
+                ("llama_factory", "export_dir", (["a"], False)), ("llama_factory", "lora_target", ("", [["q"]])),
+                ("torchtitan", "training.mixed_precision_param", ("float16", ["bfloat16"])),
+                ("torchtitan", "parallelism.tensor_parallel_degree", (0, -2, 1.5)),
+                ("deepspeed", "optimizer.params.betas", ([0.9], ["x", 0.9], [0.9, None], 0.9)),
+                ("accelerate", "fp8_config.amax_history_len", (0, -5, 2**40)),
+                ("accelerate", "fp8_config.amax_compute_algo", ("mean", True)),
+                ("accelerate", "fp8_config.margin", (-1, 17)), ("accelerate", "num_processes", (0, "8x")),
+                ("megatron", "--fp8-amax-history-len", (0, 0.5)), ("megatron", "--data-path", (True, "nan a 1 b")),
+                ("megatron", "--split", ("-1,1,0", "inf,1,0", "x")), ("megatron", "--train-samples", (0, True))):
+            for value in values:
+                with self.subTest(trainer=trainer, key=key, value=value):
+                    run = self.imported("a.json", {**trainers[trainer], key: value}, "--from", trainer)
+                    self.assertEqual((run.code, run.kind(key)), (1, "refused"), run.output)
+                    self.assertEqual(run.toml, self.imported("a.json", trainers[trainer], "--from", trainer).toml)
+        run = self.imported("a.json", {"output_dir": ["a", "b"]})
+        self.assertEqual(run.text("output_dir"), "must be one value, but is 'a b'; correct it")
+
+    def test_switches(self):
+        for word, precision in (("n", "fp32"), ("f", "fp32"), ("No", "fp32"), ("t", "bf16"), ("YES", "bf16"), (1, "bf16")):
+            self.expects(self.imported("a.json", {"output_dir": "o", "bf16": word}), {"precision": precision})
+
+    def test_defaults_of_values_that_are_malformed_twice(self):
+        run = Imported("--", *"train_gpt2cu -x a -x b -g a -g b".split())
+        self.assertEqual((run.kind("-x"), run.toml["sample"]), ("no effect", 64))
+        self.expects(Imported("--", *"python train_gpt2.py --grad_clip a --grad_clip b --batch_size --batch_size x".split()),
+                     {"max-gradient-norm": 1.0, "batch": 4})
+
+    def test_batches_of_deepspeed_without_micro_batches(self):
+        """DeepSpeed does not split a rank's share of the batch any further."""
+        self.expects(self.imported("ds.json", {"train_batch_size": 64}, "--ranks", "8"),
+                     {"batch": 8, "micro-batches": None})
+        self.expects(self.imported("ds.json", {"train_batch_size": 64, "gradient_accumulation_steps": 4}, "--ranks", "8"),
+                     {"batch": 2, "micro-batches": 4})
+        self.assertEqual(self.imported("ds.json", {"train_batch_size": 63}, "--ranks", "8").kind("train_batch_size"),
+                         "refused")
+        self.assertIn("--ranks N", self.imported("ds.json", {"train_batch_size": 64}).text("train_batch_size"))
+
+    def test_betas_that_contradict_other_settings(self):
+        self.file("ds.json", {"optimizer": {"type": "Adam", "params": {"betas": [0.8, 0.99]}}})
+        for flags, wanted in (("--adam_beta1 0.7", (0.7, 0.99)), ("--adam_beta2 0.7", (0.8, 0.7))):
+            run = self.imported("run.sh", f"python run_clm.py --output_dir o {flags} --deepspeed ds.json\n")
+            self.assertEqual((run.toml["beta1"], run.toml["beta2"]), wanted)
+            self.assertIn("contradicts", run.text("optimizer.params.betas"))
+
+    @unittest.skipUnless(yaml, "no python3-yaml")
+    def test_last_turns_of_texts(self):
+        run = self.imported("a.yaml", "stage: pt\nmask_history: true\n")
+        self.assertEqual((run.kind("mask_history"), run.toml.get("last-turn-only")), ("no effect", None))
 
     def test_scripts_in_an_argument(self):
         trainer = "pretrain_gpt.py --num-layers 12 --hidden-size 768 --num-attention-heads 12 --seq-length 256 --lr 6e-4"
@@ -1002,6 +1063,43 @@ class Messages(Case):
         self.refuses("--ranks must be at least 1, but is 0", "--ranks", "0", "a.json")
         self.refuses("--set must be NAME=VALUE, but is X", "--set", "X", "a.json")
         self.refuses("must be UTF-8 text", self.file_of_bytes(b"\xff\xfe\x00"))
+
+    def test_keys_that_occur_twice(self):
+        self.refuses("contains 'seed' twice; remove one", self.file("a.json", '{"output_dir": "o", "seed": 1, "seed": 2}'))
+        if yaml:
+            self.refuses("contains 'b' twice", self.file("a.yaml", "stage: sft\nfsdp_config: {b: 1, b: 2}\n"))
+            merged = self.file("a.yaml", "stage: pt\na: &a {seed: 1}\nb: {<<: *a, seed: 2}\n")
+            self.assertEqual(Imported(merged).kind("b.seed"), "unknown")
+
+    def test_values_that_parsers_do_not_read(self):
+        large = "0x" + "f" * 5000
+        deep = "TrainingArguments(output_dir=" + "[" * 90 + "1" + "]" * 90 + ", max_steps=" + "-" * 5000 + "1)\n"
+        files = {"a.toml": f"[training]\nsteps = {large}\n", "b.toml": "a = " + "9" * 5000, "a.json": '{"a": %s}' % ("9" * 5000),
+                 "a.py": f"TrainingArguments(max_steps={large})", "b.py": deep, "c.py": "x = " + "(" * 300}
+        if yaml:
+            files |= {f"{at}.yaml": f"stage: {value}\n" for at, value in enumerate((
+                large, "2020-13-45", "!!int x", "!!float ''", "!!bool x", "!!timestamp x", "!!python/name:os.system",
+                "{[1]: 2}", "{{}: 1}"))}
+        for name, content in files.items():
+            with self.subTest(name):
+                self.refuses(name, self.file(name, content))
+        many = self.imported("d.py", "TrainingArguments(output_dir='o', max_steps=" + "x + " * 600 + "x)\n")
+        self.assertEqual(many.kind("max_steps"), "refused")
+
+    @unittest.skipUnless(yaml, "no python3-yaml")
+    def test_registries_of_datasets_of_other_forms(self):
+        os.mkdir(os.path.join(self.folder, "data"))
+        for entry in (3, {}, {"file_name": 3}, {"file_name": "a", "columns": [1]}, {"file_name": "a", "formatting": [1]}):
+            with self.subTest(entry):
+                self.file("data/dataset_info.json", {"x": entry})
+                run = self.imported("sft.yaml", Mistakes.SFT)
+                self.assertEqual((run.kind("dataset"), run.toml.get("chats")), ("refused", None))
+
+    def test_encodings_without_the_table_s_letters(self):
+        path = self.file("ds.json", '{"train_batch_size": 8}')
+        done = octavo_process(path, "--ranks", "2", env={**os.environ, "PYTHONIOENCODING": "ascii"})
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertIn("batch = 4", done.stdout)
 
     def file_of_bytes(self, content):
         path = os.path.join(self.folder, "bytes.sh")

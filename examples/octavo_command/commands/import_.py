@@ -8,14 +8,13 @@ from octavo_command.errors import CommandError
 from octavo_command.importing import (accelerate, deepspeed, derive, effects, environment, hugging_face, limits,
                                       llama_factory, llm_c, llm_c_llama3, llm_c_python, megatron, mistakes, report,
                                       rows, shell, sources, torchtitan)
-from octavo_command.importing.run import MAPPED, NO_EFFECT, REFUSED, UNKNOWN, Run, Setting
+from octavo_command.importing.run import MAPPED, NO_EFFECT, REFUSED, UNKNOWN, Run, Setting, shown
 
 SUMMARY = "write Octavo's configuration from that of another trainer"
 
 TRAINERS = {"megatron": megatron, "torchtitan": torchtitan, "deepspeed": deepspeed, "accelerate": accelerate,
             "llama_factory": llama_factory, "hugging_face": hugging_face, "llm_c": llm_c,
             "llm_c_python": llm_c_python, "llm_c_llama3": llm_c_llama3}
-MALFORMED = "the value does not have the form that this importer expects"
 HELP = """octavo import FILE... [--out FILE.toml]
 octavo import -- torchrun ... pretrain_gpt.py ...
 
@@ -79,19 +78,18 @@ def answer(setting, run):
         missing = shell.unresolved(setting.value)
         variable = re.match(r"\$\{?([A-Za-z_]\w*)", missing)
         run.say(setting, REFUSED, f"depends on {missing}; pass --set {variable[1] if variable else 'NAME'}=VALUE")
+        setting.is_usable = False
     elif setting.value is None:
         run.say(setting, NO_EFFECT, "not set")
+        setting.is_usable = not str(setting.key).startswith("-")
     elif setting.value == "auto" and setting.trainer == "deepspeed":
         run.say(setting, NO_EFFECT, "the trainer's arguments set it")
     else:
         try:
             row.take(setting, run)
-        except (ValueError, TypeError, OverflowError):
-            run.say(setting, REFUSED, MALFORMED)
-
-
-def is_usable(setting):
-    return not shell.unresolved(setting.value) and (setting.answer, setting.text) != (REFUSED, MALFORMED)
+        except rows.Malformed as error:
+            run.say(setting, REFUSED, f"must be {error}, but is '{report.cut(shown(setting.value), 60)}'; correct it")
+            setting.is_usable = False
 
 
 def overridden(run):
@@ -104,6 +102,7 @@ def overridden(run):
         winner = last.get((setting.trainer, setting.key), setting)
         if winner is not setting and not setting.answer:
             run.say(setting, NO_EFFECT, f"overridden by {winner.key} on the command line")
+            setting.is_usable = False
 
 
 def defaults(run):
@@ -112,7 +111,7 @@ def defaults(run):
         module = TRAINERS[name]
         added = dict(module.DEFAULTS)
         present = {getattr(module, "OLD_KEYS", {}).get(setting.key, setting.key)
-                   for setting in run.settings if setting.trainer == name and is_usable(setting)}
+                   for setting in run.settings if setting.trainer == name and setting.is_usable}
         if any(key in present for key in ("--fp8-format", "fp8")):
             added.update(getattr(module, "DEFAULTS_WITH_FP8", {}))
         if "--lr-warmup-fraction" in present or "--lr-warmup-samples" in present:

@@ -1,5 +1,6 @@
 """Accelerate's YAML, and the flags of `accelerate launch` (src/accelerate/commands/config, utils/dataclasses.py)."""
-from octavo_command.importing.rows import choice, fact, is_on, never, nothing, number, only, table, to, whole, without
+from octavo_command.importing.rows import (between, choice, fact, never, nothing, number, one_of, only, positive,
+                                           switch, table, to, whole, without)
 from octavo_command.importing.run import MAPPED, NO_EFFECT, REFUSED
 
 TITLE = "Accelerate"
@@ -11,7 +12,7 @@ ROWS = table(
      only("local_machine", "ranks run on your own machines", "launch Octavo's ranks with mpirun or srun")),
     ("distributed_type", fact("distributed_type")),
     ("mixed_precision", fact("mixed_precision")),
-    ("num_processes", fact("ranks", whole)), ("num_machines", nothing("mpirun -H names the hosts")),
+    ("num_processes", fact("ranks", positive)), ("num_machines", nothing("mpirun -H names the hosts")),
     ("machine_rank main_process_ip main_process_port rdzv_backend rdzv_conf same_network main_training_function "
      "enable_cpu_affinity debug module no_python tee log_dir role max_restarts monitor_interval quiet env "
      "mpirun_config* mpirun_hostfile num_cpu_threads_per_process multi_gpu use_deepspeed use_fsdp "
@@ -21,18 +22,18 @@ ROWS = table(
     ("use_cpu cpu", choice("device", {"true": "cpu", "false": "cuda"}, "must be true or false")),
     ("downcast_bf16 tpu* no_tpu_cluster vm commands command_file",
      only("no off false all", "concerns TPUs", "TPUs are not supported")),
-    ("fp16", fact("fp16", is_on)),
+    ("fp16", fact("fp16", switch)),
     ("dynamo_config* dynamo_*", nothing("the program is compiled")),
     ("ipex_config*", nothing("concerns Intel's PyTorch")),
     ("ec2_instance_type iam_role_name image_uri profile region base_job_name pytorch_version transformers_version"
      " py_version sagemaker_* additional_args aws_*",
      never("SageMaker is not supported")),
     ("fp8_config.backend", fact("fp8_backend")),
-    ("fp8_config.fp8_format fp8_config.format", fact("fp8_format")),
-    ("fp8_config.amax_history_len fp8_config.amax_history_length", fact("amax_history", whole)),
+    ("fp8_config.fp8_format fp8_config.format", fact("fp8_format", one_of("hybrid e4m3"))),
+    ("fp8_config.amax_history_len fp8_config.amax_history_length", fact("amax_history", between(1, 2**31 - 1))),
     ("fp8_config.amax_compute_algo fp8_config.amax_compute_algorithm",
-     fact("amax_algorithm", lambda value: str(value).lower())),
-    ("fp8_config.margin", fact("fp8_margin", whole)),
+     fact("amax_algorithm", one_of("max most_recent"))),
+    ("fp8_config.margin", fact("fp8_margin", between(0, 16))),
     ("fp8_config.interval", only("1 0", "scales are updated every step", "scales are updated every step here")),
     ("fp8_config.override_linear_precision",
      without("true", "all GEMMs run in FP8", "all three GEMMs of a layer run in FP8")),
@@ -63,13 +64,13 @@ ROWS = table(
     ("fsdp_config.fsdp_activation_checkpointing",
      choice("recompute", {"true": "block", "false": "none"}, "must be true or false")),
     ("fsdp_config.*", nothing("blocks are sharded one by one; see docs/ranks.md")),
-    ("parallelism_config.parallelism_config_tp_size", fact("tensor_parallel", whole)),
+    ("parallelism_config.parallelism_config_tp_size", fact("tensor_parallel", positive)),
     ("parallelism_config.parallelism_config_dp_shard_size", nothing("--zero shards over all ranks")),
     ("parallelism_config.parallelism_config_dp_replicate_size parallelism_config.parallelism_config_cp_size "
      "parallelism_config.parallelism_config_sp_size",
      only("1 off", "off", "context parallelism and replicas of shards are not supported")),
     ("parallelism_config.*", nothing("concerns context parallelism")),
-    ("megatron_lm_config.megatron_lm_tp_degree", fact("tensor_parallel", whole)),
+    ("megatron_lm_config.megatron_lm_tp_degree", fact("tensor_parallel", positive)),
     ("megatron_lm_config.megatron_lm_gradient_clipping", to("max-gradient-norm", number)),
     ("megatron_lm_config.megatron_lm_pp_degree",
      only("1", "no pipeline parallelism", "pipeline parallelism is not supported")),

@@ -1,17 +1,25 @@
 """DeepSpeed's JSON (docs/_pages/config-json.md)."""
-from octavo_command.importing.rows import choice, fact, is_on, never, nothing, number, only, table, to, whole
+from octavo_command.importing.rows import (choice, fact, never, nothing, number, only, switch, table, to, whole,
+                                           Malformed)
 from octavo_command.importing.run import MAPPED, REFUSED
 
 TITLE = "DeepSpeed"
 
 DEFAULTS = {}
 
+
+def pair(value):
+    if not isinstance(value, list) or len(value) != 2:
+        raise Malformed("two numbers")
+    return [number(one) for one in value]
+
+
 ROWS = table(
     ("train_micro_batch_size_per_gpu", to("batch", whole)), ("train_batch_size", fact("global_batch", whole)),
     ("gradient_accumulation_steps", fact("accumulation", whole)),
     ("gradient_clipping", to("max-gradient-norm", number)),
     ("optimizer.type", fact("optimizer_type")), ("optimizer.params.lr", to("learning-rate", number)),
-    ("optimizer.params.betas", fact("betas", lambda value: value)), ("optimizer.params.eps", to("epsilon", number)),
+    ("optimizer.params.betas", fact("betas", pair)), ("optimizer.params.eps", to("epsilon", number)),
     ("optimizer.params.weight_decay", to("weight-decay", number, "matrices only")),
     ("optimizer.params.torch_adam optimizer.params.adam_w_mode optimizer.params.bias_correction "
      "optimizer.legacy_fusion",
@@ -28,7 +36,7 @@ ROWS = table(
      only("linear", "the warm-up is linear", "Octavo's warm-up is linear; pass linear")),
     ("scheduler.params.cos_min_ratio", to("final-fraction", number)),
     ("scheduler.params.*", never("schedules are cosine, linear, constant and wsd")),
-    ("bf16.enabled bfloat16.enabled", fact("bf16", is_on)), ("fp16.enabled", fact("fp16", is_on)),
+    ("bf16.enabled bfloat16.enabled", fact("bf16", switch)), ("fp16.enabled", fact("fp16", switch)),
     ("bf16.bf16_master_weights_and_grads",
      choice("master-weights", {"true": "bf16"}, "master weights are fp32 or bf16")),
     ("bf16.bf16_optimizer_states", choice("moments", {"true": "bf16"}, "moments are fp32, bf16 or 8bit")),
@@ -70,7 +78,7 @@ ROWS = table(
      nothing("every optimizer of Octavo works with ZeRO")),
     ("activation_checkpointing.*",
      never("DeepSpeed recomputes only if the model calls it; pass --recompute block")),
-    ("tensor_parallel.autotp_size", fact("tensor_parallel", whole)),
+    ("tensor_parallel.autotp_size", fact("tensor_parallel", lambda value: max(1, whole(value)))),
     ("tensor_parallel.*", nothing("--tensor-parallel shards all layers")),
     ("steps_per_print", nothing("prints DeepSpeed's own lines; --log-every N sets Octavo's")),
     ("wall_clock_breakdown memory_breakdown dump_state flops_profiler.* comms_logger.* monitor_config.* "
@@ -108,13 +116,14 @@ def adam(run):
         else:
             run.answer("optimizer_type", REFUSED, "optimizers are AdamW and Muon")
     if "betas" in run.facts:
-        betas = run.fact("betas")
-        if isinstance(betas, list) and len(betas) == 2:
-            run.map("betas", "beta1", float(betas[0]))
-            run.flags["beta2"] = (float(betas[1]), run.facts["betas"][1])
-            run.answer("betas", MAPPED, f"beta1 = {betas[0]}, beta2 = {betas[1]}")
-        else:
-            run.answer("betas", REFUSED, "must be two numbers")
+        betas, setting = run.facts["betas"]
+        is_first_set = run.put_flag("beta1", betas[0], setting)
+        first = setting.answer, setting.text
+        if not is_first_set:
+            run.put_flag("beta2", betas[1], setting)
+            run.say(setting, *first)
+        elif run.put_flag("beta2", betas[1], setting):
+            run.say(setting, MAPPED, f"beta1 = {betas[0]}, beta2 = {betas[1]}")
 
 
 def scheduler(run):

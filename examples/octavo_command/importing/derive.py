@@ -40,6 +40,8 @@ def batches(run):
     total = run.fact("global_batch")
     if min(batch, total) < 1:
         run.answer("global_batch", REFUSED, "needs batches of at least 1")
+    elif "batch" not in run.flags:
+        whole_batch(run, ranks)
     elif "micro-batches" in run.flags:
         if ranks and total != batch * run.flag("micro-batches") * ranks // run.fact("tensor_parallel", 1):
             run.answer("global_batch", REFUSED, "is not batch × micro-batches × ranks; leave one of them out")
@@ -55,6 +57,21 @@ def batches(run):
         else:
             run.map("global_batch", "micro-batches", total // (batch * groups),
                     f"{total} = batch {batch} × micro-batches × {groups} ranks")
+
+
+def whole_batch(run, ranks):
+    """Derives --batch without a micro-batch, as DeepSpeed does: a rank's share of the global batch is not split further."""
+    total, parts = run.fact("global_batch"), run.flag("micro-batches", 1)
+    if ranks is None:
+        run.answer("global_batch", REFUSED, NEEDS_RANKS)
+        return
+    groups = max(1, ranks // run.fact("tensor_parallel", 1))
+    if parts < 1 or total % (parts * groups):
+        run.answer("global_batch", REFUSED, f"must be a multiple of micro-batches {parts} × {groups} ranks; choose other "
+                                            "numbers")
+    else:
+        run.map("global_batch", "batch", total // (parts * groups),
+                f"{total} = batch × micro-batches {parts} × {groups} ranks")
 
 
 def length(run):
@@ -132,7 +149,7 @@ def schedule(run):
     if fact and kind != "wsd":
         run.answer(fact, NO_EFFECT, "the schedule is not wsd")
     elif fact:
-        if falling is None or total is None:
+        if falling is None or not total:
             run.answer(fact, REFUSED, why or NEEDS_STEPS)
         else:
             run.map(fact, "decay-fraction", falling / total)

@@ -1,5 +1,5 @@
 """Environment variables, launchers, and the commands that scripts put before them."""
-from octavo_command.importing.rows import exported, fact, nothing, table, whole
+from octavo_command.importing.rows import exported, fact, nothing, positive, table
 
 ENVIRONMENT = table(
     ("CUDA_DEVICE_MAX_CONNECTIONS", nothing("communication overlaps computation without it")),
@@ -27,10 +27,10 @@ ENVIRONMENT = table(
 )
 
 LAUNCHER = table(
-    ("--nproc_per_node --nproc-per-node --num_gpus --gpus_per_node", fact("ranks_per_node", whole)),
-    ("--nnodes --num_nodes", fact("nodes", whole)),
-    ("-np -n --np --ntasks", fact("ranks", whole)),
-    ("--ntasks-per-node", fact("ranks_per_node", whole)), ("-N --nodes", fact("nodes", whole)),
+    ("--nproc_per_node --nproc-per-node --num_gpus --gpus_per_node", fact("ranks_per_node", positive)),
+    ("--nnodes --num_nodes", fact("nodes", positive)),
+    ("-np -n --np --ntasks", fact("ranks", positive)),
+    ("--ntasks-per-node", fact("ranks_per_node", positive)), ("-N --nodes", fact("nodes", positive)),
     ("--host -H --mca -x --bind-to --map-by --oversubscribe --allow-run-as-root --mpi -l -u --label --unbuffered "
      "--gpus-per-task --cpus-per-task --partition -p",
      nothing("pass it to the mpirun or srun that starts Octavo")),

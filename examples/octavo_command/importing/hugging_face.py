@@ -1,10 +1,11 @@
 """Hugging Face's TrainingArguments, and the arguments of run_clm.py (transformers 4 and 5)."""
 import math
+import re
 
 from octavo_command.importing import derive as derived
-from octavo_command.importing.rows import (choice, fact, is_off, is_on, never, nothing, number, only, table, text, to,
-                                           whole)
-from octavo_command.importing.run import MAPPED, NO_EFFECT, REFUSED
+from octavo_command.importing.rows import (choice, fact, fraction, is_off, name, never, nothing, number, only, switch,
+                                           table, to, whole)
+from octavo_command.importing.run import MAPPED, NO_EFFECT, REFUSED, shown
 
 TITLE = "Hugging Face Trainer"
 
@@ -24,7 +25,7 @@ def schedule_of(value):
 
 
 TRAINING = (
-    ("output_dir", to("out", text, "checkpoints are in its subfolder checkpoints")),
+    ("output_dir", to("out", name, "checkpoints are in its subfolder checkpoints")),
     ("overwrite_output_dir", nothing("a folder with a run is never overwritten")),
     ("per_device_train_batch_size per_gpu_train_batch_size", to("batch", whole)),
     ("gradient_accumulation_steps", fact("accumulation", whole)),
@@ -34,7 +35,7 @@ TRAINING = (
     ("lr_scheduler_kwargs.min_lr_rate", to("final-fraction", number)),
     ("lr_scheduler_kwargs.num_decay_steps", fact("falling_steps", whole)),
     ("lr_scheduler_kwargs lr_scheduler_kwargs.*", never("schedules are cosine, linear, constant and wsd")),
-    ("warmup_steps", fact("warmup", number)), ("warmup_ratio", fact("warmup_fraction", number)),
+    ("warmup_steps", fact("warmup", number)), ("warmup_ratio", fact("warmup_fraction", fraction)),
     ("optim", fact("optimizer_name")), ("adafactor", never("optimizers are AdamW and Muon")),
     ("optim_args optim_target_modules", never("optimizers are AdamW and Muon, with their own flags")),
     ("weight_decay", to("weight-decay", number, "matrices only")),
@@ -42,7 +43,7 @@ TRAINING = (
     ("max_grad_norm", to("max-gradient-norm", number)),
     ("label_smoothing_factor neftune_noise_alpha", never("this training technique is not supported")),
     ("average_tokens_across_devices", nothing("the loss is always the mean over all tokens of a step")),
-    ("bf16", fact("bf16", is_on)), ("fp16", fact("fp16", is_on)),
+    ("bf16", fact("bf16", switch)), ("fp16", fact("fp16", switch)),
     ("fp16_opt_level fp16_backend half_precision_backend fp16_full_eval bf16_full_eval tf32",
      nothing("--precision decides")),
     ("gradient_checkpointing activation_checkpointing",
@@ -81,7 +82,7 @@ TRAINING = (
      nothing(LOADER)),
     ("ddp_timeout", fact("timeout", whole)),
     ("ddp_* local_rank", nothing("--zero shards all state")),
-    ("fsdp", fact("fsdp")),
+    ("fsdp", fact("fsdp", shown)),
     ("fsdp_config.fsdp_version fsdp_config.version", nothing("--zero 3 shards block by block")),
     ("fsdp_config* fsdp_*", nothing("blocks are sharded one by one; see docs/ranks.md")),
     ("deepspeed deepspeed_config", fact("deepspeed")),
@@ -91,7 +92,7 @@ TRAINING = (
 
 ROWS = table(
     *TRAINING,
-    ("model_name_or_path", to("model", lambda value: f"hf:{value}", "a folder: download the model first")),
+    ("model_name_or_path", to("model", lambda value: f"hf:{name(value)}", "a folder: download the model first")),
     ("config_name config_overrides model_type",
      never("train new weights of a preset: --model NAME; another shape needs a config.json and "
            "--model shape:FOLDER")),
@@ -102,8 +103,8 @@ ROWS = table(
     ("dataset_name dataset_config_name",
      never("datasets are not downloaded: encode the text with prepare_data, and pass --data FILE")),
     ("train_file",
-     to("data", lambda value: [str(value)], "encode it with prepare_data for a model with a tokenizer")),
-    ("validation_file", to("validation-data", lambda value: [str(value)])),
+     to("data", lambda value: [name(value)], "encode it with prepare_data for a model with a tokenizer")),
+    ("validation_file", to("validation-data", lambda value: [name(value)])),
     ("validation_split_percentage", to("validation-fraction", lambda value: number(value) / 100)),
     ("max_train_samples max_eval_samples", never("all data is used; pass a smaller file")),
     ("block_size max_length max_seq_length", to("seq-len", whole)),
@@ -116,6 +117,8 @@ ROWS = table(
 OPTIMIZERS = {"adamw_torch": "fp32", "adamw_torch_fused": "fp32", "adamw_hf": "fp32", "adamw_apex_fused": "fp32",
               "adamw_bnb_8bit": "8bit", "adamw_8bit": "8bit", "adamw_torch_8bit": "8bit", "paged_adamw_8bit": "8bit",
               "paged_adamw_32bit": "fp32", "paged_adamw": "fp32"}
+
+FSDP = {"true", "full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2", "offload", "auto_wrap"}
 
 
 def derive(run):
@@ -228,8 +231,11 @@ def sharding(run):
     if "fsdp" in run.facts:
         value = str(run.fact("fsdp")).lower()
         stage = 3 if "full_shard" in value or value == "true" else 2 if "shard_grad_op" in value else 1
+        unknown = set(re.split(r"[,\s]+", value)) - FSDP
         if is_off(value):
             run.answer("fsdp", NO_EFFECT, "off")
+        elif unknown:
+            run.answer("fsdp", REFUSED, f"must consist of {', '.join(sorted(FSDP))}")
         elif "offload" in value:
             run.answer("fsdp", REFUSED, "--offload does not cover weights; they stay on the GPU")
         else:

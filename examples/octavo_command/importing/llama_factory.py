@@ -3,8 +3,8 @@ import json
 import os
 
 from octavo_command.importing import accelerate, hugging_face
-from octavo_command.importing.rows import (choice, fact, is_on, never, nothing, number, only, table, text, to, whole,
-                                           words)
+from octavo_command.importing.rows import (choice, fact, name, names, never, nothing, number, only, positive, switch,
+                                           table, to, whole)
 from octavo_command.importing.run import MAPPED, NO_EFFECT, REFUSED
 
 TITLE = "LLaMA-Factory"
@@ -16,10 +16,10 @@ DEFAULTS_WITH_FP8 = {"fp8_backend": "auto"}
 
 ROWS = table(
     *hugging_face.TRAINING,
-    ("model_name_or_path", to("model", lambda value: f"hf:{value}", "a folder: download the model first")),
-    ("adapter_name_or_path", to("load-adapters", text)),
+    ("model_name_or_path", to("model", lambda value: f"hf:{name(value)}", "a folder: download the model first")),
+    ("adapter_name_or_path", to("load-adapters")),
     ("stage", fact("stage")), ("finetuning_type", fact("finetuning_type")),
-    ("dataset", fact("dataset", words)), ("eval_dataset", fact("eval_dataset", words)),
+    ("dataset", fact("dataset", names)), ("eval_dataset", fact("eval_dataset", names)),
     ("dataset_dir", fact("dataset_dir")),
     ("template", fact("template")), ("cutoff_len", to("seq-len", whole)), ("val_size", fact("val_size", number)),
     ("train_on_prompt", never("the loss covers the assistant's messages only")),
@@ -34,7 +34,7 @@ ROWS = table(
     ("streaming buffer_size overwrite_cache preprocessing_* tokenized_path data_shared_file_system eval_num_beams"
      " media_dir ignore_pad_token_for_loss eval_on_each_dataset disable_shuffling",
      nothing("chats are read and packed at the start")),
-    ("tensor_model_parallel_size", fact("tensor_parallel", whole)),
+    ("tensor_model_parallel_size", fact("tensor_parallel", positive)),
     ("pipeline_model_parallel_size expert_model_parallel_size context_parallel_size",
      only("1 off", "off", "pipeline, context and expert parallelism are not supported")),
     ("sequence_parallel use_distributed_optimizer overlap_grad_reduce overlap_param_gather apply_rope_fusion "
@@ -42,13 +42,13 @@ ROWS = table(
      nothing("communication overlaps computation, and kernels are fused")),
     ("recompute_granularity", choice("recompute", {"full": "block"}, "pass --recompute")),
     ("lora_rank", fact("lora_rank", whole)), ("lora_alpha", fact("lora_alpha", whole)),
-    ("lora_target", fact("lora_target", words)),
+    ("lora_target", fact("lora_target", names)),
     ("lora_dropout", only("0 0.0", "no dropout", "dropout is not supported; pass 0")),
     ("additional_target loraplus_* use_rslora use_dora pissa_* create_new_adapter use_llama_pro freeze_* oft_* "
      "module_dropout",
      never("adapters are plain LoRA on linear layers")),
-    ("fp8", fact("fp8_wanted", is_on)), ("fp8_backend", fact("fp8_backend")),
-    ("fp8_enable_fsdp_float8_all_gather", fact("fp8_gather", is_on)),
+    ("fp8", fact("fp8_wanted", switch)), ("fp8_backend", fact("fp8_backend")),
+    ("fp8_enable_fsdp_float8_all_gather", fact("fp8_gather", switch)),
     ("pure_bf16", choice("master-weights", {"true": "bf16"}, "must be true or false")),
     ("use_galore galore_* use_apollo apollo_* use_badam badam_* use_adam_mini use_muon",
      never("optimizers are AdamW and Muon: pass --optimizer")),
@@ -71,7 +71,7 @@ ROWS = table(
      "trust_remote_code adapter_folder offload_folder infer_* vllm_* sglang_* use_kt kt_* image_* video_* "
      "crop_to_patches use_audio_in_video audio_sampling_rate model_max_length block_diag_attn",
      nothing("concerns downloads, inference, or other models")),
-    ("export_dir", to("save-hf", text)), ("export_*", nothing("--save-hf writes the format of transformers")),
+    ("export_dir", to("save-hf")), ("export_*", nothing("--save-hf writes the format of transformers")),
     ("enable_torch_profiler profiler_* profile_modules", nothing("--timeline FILE writes a trace")),
     ("ray_* master_addr master_port", nothing("mpirun, srun and torchrun launch Octavo as well: docs/ranks.md")),
     ("do_sample temperature top_p top_k num_beams max_new_tokens repetition_penalty length_penalty "
@@ -109,6 +109,8 @@ def derive(run):
 def stage(run):
     kind = run.fact("stage", "sft")
     run.program = "finetune_llama" if kind == "sft" else "train_llama"
+    if kind != "sft" and "last-turn-only" in run.flags:
+        run.say(run.flags.pop("last-turn-only")[1], NO_EFFECT, "concerns chats only")
     if kind == "sft":
         run.answer("stage", MAPPED, "finetune_llama")
     elif kind == "pt":
@@ -186,16 +188,16 @@ def registered(run, names):
     try:
         with open(path, encoding="utf-8") as file:
             known = json.load(file)
-    except (OSError, ValueError) as error:
-        return [], f"cannot read {path}: {error}"
+    except (OSError, ValueError, RecursionError) as error:
+        return [], f"cannot read {path}: {error}; correct it, or pass --chats FILE"
     files = []
     for name in names:
         entry = known.get(name) if isinstance(known, dict) else None
-        if not isinstance(entry, dict) or "file_name" not in entry:
+        if not isinstance(entry, dict) or not isinstance(entry.get("file_name"), str):
             return [], f"{name} has no file in {path}; download it, and pass --chats FILE"
         form = entry.get("formatting", "alpaca")
         columns = entry.get("columns") or {}
-        if form not in COLUMNS or any(column not in COLUMNS[form].get(key, ()) for key, column in columns.items()):
+        if not isinstance(form, str) or not isinstance(columns, dict) or form not in COLUMNS or any(column not in COLUMNS[form].get(key, ()) for key, column in columns.items()):
             return [], f"the columns of {name} have other names: rename them, see docs/finetuning.md#chats"
         files.append(os.path.join(os.path.dirname(path), entry["file_name"]))
     return files, ""

@@ -2,7 +2,7 @@
 import re
 
 from octavo_command.importing import derive as derived
-from octavo_command.importing.rows import choice, fact, never, nothing, number, table, text, to, whole
+from octavo_command.importing.rows import choice, fact, name, never, nothing, number, positive, table, to, whole
 from octavo_command.importing.run import MAPPED, NO_EFFECT, REFUSED
 
 TITLE = "llm.c"
@@ -22,7 +22,7 @@ LAUNCHED = nothing("mpirun, srun and torchrun launch Octavo as well: docs/ranks.
 
 
 def one(value):
-    return [text(value)]
+    return [name(value)]
 
 
 ROWS = table(
@@ -50,7 +50,7 @@ ROWS = table(
     ("-ge", nothing("names an implementation of GELU in llm.c")),
     ("-z", to("zero", lambda value: max(1, whole(value)))),
     ("-r", choice("recompute", {"0": "none", "1": "swiglu", "2": "swiglu"}, "must be 0, 1 or 2")),
-    ("-pn", fact("ranks", whole)),
+    ("-pn", fact("ranks", positive)),
     ("-pr -pg -pi -pm -ps -pp -pf", LAUNCHED),
 )
 

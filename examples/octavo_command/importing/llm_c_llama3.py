@@ -9,7 +9,7 @@ PROGRAM = "train_llama3.py"
 DEFAULTS = {**llm_c_python.DEFAULTS, "--model": "meta-llama/Meta-Llama-3.1-8B", "--use_hf": 1, "--learning_rate": 1e-5,
             "--dtype": "bfloat16"}
 
-SAMPLE = {"sample": 64, "temperature": 0.6, "top-p": 0.9}
+SAMPLE = {"sample": 64, "temperature": 0.6}
 
 ROWS = {key: row for key, row in llm_c_python.ROWS.items() if key != "--flash"} | table(
     ("--use_hf", fact("hugging_face")), ("--ckpt_dir", fact("checkpoint")), ("--tokenizer_path", fact("tokenizer")),

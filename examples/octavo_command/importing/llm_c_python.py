@@ -1,6 +1,6 @@
 """llm.c's train_gpt2.py, its reference in PyTorch (June 2024 and later)."""
 from octavo_command.importing import derive as derived, llm_c
-from octavo_command.importing.rows import choice, fact, never, nothing, number, table, to, whole
+from octavo_command.importing.rows import choice, fact, never, nothing, number, positive, table, to, whole
 from octavo_command.importing.run import NO_EFFECT, REFUSED, Setting
 
 TITLE = "llm.c's train_gpt2.py"
@@ -18,12 +18,6 @@ SAMPLE = {"sample": 32, "temperature": 1.0}
 def interval(value):
     """Returns an interval in steps. 0 or less disables the repeated action, and becomes 0."""
     return max(0, whole(value))
-
-
-def positive(value):
-    if whole(value) < 1:
-        raise ValueError("not positive")
-    return whole(value)
 
 
 ROWS = table(
@@ -169,8 +163,8 @@ def samples(run, flags):
     for flag, value in flags.items():
         run.flags[flag] = (value, None)
     if every == run.flag("evaluate-every"):
-        run.map("sample_every", "sample", flags["sample"], "at each evaluation, without top-k")
+        run.map("sample_every", "sample", flags["sample"], "at each evaluation, without top-k and top-p")
         run.flags["sample-each"] = (True, None)
     else:
-        run.map("sample_every", "sample", flags["sample"], "at the end, without top-k; for one at each evaluation, "
+        run.map("sample_every", "sample", flags["sample"], "at the end, without top-k and top-p; for one at each evaluation, "
                                                            "pass --sample-each")

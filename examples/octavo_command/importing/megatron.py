@@ -1,7 +1,10 @@
 """Megatron-LM's command line (megatron/training/arguments.py, 2024 to 2026)."""
+import math
+
 from octavo_command.importing import derive as derived
 from octavo_command.importing import shapes
-from octavo_command.importing.rows import choice, fact, never, nothing, number, only, table, text, to, whole, words
+from octavo_command.importing.rows import (between, choice, fact, fraction, name, names, never, nothing, number,
+                                           one_of, only, positive, switch, table, text, to, whole, words, Malformed)
 from octavo_command.importing.run import MAPPED, NO_EFFECT, REFUSED
 
 TITLE = "Megatron-LM"
@@ -20,19 +23,46 @@ def present(_):
     return True
 
 
+def blend(value):
+    """Returns the files of a blend: "0.3 a 0.7 b" as a.bin:0.3 and b.bin:0.7."""
+    def file_of(prefix):
+        return prefix if prefix.endswith(".bin") else prefix + ".bin"
+    values = names(value)
+    try:
+        weights = [float(weight) for weight in values[::2]]
+    except ValueError:
+        weights = []
+    if len(values) == 1 or not weights or len(values) % 2 > 0:
+        return [file_of(one) for one in values]
+    if any(not 0 < weight < math.inf for weight in weights):
+        raise Malformed("files with weights above 0")
+    return [f"{file_of(one)}:{weight:.15g}" for weight, one in zip(weights, values[1::2])]
+
+
+def shares(value):
+    """Returns the shares of training, validation and test: "99,1,0" as [99, 1, 0]."""
+    try:
+        parts = [number(part) for part in text(value).strip("'\"").split(",")]
+    except Malformed:
+        parts = []
+    if not parts or min(parts) < 0:
+        raise Malformed("three numbers of at least 0, separated by commas")
+    return parts
+
+
 ROWS = table(
     # --- batches and length
     ("--micro-batch-size", to("batch", whole)),
     ("--global-batch-size", fact("global_batch", whole)),
     ("--train-iters", fact("steps", whole)),
-    ("--train-samples", fact("samples", whole)),
+    ("--train-samples", fact("samples", positive)),
     ("--seq-length --encoder-seq-length", to("seq-len", whole)),
     ("--decoder-seq-length --batch-size --warmup", never("belongs to models that Octavo does not support")),
     ("--rampup-batch-size --step-batch-size-schedule --decrease-batch-size-if-needed",
      never("the batch size is constant")),
     ("--phase-transition-iterations --skip-train", never("a run consists of one phase of training")),
     ("--exit-interval", never("a run ends at --steps, after --max-time or at a signal")),
-    ("--exit-duration-in-mins", to("max-time", lambda value: whole(value) * 60, "in seconds")),
+    ("--exit-duration-in-mins", to("max-time", lambda value: positive(value) * 60, "in seconds")),
     # --- optimizer and schedule
     ("--lr", to("learning-rate", number)),
     ("--min-lr", fact("min_lr", number)),
@@ -43,7 +73,7 @@ ROWS = table(
     ("--lr-decay-samples", fact("decay_samples", whole)),
     ("--lr-warmup-iters --lr-warmup-steps", fact("warmup_steps", whole)),
     ("--lr-warmup-samples", fact("warmup_samples", whole)),
-    ("--lr-warmup-fraction", fact("warmup_fraction", number)),
+    ("--lr-warmup-fraction", fact("warmup_fraction", fraction)),
     ("--lr-warmup-init", only("0 0.0", "the warm-up begins at 0", "Octavo's warm-up begins at 0")),
     ("--lr-wsd-decay-iters --wsd-decay-steps", fact("falling_steps", whole)),
     ("--lr-wsd-decay-samples", fact("falling_samples", whole)),
@@ -92,16 +122,16 @@ ROWS = table(
     ("--label-smoothing --qk-clip --qk-clip-alpha --qk-clip-threshold --iterations-to-skip",
      never("this training technique is not supported")),
     # --- precision
-    ("--bf16", fact("bf16", bool)), ("--fp16", fact("fp16", bool)),
-    ("--fp8-format", fact("fp8")), ("--fp8-recipe", fact("fp8_recipe")),
-    ("--fp8-amax-history-len", fact("amax_history", whole)), ("--fp8-amax-compute-algo", fact("amax_algorithm")),
-    ("--fp8-margin", fact("fp8_margin", whole)),
+    ("--bf16", fact("bf16", switch)), ("--fp16", fact("fp16", switch)),
+    ("--fp8-format", fact("fp8", one_of("hybrid e4m3"))), ("--fp8-recipe", fact("fp8_recipe")),
+    ("--fp8-amax-history-len", fact("amax_history", between(1, 2**31 - 1))), ("--fp8-amax-compute-algo", fact("amax_algorithm", one_of("max most_recent"))),
+    ("--fp8-margin", fact("fp8_margin", between(0, 16))),
     ("--fp8-interval", only("1", "scales are updated every step", "scales are updated every step here")),
-    ("--first-last-layers-bf16", fact("bf16_edges", bool)),
-    ("--num-layers-at-start-in-bf16", fact("bf16_first", whole)),
-    ("--num-layers-at-end-in-bf16", fact("bf16_last", whole)),
+    ("--first-last-layers-bf16", fact("bf16_edges", switch)),
+    ("--num-layers-at-start-in-bf16", fact("bf16_first", between(0, 2**31 - 1))),
+    ("--num-layers-at-end-in-bf16", fact("bf16_last", between(0, 2**31 - 1))),
     ("--no-fp8-wgrad", never("all three GEMMs of a layer run in FP8")),
-    ("--fp8-param-gather --fp8-param", fact("fp8_gather", bool)),
+    ("--fp8-param-gather --fp8-param", fact("fp8_gather", switch)),
     ("--reuse-grad-buf-for-mxfp8-param-ag --keep-fp8-transpose-cache* --disable-parameter-transpose-cache "
      "--tp-only-amax-red",
      nothing("memory of quantised copies: see --weight-copies")),
@@ -123,7 +153,7 @@ ROWS = table(
      nothing("softmax and cross-entropy compute in FP32, residuals are BF16")),
     ("--apply-query-key-layer-scaling", nothing("scales scores for FP16")),
     # --- ranks
-    ("--tensor-model-parallel-size --model-parallel-size", fact("tensor_parallel", whole)),
+    ("--tensor-model-parallel-size --model-parallel-size", fact("tensor_parallel", positive)),
     ("--pipeline-model-parallel-size --virtual-pipeline-model-parallel-size "
      "--num-layers-per-virtual-pipeline-stage --encoder-pipeline-model-parallel-size "
      "--num-virtual-stages-per-pipeline-rank",
@@ -262,12 +292,12 @@ ROWS = table(
      "--nccl-all-reduce-for-prefill --use-same-sampling-seed-across-dp-ranks",
      nothing("concerns inference")),
     # --- data
-    ("--data-path", fact("data_path", words)), ("--train-data-path", fact("train_data", words)),
-    ("--valid-data-path", fact("validation_data", words)),
+    ("--data-path", fact("data_path", blend)), ("--train-data-path", fact("train_data", blend)),
+    ("--valid-data-path", fact("validation_data", blend)),
     ("--data-args-path --per-split-data-args-path --per-dataset-sequences-path",
      never("name the files with --data-path")),
     ("--test-data-path", nothing("there is no test after training; see the program evaluate")),
-    ("--split", fact("split")),
+    ("--split", fact("split", shares)),
     ("--mock-data", never("Octavo generates no data; pass --data FILE")),
     ("--data-cache-path --no-mmap-bin-files --num-workers --dataloader-type --num-dataset-builder-threads "
      "--no-create-attention-mask-in-dataloader --mid-level-dataset-surplus --object-storage-cache-path "
@@ -289,7 +319,7 @@ ROWS = table(
      nothing("random numbers depend on --seed and step")),
     ("--deterministic-mode", choice("deterministic", {"true": True}, "must be a switch")),
     # --- output
-    ("--save", to("out", text, "checkpoints are in its subfolder checkpoints")),
+    ("--save", to("out", name, "checkpoints are in its subfolder checkpoints")),
     ("--save-interval --persistent-save-interval", to("checkpoint-every", whole)),
     ("--save-retain-interval", to("keep-every", whole)),
     ("--load", fact("load")),
@@ -432,30 +462,13 @@ def moments(run):
         run.answer("second_moment", MAPPED, f'moments = "{names[first]}"')
 
 
-def blend(values):
-    """Returns the files of a blend: "0.3 a 0.7 b" as a.bin:0.3 and b.bin:0.7."""
-    def file_of(prefix):
-        return prefix if prefix.endswith(".bin") else prefix + ".bin"
-    try:
-        weights = [float(value) for value in values[::2]]
-    except ValueError:
-        weights = []
-    if len(values) > 1 and weights and len(values) % 2 == 0:
-        return [f"{file_of(name)}:{weight:g}" for weight, name in zip(weights, values[1::2])]
-    return [file_of(value) for value in values]
-
-
 def data(run):
     for name, flag in (("data_path", "data"), ("train_data", "data"), ("validation_data", "validation-data")):
         if name in run.facts:
-            run.map(name, flag, blend(run.fact(name)))
+            run.map(name, flag, run.fact(name))
     if "split" not in run.facts:
         return
-    try:
-        parts = [float(part) for part in run.fact("split").strip("'\"").split(",")] + [0, 0]
-    except ValueError:
-        run.answer("split", REFUSED, "must be three numbers, separated by commas")
-        return
+    parts = run.fact("split") + [0, 0]
     if "validation_data" in run.facts or "train_data" in run.facts:
         run.answer("split", NO_EFFECT, "validation has separate files")
     elif parts[1] <= 0:

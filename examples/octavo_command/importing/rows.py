@@ -11,33 +11,93 @@ def is_off(value):
     return value is None or shown(value).lower() in OFF
 
 
-def is_on(value):
-    return not is_off(value)
+class Malformed(Exception):
+    """A value does not have the form that its row expects. The message completes "must be"."""
 
 
 def number(value):
     """Converts 1000, "1000", 1e3 and "1_000"."""
-    converted = float(str(value).replace("_", ""))
+    try:
+        converted = float(str(value).replace("_", ""))
+    except (ValueError, OverflowError):
+        converted = math.nan
     if not math.isfinite(converted):
-        raise ValueError("not finite")
+        raise Malformed("a number")
+    return converted
+
+
+def fraction(value):
+    converted = number(value)
+    if not 0 <= converted <= 1:
+        raise Malformed("a number from 0 to 1")
     return converted
 
 
 def whole(value):
     converted = number(value)
     if converted != int(converted) or abs(converted) >= 2**53:
-        raise ValueError("not a whole number")
+        raise Malformed("a whole number")
     return int(converted)
 
 
+def positive(value):
+    if whole(value) < 1:
+        raise Malformed("a whole number of at least 1")
+    return whole(value)
+
+
+def between(least, most):
+    """Returns the conversion of a whole number in a range."""
+    def convert(value):
+        if not least <= whole(value) <= most:
+            raise Malformed(f"a whole number from {least} to {most}")
+        return whole(value)
+    return convert
+
+
+def switch(value):
+    word = text(value).lower()
+    if word in ("true", "yes", "on", "1", "y", "t"):
+        return True
+    if is_off(value) or word in ("n", "f"):
+        return False
+    raise Malformed("true or false")
+
+
+def one_of(values):
+    """Returns the conversion of a word, in any case, that must be one of the given ones."""
+    def convert(value):
+        if text(value).lower() not in values.split():
+            raise Malformed(" or ".join(values.split()))
+        return text(value).lower()
+    return convert
+
+
 def text(value):
+    if isinstance(value, (list, tuple, dict)):
+        raise Malformed("one value")
     return shown(value)
+
+
+def name(value):
+    """Converts the name of a file, a folder or a model."""
+    if isinstance(value, bool) or not text(value).strip() or "\0" in text(value):
+        raise Malformed("a name")
+    return text(value)
 
 
 def words(value):
     if isinstance(value, (list, tuple)):
-        return [str(one) for one in value]
-    return [one for one in re.split(r"[,\s]+", str(value)) if one]
+        return [text(one) for one in value]
+    return [one for one in re.split(r"[,\s]+", text(value)) if one]
+
+
+def names(value):
+    """Converts one or several names."""
+    converted = [] if isinstance(value, bool) else words(value)
+    if not converted:
+        raise Malformed("at least one name")
+    return [name(one) for one in converted]
 
 
 class Row:
@@ -50,7 +110,7 @@ class Row:
 class to(Row):
     """The key is one of Octavo's flags."""
 
-    def __init__(self, flag, convert=text, why=""):
+    def __init__(self, flag, convert=name, why=""):
         self.flag, self.convert, self.why = flag, convert, why
 
     def take(self, setting, run):

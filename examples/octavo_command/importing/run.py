@@ -14,6 +14,7 @@ class Setting:
     trainer: str = ""
     answer: str = ""
     text: str = ""
+    is_usable: bool = True  # otherwise the trainer's default replaces the value
 
     @property
     def is_default(self):
@@ -59,9 +60,11 @@ class Run:
         return self._put(self.facts, name, value, setting)
 
     def put_flag(self, name, value, setting, why=""):
-        """Sets one of Octavo's flags, and maps the setting that it comes from."""
-        if self._put(self.flags, name, value, setting):
+        """Sets one of Octavo's flags, and maps the setting that it comes from. Returns whether it is set."""
+        is_put = self._put(self.flags, name, value, setting)
+        if is_put:
             self.say(setting, MAPPED, f"{name} = {toml(value)}" + (f"; {why}" if why else ""))
+        return is_put
 
     def fact(self, name, default=None):
         return self.facts[name][0] if name in self.facts else default

@@ -24,6 +24,9 @@ def unresolved(value):
 
 
 SEPARATORS = ("\n", ";", ";;", "&&", "||", "|", "&")
+HERE = re.compile(r"<<-?\s*(['\"]?)(\w+)\1")
+REDIRECTION = re.compile(r"(\d*|&)(>>|>|<)(&\d|&-|[ \t]*[^\s;|&]+)")
+OPERATOR = re.compile(r"&&|\|\||;;|[;|&()<>]")
 
 
 def tokens(script):
@@ -39,17 +42,17 @@ def tokens(script):
         elif letter in " \t\r":
             at += 1
         elif letter == "#":
-            at = script.find("\n", at) if "\n" in script[at:] else len(script)
-        elif here := re.match(r"<<-?\s*(['\"]?)(\w+)\1", script[at:]):
-            end = re.search(rf"^\s*{here.group(2)}\s*$", script[at:], re.M)
-            stop = at + end.end() if end else len(script)
+            at = script.find("\n", at) if script.find("\n", at) >= 0 else len(script)
+        elif here := HERE.match(script, at):
+            end = re.compile(rf"^\s*{here.group(2)}\s*$", re.M).search(script, at)
+            stop = end.end() if end else len(script)
             line += script.count("\n", at, stop)
             at = stop
-        elif redirection := re.match(r"(\d*|&)(>>|>|<)(&\d|&-|[ \t]*[^\s;|&]+)", script[at:]):
-            at += redirection.end()
-        elif operator := re.match(r"&&|\|\||;;|[;|&()<>]", script[at:]):
+        elif redirection := REDIRECTION.match(script, at):
+            at = redirection.end()
+        elif operator := OPERATOR.match(script, at):
             found.append(("op", operator.group(), line))
-            at += operator.end()
+            at = operator.end()
         else:
             end = word_end(script, at)
             word = script[at:end]

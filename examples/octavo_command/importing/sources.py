@@ -3,10 +3,11 @@ import ast
 import json
 import os
 import re
+import warnings
 
 from octavo_command import files
 from octavo_command.errors import CommandError
-from octavo_command.importing import llm_c, llm_c_llama3, llm_c_python, shell
+from octavo_command.importing import llm_c, llm_c_llama3, llm_c_python, report, shell
 from octavo_command.importing.run import Setting
 
 MEGATRON = {"--micro-batch-size", "--hidden-size", "--tensor-model-parallel-size", "--train-iters"}  # only its flags
@@ -44,10 +45,22 @@ def read(run, path, given, trainer=None):
 
 
 def parse_json(path, text):
+    def unique(pairs):
+        require_once(path, [key for key, _ in pairs])
+        return dict(pairs)
+
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=unique)
     except (ValueError, RecursionError) as error:
-        raise CommandError(f"{path} must be valid JSON, but is not: {error}") from None
+        raise CommandError(f"{path} must be valid JSON, but is not: {error}; correct it") from None
+
+
+def require_once(path, keys):
+    """Refuses a key that occurs twice: parsers would drop the first value."""
+    for key in keys:
+        if keys.count(key) > 1:
+            raise CommandError(f"{path}: a section must contain a key once, but contains "
+                               f"'{report.cut(key, 60)}' twice; remove one")
 
 
 def parse_yaml(path, text):
@@ -56,10 +69,19 @@ def parse_yaml(path, text):
     except ImportError:
         raise CommandError(f"{path} is YAML, which needs Python's module yaml; "
                            "install it: apt-get install python3-yaml") from None
+
+    class Loader(yaml.SafeLoader):
+        def construct_mapping(self, node, deep=False):
+            if isinstance(node, yaml.MappingNode):
+                require_once(path, [key.value for key, _ in node.value
+                                    if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge"])
+            return super().construct_mapping(node, deep)
+
     try:
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError) as error:
-        raise CommandError(f"{path} must be valid YAML, but is not: {' '.join(str(error).split())}") from None
+        return yaml.load(text, Loader)
+    # PyYAML raises more than its own errors for values that do not fit their tags, such as the date 2020-13-45.
+    except (yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
+        raise CommandError(f"{path} must be valid YAML, but is not: {' '.join(str(error).split())}; correct it") from None
 
 
 def parse_toml(path, text):
@@ -70,8 +92,8 @@ def parse_toml(path, text):
                            "and run octavo with it") from None
     try:
         return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise CommandError(f"{path} must be valid TOML, but is not: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise CommandError(f"{path} must be valid TOML, but is not: {error}; correct it") from None
 
 
 def trainer_of(keys):
@@ -88,21 +110,28 @@ def trainer_of(keys):
 
 def read_mapping(run, path, content, trainer):
     if not isinstance(content, dict):
-        raise CommandError(f"{path} must contain keys and values at the top level, but does not")
+        raise CommandError(f"{path} must contain keys and values at the top level, but does not; "
+                           "pass a configuration")
     require_small(path, content)
     trainer = trainer or trainer_of(content)
     if trainer is None:
         raise CommandError(f"{path} must be a configuration of a known trainer, but its keys are of none: "
-                           f"{', '.join(list(map(str, content))[:5])}; pass --from TRAINER")
+                           f"{report.cut(', '.join(list(map(str, content))[:5]), 200)}; pass --from TRAINER")
     add(run, trainer, flattened(content), path)
 
 
 def require_small(path, content, most_values=10_000, most_levels=100):
-    """Refuses content with too many values or levels: aliases can make YAML recursive, or expand it to billions of values."""
+    """Refuses content with too many values or levels, and numbers that Python does not print.
+
+    Aliases can make YAML recursive, or expand it to billions of values.
+    """
     values, rest = 0, [(content, 1)]
     while rest:
         value, level = rest.pop()
-        parts = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
+        parts = list(value.values()) if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else []
+        if isinstance(value, int) and value.bit_length() > 1024:
+            raise CommandError(f"{path}: a whole number must have at most 1024 bits, but one has {value.bit_length()}; "
+                               "correct it")
         values += 1
         if values + len(rest) + len(parts) > most_values or level > most_levels:
             raise CommandError(f"{path} must have at most {most_values} values on {most_levels} levels, but has more; "
@@ -129,9 +158,12 @@ def add(run, trainer, pairs, place):
 def read_python(run, path, text):
     """Reads the constant arguments of TrainingArguments(...) and of a dictionary with that name."""
     try:
-        tree = ast.parse(text)
-    except (SyntaxError, RecursionError, ValueError) as error:
-        raise CommandError(f"{path} must be valid Python, but is not: {error}") from None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about the file's code
+            tree = ast.parse(text)
+    except (SyntaxError, RecursionError, MemoryError, ValueError) as error:
+        raise CommandError(f"{path} must be valid Python, but is not: {error or 'it is nested too deeply'}; "
+                           "correct it") from None
     found = False
     for node in ast.walk(tree):
         name = getattr(node.func, "id", getattr(node.func, "attr", "")) if isinstance(node, ast.Call) else ""
@@ -145,13 +177,22 @@ def read_python(run, path, text):
             continue
         found = True
         for key, value in pairs:
-            try:
-                constant = ast.literal_eval(value)
-            except (ValueError, TypeError):
-                constant = shell.mark(ast.unparse(value))
-            add(run, "hugging_face", flattened({key: constant}), f"{path}:{value.lineno}")
+            content = {key: constant(value)}
+            require_small(path, content)
+            add(run, "hugging_face", flattened(content), f"{path}:{value.lineno}")
     if not found:
-        raise CommandError(f"{path} must contain TrainingArguments(...) or a dictionary training_args, but does not")
+        raise CommandError(f"{path} must contain TrainingArguments(...) or a dictionary training_args, but does not; "
+                           "pass the arguments as JSON")
+
+
+def constant(node):
+    """Returns the value of an expression of Python, or a mark if it is not a constant."""
+    for convert in (ast.literal_eval, lambda other: shell.mark(ast.unparse(other))):
+        try:
+            return convert(node)
+        except (ValueError, TypeError, RecursionError, MemoryError):
+            continue
+    return shell.mark("a long expression")
 
 
 def read_script(run, path, text, given):
@@ -189,7 +230,7 @@ def read_command(run, words, place, environment, folder, given):
     run.has_script = True
     run.commands.add(place)
     if shell.unresolved(words[0]):
-        raise CommandError(f"{place}: whether the trainer starts depends on {shell.unresolved(words[0])}; "
+        raise CommandError(f"{place}: whether the trainer starts depends on {shell.unresolved(words[0])[:60]}; "
                            "pass --set NAME=VALUE, or the command line itself behind --")
     for name, value in environment.items():
         run.environment[name] = value
@@ -227,7 +268,7 @@ def read_llm_c(run, words, place, folder, given):
     flags = words[at + 1:]
     for number, flag in enumerate(flags[::2]):
         if not re.fullmatch(r"-[a-z]{1,2}", flag) or 2 * number + 1 == len(flags):
-            raise CommandError(f"{place}: llm.c's flags must be pairs such as -b 64, but '{flag}' is "
+            raise CommandError(f"{place}: llm.c's flags must be pairs such as -b 64, but '{flag[:60]}' is "
                                f"{'the last word' if flag.startswith('-') else 'not a flag'}")
     add(run, "llm_c", zip(flags[::2], flags[1::2]), place)
 

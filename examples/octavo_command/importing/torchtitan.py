@@ -1,7 +1,7 @@
 """torchtitan's TOML and its flags, SECTION.KEY (torchtitan/config/job_config.py, 2024 to 2026)."""
 from octavo_command.importing import derive as derived
-from octavo_command.importing.rows import (choice, fact, is_off, never, nothing, number, only, table, text, to, whole,
-                                           words)
+from octavo_command.importing.rows import (choice, fact, never, nothing, number, one_of, only, positive, switch, table,
+                                           to, whole, words)
 from octavo_command.importing.run import MAPPED, NO_EFFECT, REFUSED
 
 TITLE = "torchtitan"
@@ -28,7 +28,7 @@ def float8(key):
 
 
 ROWS = table(
-    ("job.dump_folder", to("out", text)),
+    ("job.dump_folder", to("out")),
     ("job.description job.print_args job.print_config job.save_config_file job.use_for_integration_test "
      "debug.print_config debug.save_config_file debug.enable_structured_logging",
      nothing("the run's folder has its config.toml")),
@@ -66,7 +66,7 @@ ROWS = table(
      never("the dataset is not a token file: encode it with prepare_data, and pass --data FILE")),
     ("training.dataloader.* training.num_tokens_*",
      nothing("a thread reads one step ahead; --batch and --seq-len set the shape")),
-    ("training.mixed_precision_param", fact("bf16", lambda value: value == "bfloat16")),
+    ("training.mixed_precision_param", fact("bf16", lambda value: one_of("bfloat16 float32")(value) == "bfloat16")),
     ("training.mixed_precision_reduce",
      choice("reduce", {"float32": "fp32"}, "sums are fp32 or in the storage format")),
     ("training.dtype",
@@ -84,7 +84,7 @@ ROWS = table(
     ("parallelism.data_parallel_shard_degree training.data_parallel_shard_degree", fact("shard", whole)),
     ("parallelism.data_parallel_replicate_degree training.data_parallel_replicate_degree",
      only("1", "no replicas of the shards", "all ranks share one copy of the weights with --zero 3")),
-    ("parallelism.tensor_parallel_degree training.tensor_parallel_degree", fact("tensor_parallel", whole)),
+    ("parallelism.tensor_parallel_degree training.tensor_parallel_degree", fact("tensor_parallel", positive)),
     ("parallelism.pipeline_parallel_degree experimental.pipeline_parallel_degree",
      only("1", "no pipeline parallelism",
           "pipeline parallelism is not supported; use --zero 3 and --tensor-parallel")),
@@ -102,7 +102,7 @@ ROWS = table(
      "parallelism.disable_loss_parallel training.enable_loss_parallel parallelism.enable_sequence_parallel "
      "parallelism.enable_fsdp_symm_mem parallelism.spmd_backend",
      nothing("an implementation choice of its tensor parallelism")),
-    ("checkpoint.enable checkpoint.enable_checkpoint", fact("checkpoints", lambda value: not is_off(value))),
+    ("checkpoint.enable checkpoint.enable_checkpoint", fact("checkpoints", switch)),
     ("checkpoint.interval", fact("checkpoint_interval", whole)),
     ("checkpoint.interval_type", only("steps", "counted in steps", "checkpoints are counted in steps")),
     ("checkpoint.keep_latest_k", fact("keep_last", whole)),
@@ -130,7 +130,7 @@ ROWS = table(
     (float8("force_recompute_fp8_weight_in_bwd"),
      choice("weight-copies", {"true": "remade", "false": "kept"}, "must be true or false")),
     (float8("filter_fqns"), fact("float8_filter", words)),
-    ("float8.enable_float8_linear", fact("float8_on", lambda value: not is_off(value))),
+    ("float8.enable_float8_linear", fact("float8_on", switch)),
     (float8("emulate"), never("the cpu device computes the same values: pass --device cpu")),
     ("float8.scaling_type_input float8.scaling_type_weight float8.scaling_type_grad_output",
      only("dynamic", "scaling by the current amax", "choose --precision fp8-delayed")),
@@ -145,7 +145,7 @@ ROWS = table(
     ("memory_estimation.*", nothing("plan_memory computes the memory")),
     ("fault_tolerance.enable", never("lost ranks end the run; resume it with --resume auto")),
     ("fault_tolerance.*", nothing("fault tolerance by replicas is not supported")),
-    ("validation.enable", fact("validation", lambda value: not is_off(value))),
+    ("validation.enable", fact("validation", switch)),
     ("validation.freq", fact("validation_freq", whole)), ("validation.steps", fact("validation_steps", whole)),
     ("validation.dataset validation.dataset_path", fact("validation_data")),
     ("validation.local_batch_size validation.seq_len validation.dataloader.*",
