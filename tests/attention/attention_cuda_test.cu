@@ -70,12 +70,8 @@ TEST_P(AttentionOnCuda, DeterministicModeRepeatsBitwise) {
     const auto inputs = random_inputs<Bf16>(shape, 2);
     Attention<Bf16, Cuda> first(shape, inputs, limits);
     const DeviceLimits<Cuda> attended = attention_limits<Bf16>(shape, first.context());
-    const std::string fallback = attention_fallback(AttentionPass::backward, shape, attended);
-    const bool by_cudnn =
-        GetParam() == Library::cudnn && shape.tokens >= cudnn_attention_least && fallback.empty();
     EXPECT_STREQ(attention_implementation<Bf16>(AttentionPass::backward, shape, attended),
-                 by_cudnn ? "cudnn deterministic" : "octavo")
-        << fallback;
+                 must_run_in_cudnn(GetParam(), shape) ? "cudnn deterministic" : "octavo");
     first.run();
     const Results<Bf16> expected = first.results();
     for (int again = 0; again < 3; ++again) {

@@ -48,12 +48,9 @@ class DocumentsOnCuda : public OnGpu, public testing::WithParamInterface<Library
   /// What attention is to run through; a shape that cuDNN refuses says why.
   static void expect_library(const AttentionShape& shape, const Context<Cuda>& context) {
     const DeviceLimits<Cuda> limits = attention_limits<Bf16>(shape, context);
-    const std::string fallback = attention_fallback(AttentionPass::forward, shape, limits);
-    const bool by_cudnn =
-        GetParam() == Library::cudnn && shape.tokens >= cudnn_attention_least && fallback.empty();
     EXPECT_STREQ(attention_implementation<Bf16>(AttentionPass::forward, shape, limits),
-                 by_cudnn ? "cudnn" : "octavo")
-        << fallback;
+                 must_run_in_cudnn(GetParam(), shape) ? "cudnn" : "octavo")
+        << attention_fallback(AttentionPass::forward, shape, limits);
   }
 };
 

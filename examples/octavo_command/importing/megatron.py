@@ -124,7 +124,8 @@ ROWS = table(
     # --- precision
     ("--bf16", fact("bf16", switch)), ("--fp16", fact("fp16", switch)),
     ("--fp8-format", fact("fp8", one_of("hybrid e4m3"))), ("--fp8-recipe", fact("fp8_recipe")),
-    ("--fp8-amax-history-len", fact("amax_history", between(1, 2**31 - 1))), ("--fp8-amax-compute-algo", fact("amax_algorithm", one_of("max most_recent"))),
+    ("--fp8-amax-history-len", fact("amax_history", between(1, 2**31 - 1))),
+    ("--fp8-amax-compute-algo", fact("amax_algorithm", one_of("max most_recent"))),
     ("--fp8-margin", fact("fp8_margin", between(0, 16))),
     ("--fp8-interval", only("1", "scales are updated every step", "scales are updated every step here")),
     ("--first-last-layers-bf16", fact("bf16_edges", switch)),
