@@ -2,7 +2,6 @@
 
 The programs check all arguments themselves; this module only finds mistakes that the sources show.
 """
-import glob
 import os
 import re
 import shlex
@@ -11,7 +10,6 @@ from octavo_command import cache, pages
 from octavo_command.errors import CommandError, nearest
 from octavo_command.importing import limits
 
-SHARED = ("common", "train_llama")
 TRAINERS = ("train_llama", "finetune_llama")
 
 
@@ -20,31 +18,31 @@ def _read(path):
         return file.read()
 
 
-def _flags_in_sources(root, target):
-    """Returns every flag that the sources of a program contain, without dashes, such as `seq-len`."""
-    examples = os.path.join(root, "examples")
-    paths = [os.path.join(examples, target + ".cpp")]
-    for folder in (target, *SHARED):
-        paths += glob.glob(os.path.join(examples, folder, "*.[chi]*"))
-    text = "\n".join(_read(path) for path in paths if os.path.isfile(path))
-    return {"help", *re.findall(r"--([a-z][a-z0-9-]*)", text)}
+def _foreign_advice(name, own, root):
+    """Returns the end of a message, "; use 'learning-rate' instead", if NAME is another trainer's name for one of the
+    flags `own`; otherwise "". The programs read the same list."""
+    header = _read(os.path.join(root, "examples/common/foreign_flags.hpp"))
+    for flag, words, advice in re.findall(r'ForeignFlags\{\s*"([a-z0-9-]+)",((?:\s*"[^"]*")+)(?:,\s*"([^"]*)")?\}', header):
+        if flag in own and name in words.replace('"', " ").split():
+            return f"; use '{flag}' instead{advice}. See --help"
+    return ""
 
 
 def require_known_flags(flags, root, target):
-    known = foreign = None
-    for word in flags.words:
-        if word == "--":
-            return
-        if not word.startswith("--"):
-            continue
-        if known is None:
-            known = sorted(_flags_in_sources(root, target))
-            # The program describes its own flags for the words of other trainers.
-            foreign = _read(os.path.join(root, "examples/common/foreign_flags.hpp"))
+    """Checks that a program has all flags; tests/examples/octavo_help_test.py checks that the pages list them."""
+    end = flags.words.index("--") if "--" in flags.words else len(flags.words)
+    given = [word for word in flags.words[:end] if word.startswith("--")]
+    if not given:
+        return
+    own = {"help", *(flag for _title, names, _default, _description in pages.rows(root, target) for flag in names)}
+    for word in given:
         name = word.partition("=")[0][2:].lower().replace("_", "-")
-        if name not in known and f" {name} " not in foreign:
-            raise CommandError(f"unknown option '--{name}'{nearest(name, known)}"
-                               + (" See --help" if nearest(name, known) else "; see --help"))
+        if name not in own:
+            advice = _foreign_advice(name, own, root)
+            if not advice:
+                advice = nearest(name, sorted(own))
+                advice += " See --help" if advice else "; see --help"
+            raise CommandError(f"unknown option '{name}'{advice}")
 
 
 def _is_number(text):
@@ -122,7 +120,7 @@ def require_runs(flags, _root):
 
 
 # Flags whose values are files or folders to read.
-INPUTS = ("data", "validation-data", "chats", "validation-chats", "config")
+INPUTS = ("data", "validation-data", "chats", "validation-chats", "config", "tokenizer", "hellaswag", "load-adapters")
 # The required flags of programs that train, and what to pass.
 REQUIRED = {"data": "a text file or a folder of text files",
             "chats": "a file with one chat per line, or a JSON array of chats"}
@@ -137,7 +135,7 @@ def require_inputs(flags, required=None):
         for path in flags.values(name):
             without_weight = re.sub(r":[0-9.eE+-]+$", "", path)
             if (not path or path.startswith("-") or re.search(r"[*?[]", path)  # left to the program
-                    or os.path.exists(path) or os.path.exists(without_weight)):
+                    or (name, path) == ("tokenizer", "bytes") or os.path.exists(path) or os.path.exists(without_weight)):
                 continue
             _require_existing([path], "file or folder", f"--{name} ")
     # With these flags, the program does not train, or gives its own advice.
@@ -155,10 +153,32 @@ def require_gpu(environment, devices="/dev"):
                            "on a machine with a GPU, or pass --device cpu")
 
 
-def require_evaluation(flags, _root):
+def chat_templates(root):
+    header = _read(os.path.join(root, "include/octavo/data/chat_template.hpp"))
+    names = re.search(r"chat_template_names\{(.*?)\}", header, re.S)
+    return re.findall(r'"([^"]+)"', names[1])
+
+
+def _require_template(flags, name, root):
+    """Checks that the value of --NAME is a chat template or a file."""
+    chosen, names = flags.get(name), chat_templates(root)
+    if chosen is not None and chosen not in names and not os.path.exists(chosen):
+        raise CommandError(f"--{name} must be one of {', '.join(names)}, or a JSON file, but is '{chosen}'"
+                           f"{nearest(chosen, names)}")
+
+
+def require_chats(flags, root):
+    """Checks the flags that --chats needs."""
+    if flags.values("chats") and not flags.get("chat-template"):
+        raise CommandError("--chat-template is required: pass the one that the model was trained with, such as llama3")
+    _require_template(flags, "chat-template", root)
+
+
+def require_evaluation(flags, root):
     """Checks the flags of `evaluate` that do not depend on the model."""
     if not any(flags.values(name) for name in ("data", "chats", "hellaswag")):
         raise CommandError("nothing to evaluate; pass --data, --chats or --hellaswag")
+    require_chats(flags, root)
 
 
 def cards(root):
@@ -187,12 +207,6 @@ def require_card(flags, name, root):
                            f"sm_86, but is '{card}'{nearest(card, cards(root))}")
 
 
-def chat_templates(root):
-    header = _read(os.path.join(root, "include/octavo/data/chat_template.hpp"))
-    names = re.search(r"chat_template_names\{(.*?)\}", header, re.S)
-    return re.findall(r'"([^"]+)"', names[1])
-
-
 def require_generation(flags, root):
     """Checks the flags of `generate` that do not depend on the model."""
     model = flags.get("model", "")
@@ -200,8 +214,4 @@ def require_generation(flags, root):
         raise CommandError("a preset has no weights; pass --model hf:FOLDER or --checkpoint FOLDER")
     if flags.get("system") and flags.get("chat") is None:
         raise CommandError("--system needs a chat template; also pass --chat")
-    chat = flags.get("chat")
-    names = chat_templates(root)
-    if chat is not None and chat not in names and not os.path.exists(chat):
-        raise CommandError(f"--chat must be one of {', '.join(names)}, or a JSON file, but is '{chat}'"
-                           f"{nearest(chat, names)}")
+    _require_template(flags, "chat", root)

@@ -67,6 +67,8 @@ def _checkpoint_flags(flags):
     checkpoint = flags.get("checkpoint")
     if checkpoint is None:
         return None
+    if not os.path.exists(checkpoint):
+        raise CommandError(f"--checkpoint {checkpoint}: there is no such folder; pass the folder of a run or a checkpoint")
     config = flags_module.config_of_run(checkpoint)
     if config is None:
         raise CommandError(f"--checkpoint {checkpoint}: there is no config.toml of its run, which "

@@ -12,8 +12,9 @@ import importlib
 import pkgutil
 import sys
 
-from octavo_command import commands
+from octavo_command import commands, pages
 from octavo_command.errors import CommandError, nearest
+from octavo_command.program import ROOT
 
 
 def names():
@@ -29,7 +30,7 @@ def load(module):
 def help_text():
     lines = ["usage: octavo COMMAND ...", "", "commands:"]
     lines += [f"  {name:<10}{load(module).SUMMARY}" for name, module in names().items()]
-    return "\n".join(lines + ["", "octavo COMMAND --help lists the flags of a command"])
+    return "\n".join(lines + ["", "octavo COMMAND --help lists the flags of a command; octavo --version prints the version"])
 
 
 def main(words):
@@ -38,6 +39,9 @@ def main(words):
     if not words or words[0] in ("-h", "--help", "help"):
         print(help_text(), file=sys.stdout if words else sys.stderr)
         return 0 if words else 2
+    if words[0] == "--version":
+        print(f"octavo {pages.version(ROOT)}")
+        return 0
     try:
         if words[0] not in known:
             raise CommandError(f"the command must be one of {', '.join(known)}, but is '{words[0]}'"

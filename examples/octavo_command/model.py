@@ -47,9 +47,7 @@ def _of_equal_shape(config, root, models):
 
 def _of_folder(folder, given, prefix, root, models):
     config = os.path.join(folder, "config.json")
-    if not os.path.isdir(folder):
-        raise CommandError(f"--model {given}: there is no such folder; pass hf: and the folder of a "
-                           "Hugging Face model")
+    _require_folder(folder, given)
     try:
         digest = hashlib.sha256(files.read_shape(config)).hexdigest()[:8]
     except OSError as error:
@@ -63,6 +61,35 @@ def _of_folder(folder, given, prefix, root, models):
     if equal is not None:
         return Model(equal[0], f"hf:{folder}", equal[1])
     return Model(name, f"hf:{folder}", config)
+
+
+def take_for_plan(flags, root):
+    """Checks --model of `plan`, which needs only a shape, and gives it the form that plan_memory reads.
+
+    A folder and shape:FOLDER become hf:FOLDER.
+    """
+    given = flags.get("model")
+    if given is None or given in presets(root) or given.endswith(".json"):
+        return
+    prefix, sign, folder = given.partition(":")
+    if not sign or prefix not in ("hf", "shape"):
+        folder = given
+        if not os.path.isdir(given):
+            _refuse(given, presets(root))
+    _require_folder(folder, given)
+    if given != f"hf:{folder}":
+        flags.set("model", f"hf:{folder}")
+
+
+def _require_folder(folder, given):
+    if not os.path.isdir(folder):
+        raise CommandError(f"--model {given}: there is no such folder; pass hf: and the folder of a "
+                           "Hugging Face model")
+
+
+def _refuse(given, known):
+    raise CommandError(f"--model must be one of {', '.join(known)}, hf:FOLDER or shape:FOLDER, but is "
+                       f"'{given}'{nearest(given, known)}")
 
 
 def resolve(given, root, models):
@@ -83,5 +110,4 @@ def resolve(given, root, models):
     if re.fullmatch(r"[a-z0-9_]+", given) and os.path.isfile(kept):
         files.read_shape(kept)
         return Model(given, config=kept)
-    raise CommandError(f"--model must be one of {', '.join(known)}, hf:FOLDER or shape:FOLDER, but is "
-                       f"'{given}'{nearest(given, known)}")
+    _refuse(given, known)

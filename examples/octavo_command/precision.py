@@ -67,12 +67,18 @@ def is_name(text):
     return re.fullmatch(r"[a-z0-9-]+", text) is not None
 
 
+def _is_misspelled(text, names):
+    """Returns whether a text without template arguments resembles a name, and is not a type that has one."""
+    return (re.fullmatch(r"[A-Za-z0-9_-]+", text) is not None and text not in names.values()
+            and (text == text.lower() or nearest(text, names) != ""))
+
+
 def resolve(text, names):
     """Returns a precision in the one form that builds and programs compare: a name, or the type's text.
 
     A type that has a name becomes the name.
     """
-    if is_name(text) or (text.lower() in names and text not in names.values()):  # such as FP8-Delayed
+    if is_name(text) or _is_misspelled(text, names):  # such as FP8-Delayed, FP8 or fp8_delayed
         if text not in names:
             raise CommandError(f"--precision must be one of {', '.join(names)}, or a C++ type, "
                                f"but is '{text}'{nearest(text, names)}")

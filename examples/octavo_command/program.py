@@ -37,7 +37,8 @@ def _help(program, command):
             text += textwrap.fill(", ".join(accepted), 110, initial_indent=f"  --{flag:<11}",
                                   subsequent_indent=" " * 15, break_on_hyphens=False) + "\n"
         text += "\n"
-    return text + pages.help_text(ROOT, program.target, command)
+    usage, flags = pages.help_text(ROOT, program.target, command).split("\n", 1)
+    return f"{usage}\n\n{text}{flags.lstrip()}"
 
 
 def _answer(program, words):

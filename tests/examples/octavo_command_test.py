@@ -155,6 +155,7 @@ class Precisions(Temporary):
     def test_a_text_that_is_neither_is_refused(self):
         self.refused("--precision must be one of fp32, bf16, fp8-delayed,", train, "--precision", "bf17")
         for text, meant in (("fp8", "fp8-delayed"), ("FP8-Delayed", "fp8-delayed"), ("BF16", "bf16"),
+                            ("FP8", "fp8-delayed"), ("fp8_rowwise", "fp8-rowwise"), ("Blockwise", "fp8-blockwise"),
                             ("fp8-tensorwise-edges", "fp8-tensorwise-bf16-edges")):
             self.refused(f"but is '{text}'; did you mean '{meant}'?", train, "--precision", text)
         for text, found in (("Layerwise<Bf16", "a '<' without '>'"), ("Bf16>", "'>' after the type"),
@@ -464,15 +465,23 @@ class Arguments(Temporary):
             documented = [f"--{name}" for _, names, _, _ in pages.rows(str(ROOT), target) for name in names]
             self.assertTrue(documented)
             arguments.require_known_flags(Flags([*documented, "--help"]), str(ROOT), target)
-        arguments.require_known_flags(Flags(["--lr=3"]), str(ROOT), "train_llama")
 
     def test_unknown_flags_are_refused(self):
         def check(flags, root):
             arguments.require_known_flags(flags, root, "train_llama")
 
-        self.refused_by("unknown option '--seq-length-max'", check, "--seq-length-max", "3")
+        self.refused_by("unknown option 'seq-length-max'", check, "--seq-length-max", "3")
         self.refused_by("did you mean 'batch'?", check, "--bacth=3")
         arguments.require_known_flags(Flags(["--", "--bacth"]), str(ROOT), "train_llama")
+
+    def test_flags_of_other_trainers_are_refused_with_those_of_the_program(self):
+        for target, flag, meant in (("train_llama", "--lr=3", "learning-rate"), ("train_llama", "--Seq_Length", "seq-len"),
+                                    ("train_llama", "--dataset", "data"), ("finetune_llama", "--dataset", "chats"),
+                                    ("train_llama", "--dtype", "precision"), ("plan_memory", "--tp", "tensor-parallel")):
+            with self.subTest(target=target, flag=flag), self.assertRaisesRegex(CommandError, f"; use '{meant}' instead"):
+                arguments.require_known_flags(Flags([flag]), str(ROOT), target)
+        with self.assertRaisesRegex(CommandError, "^unknown option 'lr'; see --help$"):
+            arguments.require_known_flags(Flags(["--lr=3"]), str(ROOT), "prepare_data")
 
     def test_numbers(self):
         for words in (["--steps", "ten"], ["--learning-rate", "-1"], ["--batch=auto"], ["--seq-len", "--batch", "2"],
@@ -509,10 +518,12 @@ class Arguments(Temporary):
         self.refused_by("--validation-data /b:0.3: there is no such file or folder; check the path", check,
                         "--data", str(file), "--validation-data", "/b:0.3")
         self.refused_by("--config none.toml: there is no such", check, "--config", "none.toml")
+        self.refused_by("--tokenizer none.json: there is no such", check, "--data", str(file), "--tokenizer", "none.json")
         config = self.folder / "a.toml"
         config.write_text(f'data = ["{file}", "b.txt"]\n')
         self.refused_by("--data b.txt: there is no such", check, "--config", str(config))
         for words in (["--data", str(file)], [f"--data={file}:0.3"], ["--data", f"{self.folder}"], ["--data", "*.none"],
+                      ["--data", str(file), "--tokenizer", "bytes"],
                       ["--list-checkpoints"], ["--resume", "latest"],
                       ["--config", str(config), "--data", str(file)]):
             check(Flags(words), str(ROOT))
@@ -535,6 +546,24 @@ class Arguments(Temporary):
     def test_evaluation(self):
         self.refused_by("nothing to evaluate; pass --data", arguments.require_evaluation, "--model", "llama_tiny")
         arguments.require_evaluation(Flags(["--hellaswag", "a"]), str(ROOT))
+        self.refused_by("--chat-template is required", arguments.require_evaluation, "--chats", "a")
+
+    def test_chats_need_a_template(self):
+        check = arguments.require_chats
+        self.refused_by("--chat-template is required", check, "--chats", "a")
+        self.refused_by("but is 'lama3'; did you mean 'llama3'?", check, "--chats", "a", "--chat-template", "lama3")
+        for words in (["--chats", "a", "--chat-template", "llama3"], ["--resume", "latest"]):
+            check(Flags(words), str(ROOT))
+
+    def test_plans_need_only_a_shape(self):
+        folder = str(self.make_folder("m"))
+        for given, passed in (("llama3_8b", "llama3_8b"), (f"hf:{folder}", f"hf:{folder}"), (folder, f"hf:{folder}"),
+                              (f"shape:{folder}", f"hf:{folder}"), ("a/config.json", "a/config.json")):
+            flags = Flags(["--model", given])
+            plan.check(flags, str(ROOT))
+            self.assertEqual(flags.words, ["--model", passed])
+        self.refused_by("did you mean 'llama3_8b'?", plan.check, "--model", "llama3-8b")
+        self.refused_by("--model hf:none: there is no such folder", plan.check, "--model", "hf:none")
 
     def test_cards(self):
         def check(flags, root):
@@ -883,6 +912,7 @@ class Command(Temporary):
         self.assertEqual(code, 0)
         for name in dispatch.names():
             self.assertRegex(out, rf"\n  {name} +[a-z]")
+        self.assertEqual(self.run_command("--version"), self.run_command("train", "--version"))
         code, _, err = self.run_command("trains")
         self.assertEqual(code, 2)
         self.assertRegex(err, "^octavo: the command must be one of .*train.*, "

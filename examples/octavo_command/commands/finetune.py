@@ -1,5 +1,5 @@
 """`octavo finetune`: finetune_llama."""
-from octavo_command import program
+from octavo_command import arguments, program
 from octavo_command.combination import Program
 
 SUMMARY = "fine-tune a Hugging Face model on chats"
@@ -8,4 +8,4 @@ PROGRAM = Program("finetune_llama", "finetune", has_model=True, default_precisio
 
 
 def run(words):
-    return program.run(PROGRAM, words)
+    return program.run(PROGRAM, words, check=arguments.require_chats)
