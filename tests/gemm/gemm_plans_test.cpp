@@ -66,6 +66,11 @@ std::vector<GemmPlanRecord> many_records() {
   fast.key.scales_a = fast.key.scales_b = GemmScales::tensor;
   fast.key.fast_accumulation = fast.key.bias = true;
   records.push_back(fast);
+  GemmPlanRecord nvfp4 = record(4);
+  nvfp4.key.a = nvfp4.key.b = e2m1;
+  nvfp4.key.scales_a = GemmScales::rows_of_16;
+  nvfp4.key.scales_b = GemmScales::squares_of_16;
+  records.push_back(nvfp4);
   return records;
 }
 

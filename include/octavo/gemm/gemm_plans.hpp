@@ -167,9 +167,9 @@ GemmPlanRecord read_record(Reader& line) {
   key.m = line.template number<Index>("m", 1, most);
   key.n = line.template number<Index>("n", 1, most);
   key.k = line.template number<Index>("k", 1, most);
-  key.a = line.choice("a", GemmFormat::e5m2);
-  key.b = line.choice("b", GemmFormat::e5m2);
-  key.result = line.choice("result", GemmFormat::e5m2);
+  key.a = line.choice("a", GemmFormat::e2m1);
+  key.b = line.choice("b", GemmFormat::e2m1);
+  key.result = line.choice("result", GemmFormat::e2m1);
   key.scales_a = line.choice("scales_a", GemmScales::squares_of_16);
   key.scales_b = line.choice("scales_b", GemmScales::squares_of_16);
   key.transpose_a = line.flag("transpose_a");
