@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "support/handing_comm.hpp"
 #include "support/llama_weights.hpp"
 #include "support/reference_llama.hpp"
 #include "support/small_model.hpp"
@@ -80,6 +81,31 @@ TEST(TargetLosses, DelayedScalesRequireCalibration) {
   EXPECT_FALSE(session.step({batch.tokens, batch.targets}, 0.0).skipped);
   EXPECT_FALSE(session.must_calibrate());
   EXPECT_TRUE(support::weights(session) == weights);
+}
+
+/// Counts the waits for the device.
+class CountingComm final : public support::ForwardingComm {
+ public:
+  using ForwardingComm::ForwardingComm;
+  void wait_sync(const Context& context, const char* what) override {
+    ++waits;
+    ForwardingComm::wait_sync(context, what);
+  }
+
+  int waits = 0;
+};
+
+// The next call overwrites the host memory from which the inputs are copied.
+TEST(TargetLosses, CalibrationWaitsForDevice) {
+  const SessionOptions options = support::small_options();
+  Context<Cpu> context{1};
+  SelfComm<Cpu> alone;
+  CountingComm ranks(alone);
+  SmallSession<Fp8Recipe<Delayed>> session(options, context, ranks);
+  const TokenBatch batch = support::step_batch(options, 0);
+  ranks.waits = 0;
+  session.calibrate({batch.tokens, batch.targets});
+  EXPECT_EQ(ranks.waits, 1);
 }
 
 }  // namespace target_losses_test

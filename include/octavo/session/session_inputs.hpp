@@ -96,8 +96,7 @@ struct SessionBuffers {
 };
 
 /// Copies batches to the device. The device has finished reading the previous inputs by then: each
-/// call of a session that copies inputs ends with a result from the device, or waits if enqueueing
-/// throws.
+/// call of a session that copies inputs waits for the device before it returns or throws.
 template <Device D>
 class SessionInputs {
  public:

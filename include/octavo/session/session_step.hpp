@@ -134,6 +134,7 @@ void SessionCore<D>::calibrate(const Batch& batch) {
     inputs_->copy_batch(batch, context_);
     inputs_->copy_gradient_scale(targets, context_);
     fill_histories(1);
+    communicator_.wait_sync(context_, "calibration");
   } catch (...) {
     undo_step();
     throw;
