@@ -108,6 +108,9 @@ void read_inputs(Setup& setup, const Options& options, const trainer::Instance& 
   }
   // Token files need no tokenizer.
   if (setup.data.is_text || has_lines || !options.chats.files.empty()) {
+    if (options.tokenizer.empty()) {
+      setup.tokenizer_name = programs::tokenizer_of_model(options.load_hf, vocabulary);
+    }
     setup.tokenizer = programs::open_tokenizer(setup.tokenizer_name);
   } else {
     setup.tokenizer = std::make_unique<octavo::ByteTokenizer>();

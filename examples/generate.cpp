@@ -66,7 +66,7 @@ void declare(CLI::App& app, Options& options) {
   add("--prompt", options.prompt, "start of the text; - reads it from standard input", text);
   add("--tokenizer", options.tokenizer,
       "bytes, tokenizer.json or tokenizer.model; by default, tokenizer.json in the hf: folder, "
-      "otherwise bytes",
+      "otherwise bytes if the model has at most 256 tokens",
       text);
   add("--begin", options.begin, "special token before the prompt, or none", text)
       ->capture_default_str();
@@ -122,20 +122,10 @@ struct Setup {
   std::string defaults;                     ///< line about generation_config.json, or ""
 };
 
-std::unique_ptr<octavo::Tokenizer> open_tokenizer(const Options& options) {
-  if (!options.tokenizer.empty()) return programs::open_tokenizer(options.tokenizer);
-  const std::string own =
-      options.load_hf.empty() ? std::string() : programs::tokenizer_in(options.load_hf);
-  if (own.empty() && !options.load_hf.empty()) {
-    const octavo::ModelDescription model =
-        octavo::read_hugging_face_config(std::filesystem::path(options.load_hf) / "config.json");
-    octavo::require<octavo::ConfigError>(
-        model.vocabulary <= 256, options.load_hf,
-        " contains neither tokenizer.json nor tokenizer.model, and the model has ",
-        model.vocabulary,
-        " tokens, not only the 256 bytes; pass --tokenizer, or copy its files there");
-  }
-  return programs::open_tokenizer(own.empty() ? "bytes" : own);
+std::unique_ptr<octavo::Tokenizer> open_tokenizer(const Options& options, Index vocabulary) {
+  return programs::open_tokenizer(options.tokenizer.empty()
+                                      ? programs::tokenizer_of_model(options.load_hf, vocabulary)
+                                      : options.tokenizer);
 }
 
 /// Collects what ends a text: the EOS tokens of the model's folder, and --stop.
@@ -397,7 +387,7 @@ int run(CLI::App& app, Options& options) {
         "a preset has no weights; pass --model hf:FOLDER or --checkpoint FOLDER");
     const trainer::Instance& instance = trainer::find_instance(app, options);
     if (app.count("--seed") == 0) options.seed = std::random_device()() >> 1;  // --seed accepts it
-    setup.tokenizer = open_tokenizer(options);
+    setup.tokenizer = open_tokenizer(options, instance.shape.vocabulary);
     find_stops(setup, options);
     take_generation_config(setup, app, options);
     constexpr Index context_of_chat = 4096;

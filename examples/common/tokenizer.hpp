@@ -31,6 +31,24 @@ inline std::string tokenizer_in(const std::filesystem::path& folder) {
   return "";
 }
 
+/// Returns the tokenizer of a model's texts if --tokenizer is not set: the file in its Hugging Face
+/// folder, or else "bytes" if they are all of its tokens.
+/// @param folder  empty without --model hf:FOLDER
+/// @throws ConfigError  if only the user knows the tokenizer
+inline std::string tokenizer_of_model(const std::filesystem::path& folder,
+                                      octavo::Index vocabulary) {
+  std::string own = folder.empty() ? "" : tokenizer_in(folder);
+  if (!own.empty()) return own;
+  if (vocabulary <= octavo::ByteTokenizer::vocabulary) return "bytes";
+  const std::string tokens = octavo::message("the model has ", vocabulary, " tokens, not only the ",
+                                             octavo::ByteTokenizer::vocabulary, " bytes");
+  octavo::require<octavo::ConfigError>(folder.empty(), folder.string(),
+                                       " contains neither tokenizer.json nor tokenizer.model, and ",
+                                       tokens, "; pass --tokenizer, or copy its files there");
+  throw octavo::ConfigError("--tokenizer is required, because " + tokens +
+                            "; pass the one of the training data, or bytes if it was text");
+}
+
 /// Opens a tokenizer. Its encoding throws a `StoppedError` soon after an `InterruptGuard` received
 /// a signal. Prints to standard error which settings of its file are ignored.
 /// @param name  "bytes", or a file: tokenizer.json or tokenizer.model

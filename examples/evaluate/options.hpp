@@ -57,7 +57,7 @@ inline void declare(CLI::App& app, Options& options) {
       "questions: llm.c's file, or JSON Lines (.jsonl) with ctx, endings and label");
   add("--tokenizer", options.tokenizer,
       "bytes, tokenizer.json or tokenizer.model; by default, tokenizer.json in the hf: folder, "
-      "otherwise bytes");
+      "otherwise bytes if the model has at most 256 tokens");
   add("--document-end", options.document_end,
       "token ID that ends a document of --data; tokens then attend only within their own document")
       ->check(non_negative_integer());

@@ -34,10 +34,14 @@ def require_known_flags(flags, root, target):
     given = [word for word in flags.words[:end] if word.startswith("--")]
     if not given:
         return
-    own = {"help", *(flag for _title, names, _default, _description in pages.rows(root, target) for flag in names)}
+    own = {"help", *pages.flags(root, target)}
     for word in given:
         name = word.partition("=")[0][2:].lower().replace("_", "-")
         if name not in own:
+            if target in TRAINERS:
+                other = next(one for one in TRAINERS if one != target)
+                if name in pages.flags(root, other):
+                    raise CommandError(f"'{name}' is a flag of {other}, not of {target}")
             advice = _foreign_advice(name, own, root)
             if not advice:
                 advice = nearest(name, sorted(own))

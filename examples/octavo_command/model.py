@@ -83,8 +83,8 @@ def take_for_plan(flags, root):
 
 def _require_folder(folder, given):
     if not os.path.isdir(folder):
-        raise CommandError(f"--model {given}: there is no such folder; pass hf: and the folder of a "
-                           "Hugging Face model")
+        raise CommandError(f"--model {given}: there is no such folder; download the model, and pass hf: "
+                           "and its folder")
 
 
 def _refuse(given, known):

@@ -72,6 +72,11 @@ def rows(root, target):
                 yield title, names, default, _plain(cells[2])
 
 
+def flags(root, target):
+    """Returns the flags of a program, without dashes."""
+    return {name for _title, names, _default, _description in rows(root, target) for name in names}
+
+
 def help_text(root, target, command):
     """Returns the help of a program.
 

@@ -20,4 +20,15 @@ TEST_F(FolderTokenizer, PrefersJsonOverModel) {
   EXPECT_EQ(programs::tokenizer_in(folder_), (folder_ / "tokenizer.json").string());
 }
 
+TEST_F(FolderTokenizer, IsNotGuessedForModelsOfMoreThanBytes) {
+  EXPECT_EQ(programs::tokenizer_of_model("", 256), "bytes");
+  EXPECT_EQ(programs::tokenizer_of_model(folder_, 256), "bytes");
+  EXPECT_THROW(programs::tokenizer_of_model("", 257), octavo::ConfigError);
+  EXPECT_THROW(programs::tokenizer_of_model(folder_, 257), octavo::ConfigError);
+  const std::string own = (folder_ / "tokenizer.model").string();
+  std::ofstream(own) << "x";
+  EXPECT_EQ(programs::tokenizer_of_model(folder_, 256), own);
+  EXPECT_EQ(programs::tokenizer_of_model(folder_, 257), own);
+}
+
 }  // namespace folder_tokenizer_test

@@ -20,7 +20,7 @@ def read_text(path):
     try:
         return files.read(path).decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except OSError as error:
-        raise CommandError(f"cannot read {path}: {error.strerror}") from None
+        raise CommandError(f"cannot read {path}: {error.strerror}; pass a configuration or a script") from None
     except UnicodeDecodeError:
         raise CommandError(f"{path} must be UTF-8 text, but is not; pass a configuration or a script") from None
 
