@@ -134,7 +134,7 @@ class ContextsOnTwoGpus : public support::OnGpu {
   }
 };
 
-// Buffers, kernels with much shared memory, matrix products and records, each by turns.
+// Buffers, matrix products and records, each by turns.
 TEST_F(ContextsOnTwoGpus, InterleaveOnOneThread) {
   const std::vector<float> x = support::normal_values<float>(64 * 128, 1.0f, 1);
   const std::vector<float> weight = support::normal_values<float>(32 * 128, 1.0f, 2);
@@ -189,6 +189,46 @@ TEST_F(ContextsOnTwoGpus, InterleaveOnOneThread) {
     }
     ASSERT_NEAR(results[0][i], expected, 1e-4) << i;
     ASSERT_NEAR(results[1][i], expected, 1e-4) << i;
+  }
+}
+
+// How much shared memory a kernel may have is set for each GPU. Here, work of the other GPU
+// precedes each first launch.
+TEST_F(ContextsOnTwoGpus, InterleaveKernelsWithMuchSharedMemory) {
+  constexpr Index columns = 16384;  // 64 KiB of sums
+  constexpr std::size_t workspace = std::size_t{16} << 20;
+  const std::vector<float> ones(columns, 1.0f);
+  struct OnOneGpu {
+    Context<Cuda> context;
+    Buffer<Cuda> memory;
+    float* row;
+
+    explicit OnOneGpu(int gpu, const std::vector<float>& values)
+        : context(gpu),
+          memory(workspace + 3 * values.size() * sizeof(float), context),
+          row(reinterpret_cast<float*>(memory.data() + workspace)) {
+      context.bind_workspace({memory.data(), workspace});
+      fill_zero(row + columns, 2 * values.size() * sizeof(float), context);
+      copy_to_device_sync(row, values.data(), values.size() * sizeof(float), context);
+    }
+    /// Adds the gradients for a row of ones.
+    void add_gradients() const {
+      const TensorView<const float, 2, Cuda> x{row, {1, columns}};
+      const TensorView<const float, 1, Cuda> weight{row, {columns}};
+      const TensorView<const float, 1, Cuda> inverse_rms{row, {1}};
+      rms_norm_backward(x, x, weight, inverse_rms,
+                        TensorView<float, 2, Cuda>{row + columns, {1, columns}},
+                        TensorView<float, 1, Cuda>{row + 2 * columns, {columns}}, context);
+    }
+  };
+  const OnOneGpu first(0, ones);
+  const OnOneGpu second(1, ones);
+  for (const OnOneGpu* one : {&first, &second}) one->add_gradients();
+  for (const OnOneGpu* one : {&first, &second}) {
+    std::vector<float> weight_gradient(columns);
+    copy_to_host_sync(weight_gradient.data(), one->row + 2 * columns, columns * sizeof(float),
+                      one->context);
+    EXPECT_EQ(weight_gradient, ones) << "GPU " << one->context.gpu();
   }
 }
 

@@ -39,7 +39,7 @@ __device__ inline void wait_on_dependent_grids() {
 #endif
 }
 
-/// Allows blocks of a kernel to have this much dynamic shared memory.
+/// Allows blocks of a kernel to have this much dynamic shared memory on the current GPU.
 template <class Kernel>
 void allow_shared_bytes(const char* name, Kernel* kernel, std::size_t shared_bytes) {
   // By default, a block has 48 KiB, of which static shared memory takes at most 8.
@@ -70,12 +70,12 @@ void launch_with(std::span<cudaLaunchAttribute> attributes, const char* name,
   require<ShapeError>(shared_bytes <= max_bytes, name, ": ", shared_bytes,
                       " bytes of shared memory are needed, but a thread block of ",
                       context.limits().card, " has at most ", max_bytes);
-  allow_shared_bytes(name, kernel, shared_bytes);
   cudaLaunchConfig_t config{};
   config.gridDim = blocks;
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes = shared_bytes;
-  config.stream = context.stream();
+  config.stream = context.stream();  // makes its GPU current, before the kernel's limit is set
+  allow_shared_bytes(name, kernel, shared_bytes);
   config.attrs = attributes.data();
   config.numAttrs = static_cast<unsigned>(attributes.size());
   check(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...), "cudaLaunchKernelEx", " in ",
