@@ -65,6 +65,44 @@ TEST(GpuPrecisions, Fp8AttentionNeedsHopper) {
   }
 }
 
+/// What `require` complains about on a GPU of which the program's kernels use only some features.
+template <class Require>
+std::string complaint(int capability, KernelArchitecture kernels, const Require& require) {
+  DeviceLimits<Cuda> limits;
+  limits.gpu = compiled_features(features_of(capability), kernels);
+  limits.card = "GPU 0";
+  try {
+    require(limits);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return {};
+}
+
+TEST(GpuPrecisions, NameArchitectureIfOnlyKernelsLackFeature) {
+  const auto tensorwise = [](const auto& limits) {
+    require_products<Fp8Recipe<Tensorwise>>(limits);
+  };
+  const auto mx = [](const auto& limits) { require_products<Mxfp8>(limits); };
+  const auto products = [](const auto& limits) { require_fp8_products(limits); };
+  const auto attention = [](const auto& limits) { require_fp8_attention(limits); };
+  EXPECT_EQ(
+      complaint(89, {80, false}, tensorwise),
+      "GPU 0 supports fp8 tensorwise GEMMs, but the program is compiled for other GPUs; build "
+      "it with CMAKE_CUDA_ARCHITECTURES=89, or use fp32 or bf16");
+  EXPECT_EQ(complaint(89, {80, false}, products),
+            "GPU 0 supports FP8 GEMMs, but the program is compiled for other GPUs; build it with "
+            "CMAKE_CUDA_ARCHITECTURES=89, or use fp32 or bf16");
+  EXPECT_EQ(
+      complaint(90, {90, false}, attention),
+      "GPU 0 supports FP8 attention, but the program is compiled for other GPUs; build it with "
+      "CMAKE_CUDA_ARCHITECTURES=90a, or use a precision without ForAttention<Fp8Forward>, such "
+      "as " +
+          precisions_of(features_of(90)));
+  EXPECT_EQ(complaint(89, {80, false}, mx), "GPU 0 does not support mxfp8 GEMMs; use fp32 or bf16");
+  EXPECT_EQ(complaint(89, {89, false}, products), "");
+}
+
 TEST(GpuPrecisions, EveryPrecisionRunsOnCpu) {
   EXPECT_NO_THROW(require_products<Mxfp8>(DeviceLimits<Cpu>{}));
 }

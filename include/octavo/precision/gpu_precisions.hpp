@@ -31,14 +31,32 @@ std::string precisions_of(const Features& gpu) {
   return text;
 }
 
+namespace detail {
+
+/// Returns that a device lacks something, and the first part of what to do. A GPU may have it, but
+/// not the kernels that the program is compiled to.
+/// @param gpu_has  whether the GPU itself has it
+template <class Limits>
+std::string lack_text(const Limits& limits, const std::string& what, bool gpu_has) {
+  if (!gpu_has) return message(limits.card, " does not support ", what, "; ");
+  return message(limits.card, " supports ", what,
+                 ", but the program is compiled for other GPUs; build it with "
+                 "CMAKE_CUDA_ARCHITECTURES=",
+                 architecture_for(limits.gpu.capability), ", or ");
+}
+
+}  // namespace detail
+
 /// Throws ConfigError unless the device runs the GEMMs of a linear layer in precision `P`. Layers
 /// call it when a model is laid out, so sessions and memory plans fail before they allocate memory.
 template <LinearPrecision P, Device D>
 void require_products(const DeviceLimits<D>& limits) {
   if constexpr (std::is_same_v<D, Cuda>) {
-    require<ConfigError>(gpu_runs<P>(limits.gpu), limits.card, " does not support ",
-                         limits.gpu.fp8_products ? PrecisionTraits<P>::name() : "FP8",
-                         " GEMMs; use ", precisions_of(limits.gpu));
+    if (gpu_runs<P>(limits.gpu)) return;
+    const GpuFeatures own = features_of(limits.gpu.capability);
+    const std::string what = own.fp8_products ? PrecisionTraits<P>::name() : "FP8";
+    throw ConfigError(message(detail::lack_text(limits, what + " GEMMs", gpu_runs<P>(own)), "use ",
+                              precisions_of(limits.gpu)));
   }
 }
 
@@ -47,8 +65,10 @@ void require_products(const DeviceLimits<D>& limits) {
 template <Device D>
 void require_fp8_products(const DeviceLimits<D>& limits) {
   if constexpr (std::is_same_v<D, Cuda>) {
-    require<ConfigError>(limits.gpu.fp8_products, limits.card, " does not support FP8 GEMMs; use ",
-                         precisions_of(limits.gpu));
+    if (limits.gpu.fp8_products) return;
+    const bool gpu_has = features_of(limits.gpu.capability).fp8_products;
+    throw ConfigError(message(detail::lack_text(limits, "FP8 GEMMs", gpu_has), "use ",
+                              precisions_of(limits.gpu)));
   }
 }
 
@@ -56,11 +76,13 @@ void require_fp8_products(const DeviceLimits<D>& limits) {
 template <Device D>
 void require_fp8_attention(const DeviceLimits<D>& limits) {
   if constexpr (std::is_same_v<D, Cuda>) {
-    require<ConfigError>(
-        limits.gpu.warpgroup_products, limits.card,
-        " does not support FP8 attention, which needs compute capability 9.0; use a "
-        "precision without ForAttention<Fp8Forward>, such as ",
-        precisions_of(limits.gpu));
+    if (limits.gpu.warpgroup_products) return;
+    const bool gpu_has = features_of(limits.gpu.capability).warpgroup_products;
+    const std::string what =
+        gpu_has ? "FP8 attention" : "FP8 attention, which needs compute capability 9.0";
+    throw ConfigError(message(detail::lack_text(limits, what, gpu_has),
+                              "use a precision without ForAttention<Fp8Forward>, such as ",
+                              precisions_of(limits.gpu)));
   }
 }
 
