@@ -136,6 +136,10 @@ class GemmProduct {
       set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, cublas_scale_mode(key.scales_b));
       set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, cublas_scale_mode(key.scales_a));
     }
+    // Its factors are always in device memory, which not every algorithm supports.
+    if (key.a == GemmFormat::e2m1) {
+      set(CUBLASLT_MATMUL_DESC_POINTER_MODE, CUBLASLT_POINTER_MODE_DEVICE);
+    }
     lay_out(first_, key.b, key.transpose_b ? key.n : key.k, key.transpose_b ? key.k : key.n);
     lay_out(second_, key.a, key.transpose_a ? key.k : key.m, key.transpose_a ? key.m : key.k);
     lay_out(result_, key.result, key.m, key.n);
