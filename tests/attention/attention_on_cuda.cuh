@@ -47,12 +47,14 @@ inline const auto libraries = testing::Values(Library::octavo, Library::generic,
 inline const auto libraries = testing::Values(Library::octavo, Library::generic);
 #endif
 
-/// Whether attention of the shape must run in cuDNN. Before 9.16, Octavo does not let it run
-/// lengths that are not multiples of 64.
+/// Whether attention of the shape must run in cuDNN. Octavo does not let 9.10.0 and 9.10.1 run any,
+/// and versions before 9.16 no lengths that are not multiples of 64.
 inline bool must_run_in_cudnn(Library library, const AttentionShape& shape) {
   if (library != Library::cudnn || shape.tokens < cudnn_attention_least) return false;
 #if defined(OCTAVO_WITH_CUDNN)
-  const bool any_length = detail::CudnnAttention::version() >= 91600;
+  const std::size_t version = detail::CudnnAttention::version();
+  if (version == 91000 || version == 91001) return false;
+  const bool any_length = version >= 91600;
   return any_length || shape.most_documents > 0 || shape.tokens % 64 == 0;
 #else
   return false;

@@ -91,13 +91,15 @@ class Refusal : public ConfigError {
 /// Throws Refusal for a shape that this version of cuDNN, or of its frontend, is known to compute
 /// incorrectly. Before 9.16, the backward of lengths that are not multiples of 64 gave NaN, except
 /// with documents or a window. 9.14, but not 9.19, computed wrong gradients of heads of 256 for a
-/// window of one token. Before 9.6, documents did not support shared KV heads.
+/// window of one token. Before 9.6, documents did not support shared KV heads. NVIDIA's newer
+/// frontends refuse 9.10.0 and 9.10.1 because of bugs in attention in BF16.
 inline void check_version(const AttentionShape& shape) {
   const std::size_t version = cudnnGetVersion();
   const auto refuse = [&](std::size_t needed, const char* what) {
     if (version >= needed) return;
     throw Refusal(message("cuDNN ", version, " does not run ", what, "; ", needed, " does"));
   };
+  if (version >= 91000) refuse(91002, "attention in BF16");
   if (shape.most_documents > 0) refuse(90600, "documents in both directions");
   if (shape.most_documents == 0 && shape.tokens % 64 != 0) {
     refuse(91600, "lengths that are not multiples of 64 in both directions");
