@@ -135,6 +135,19 @@ TEST_F(EmbeddingOnCuda, OutOfRangeTokensReadAndWriteNothing) {
   }
 }
 
+// A sort reads as many bits of a token as the vocabulary needs. Here, a token outside the
+// vocabulary has the same such bits as each token inside, and both alternate.
+TEST_F(EmbeddingOnCuda, OutOfRangeTokensDoNotSplitOthers) {
+  constexpr std::int32_t period = 512;  // the next power of two
+  for (const std::int32_t distance : {-period, period}) {
+    std::vector<std::int32_t> tokens;
+    for (std::int32_t i = 0; i < 20'000; ++i) {
+      tokens.push_back(i / 2 % vocabulary + i % 2 * distance);
+    }
+    expect_the_cpus(whole_inputs<float>(tokens, 72));
+  }
+}
+
 // No token occurs 128 times, so that each sum has the order of the Cpu.
 TEST_F(EmbeddingOnCuda, RareTokenSumsAreBitwiseEqualToCpu) {
   for (const Index count : {1, 17, 130, 257, 8192, 16384, 16385}) {  // searched, and sorted

@@ -20,8 +20,8 @@ void embedding_forward(TensorView<const std::int32_t, 1, D> tokens, TensorView<c
 }
 
 /// Returns the bytes of workspace that `embedding_backward` needs for this many tokens on any
-/// device. `Cuda` needs the most: its sort uses three arrays of 4 bytes per token and, in CUB, two
-/// more in addition to its counters.
+/// device. `Cuda` needs the most: its sort uses four arrays of 4 bytes per token, in addition to
+/// CUB's counters.
 constexpr std::size_t embedding_workspace(Index tokens) {
   constexpr std::size_t bytes_per_token = 24;
   constexpr std::size_t counters = std::size_t{256} << 10;

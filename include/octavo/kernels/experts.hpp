@@ -20,8 +20,7 @@ void check_expert_rows(const char* operation, const ExpertRows<D>& rows) {
 }  // namespace detail
 
 /// Returns the bytes of workspace that `order_by_expert` needs on any device. `Cuda` needs the
-/// most: its sort uses three arrays of 4 bytes per pair and, in CUB, two more in addition to its
-/// counters.
+/// most: its sort uses four arrays of 4 bytes per pair, in addition to CUB's counters.
 constexpr std::size_t expert_order_workspace(Index pairs) {
   constexpr std::size_t bytes_per_pair = 24;
   constexpr std::size_t counters = std::size_t{256} << 10;

@@ -81,10 +81,19 @@ OCTAVO_KERNEL void __launch_bounds__(embedding_threads)
   }
 }
 
-/// Writes 0, 1, 2, …
-struct CountUp {
-  std::int32_t* values;
-  __device__ void operator()(Index i) const { values[i] = static_cast<std::int32_t>(i); }
+/// Writes the inputs of a sort: tokens as keys, and their positions. All tokens outside the
+/// vocabulary get the same key, after all others: the sort reads only some of a key's bits, which
+/// are also those of another token.
+struct SortInputs {
+  const std::int32_t* tokens;
+  Index vocabulary;
+  std::int32_t* keys;
+  std::int32_t* positions;
+  __device__ void operator()(Index i) const {
+    const std::int32_t token = tokens[i];
+    keys[i] = token >= 0 && token < vocabulary ? token : static_cast<std::int32_t>(vocabulary);
+    positions[i] = static_cast<std::int32_t>(i);
+  }
 };
 
 /// The work of a block.
@@ -329,29 +338,33 @@ OCTAVO_KERNEL void __launch_bounds__(embedding_threads, 3)
   }
 }
 
-/// Enqueues the sort of the tokens in the context's workspace.
-/// @param vocabulary  upper bound of tokens
+/// Number of arrays of 32-bit numbers, one per token, of a sort.
+inline constexpr Index sort_arrays = 4;
+
+/// Enqueues the sort of the tokens in the context's workspace. Tokens outside the vocabulary come
+/// last, as `vocabulary`.
+/// @param vocabulary  below 2^31
 inline SortedTokens sort_tokens(TensorView<const std::int32_t, 1, Cuda> tokens, Index vocabulary,
                                 const Context<Cuda>& context) {
   const Index count = tokens.extent(0);
   const Index padded = round_up(count, 64);  // arrays begin at multiples of 256 bytes
   constexpr const char* name = "embedding_backward";
-  const auto arrays = static_cast<std::size_t>(3 * padded) * sizeof(std::int32_t);
-  auto* sorted = workspace_of<std::int32_t>(context, arrays, name);
-  std::int32_t* positions = sorted + padded;
-  std::int32_t* sorted_positions = positions + padded;
-  for_each_index(name, count, context, CountUp{positions});
+  const auto arrays = static_cast<std::size_t>(sort_arrays * padded) * sizeof(std::int32_t);
+  auto* memory = workspace_of<std::int32_t>(context, arrays, name);
+  cub::DoubleBuffer<std::int32_t> keys(memory, memory + padded);
+  cub::DoubleBuffer<std::int32_t> positions(memory + 2 * padded, memory + 3 * padded);
+  for_each_index(name, count, context,
+                 SortInputs{tokens.data(), vocabulary, keys.Current(), positions.Current()});
   const int bits = std::bit_width(static_cast<std::uint64_t>(vocabulary));
   const auto sort = [&](void* scratch, std::size_t& bytes) {
-    check(cub::DeviceRadixSort::SortPairs(scratch, bytes, tokens.data(), sorted, positions,
-                                          sorted_positions, static_cast<int>(count), 0, bits,
-                                          context.stream()),
+    check(cub::DeviceRadixSort::SortPairs(scratch, bytes, keys, positions, static_cast<int>(count),
+                                          0, bits, context.stream()),
           "cub::DeviceRadixSort::SortPairs");
   };
   std::size_t bytes = 0;
   sort(nullptr, bytes);
   sort(workspace_of<std::byte>(context, arrays + bytes, name) + arrays, bytes);
-  return {sorted, sorted_positions, count};
+  return {keys.Current(), positions.Current(), count};
 }
 
 /// See embedding_forward.

@@ -78,7 +78,7 @@ inline void order_by_expert_body(TensorView<const std::int32_t, 2, Cuda> experts
   const Index count = experts.size();
   (void)workspace_of<std::byte>(context, expert_order_workspace(count), name);
   const SortedTokens sorted = sort_tokens({experts.data(), {count}}, rows.experts(), context);
-  const Index after = 3 * round_up(count, 64);  // arrays of sort_tokens
+  const Index after = sort_arrays * round_up(count, 64);
   const auto bytes = static_cast<std::size_t>(after + rows.experts() + 1) * sizeof(std::int32_t);
   auto* starts = workspace_of<std::int32_t>(context, bytes, name) + after;
   launch(name, expert_offsets_kernel<Cuda>, Index{1}, expert_threads, 0, context, sorted.tokens,
