@@ -192,6 +192,22 @@ TEST_F(ContextsOnTwoGpus, InterleaveOnOneThread) {
   }
 }
 
+// The event of a mark belongs to the GPU that is current when it is created.
+TEST_F(ContextsOnTwoGpus, MarkAfterWorkOnOtherGpu) {
+  const Context<Cuda> first(0);
+  const Lane<Cuda> lane(first);
+  const Context<Cuda> second(1);
+  for (const bool marks_main : {false, true}) {
+    Lane<Cuda>::Mark mark;
+    second.make_current();
+    marks_main ? lane.mark_main(mark) : lane.mark(mark);
+    second.make_current();
+    lane.wait(mark);
+    first.synchronize();
+    EXPECT_TRUE(lane.is_reached(mark));
+  }
+}
+
 // How much shared memory a kernel may have is set for each GPU. Here, work of the other GPU
 // precedes each first launch.
 TEST_F(ContextsOnTwoGpus, InterleaveKernelsWithMuchSharedMemory) {

@@ -73,8 +73,9 @@ class Lane<Cuda> {
   }
 
   static void put(Mark& mark, const Context<Cuda>& context) {
+    const cudaStream_t stream = context.stream();  // makes its GPU current, to which events belong
     if (mark.event_ == nullptr) mark.event_ = new_event();
-    check(cudaEventRecord(mark.event_.get(), context.stream()), "cudaEventRecord");
+    check(cudaEventRecord(mark.event_.get(), stream), "cudaEventRecord");
   }
 
   /// An event may be recorded again while waits for its previous record are pending.
