@@ -84,12 +84,12 @@ void print_plan(const Options& options, const octavo::MemoryPlan& plan, const ch
       "use at the same time is shared.\nEvaluation and generation need no additional memory.\n");
 }
 
-/// Returns a text such as ": 125.3 GiB on each, and leaves 13.0 GiB; predicted for an H200: 1696
+/// Returns a text such as ": 125.3 GiB on each, which leaves 13.0 GiB; predicted for an H200: 1696
 /// tokens/s per GPU".
 std::string figures_text(const Planner& planner, const Options& options, double card) {
   const octavo::MemoryPlan plan = planner.plan(options);
   std::string text =
-      fmt::format(": {:.1f} GiB{}, and leaves {:.1f} GiB", gib(plan.peak),
+      fmt::format(": {:.1f} GiB{}, which leaves {:.1f} GiB", gib(plan.peak),
                   options.world > 1 ? " on each" : "", free_gib(card, options, plan));
   if (is_predictable(options) && is_measured(options, card)) {
     text += fmt::format("; predicted for an H200: {:.0f} tokens/s per GPU",

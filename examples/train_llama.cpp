@@ -354,7 +354,7 @@ int run(Setup& setup, const Options& options, const Instance& instance, Ranks& r
                session.facts().parameters_gathered_in_fp8, facts.parameters);
   }
   fmt::print("run | {}\n", setup.folder.empty()
-                               ? "writes no files (--no-out)"
+                               ? "has no folder (--no-out)"
                                : "kept in " + programs::visible(setup.folder.string()));
   if (!options.restored_save_flags.empty()) {
     fmt::print("run | saved as in its config.toml:{}\n", options.restored_save_flags);

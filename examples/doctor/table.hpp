@@ -49,7 +49,7 @@ inline void print_recipes(const octavo::GpuFeatures& gpu) {
       line(named.name, octavo::FormatTraits<typename Traits::ForwardFormat>::name,
            octavo::FormatTraits<typename Traits::BackwardFormat>::name,
            octavo::name_of(octavo::gemm_scales<Granularity>),
-           octavo::gpu_runs<P>(gpu) ? "yes" : "no: this GPU does not multiply such operands");
+           octavo::gpu_runs<P>(gpu) ? "yes" : "no: this GPU does not support such GEMMs");
     } else if constexpr (octavo::LinearPrecision<P>) {
       const char* format = octavo::FormatTraits<typename octavo::PrecisionTraits<P>::Storage>::name;
       line(named.name, format, format, "none", "yes");

@@ -32,9 +32,10 @@ def require_known_flags(flags, root, target):
     """Checks that a program has all flags; tests/examples/octavo_help_test.py checks that the pages list them."""
     end = flags.words.index("--") if "--" in flags.words else len(flags.words)
     given = [word for word in flags.words[:end] if word.startswith("--")]
-    if not given:
-        return
     own = {"help", *pages.flags(root, target)}
+    for before, word in zip(["", *flags.words], flags.words[:end]):
+        if word[:1] == "-" and word[1:].partition("=")[0] in own and not before.startswith("--"):
+            raise CommandError(f"'{word}' has one dash; use -{word}")
     for word in given:
         name = word.partition("=")[0][2:].lower().replace("_", "-")
         if name not in own:
@@ -200,7 +201,9 @@ def plain_name(name):
 
 
 def require_card(flags, name, root):
-    """Checks that the value of --NAME is a card or a compute capability."""
+    """Checks that the value of --NAME is a card or a compute capability; the programs check that it has a value."""
+    if flags.words[-1:] == [f"--{name}"]:
+        return
     card = flags.get(name)
     if not card or card.startswith("-"):
         return

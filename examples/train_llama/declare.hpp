@@ -216,7 +216,7 @@ inline void declare(CLI::App& app, Options& options, void (*declare_data)(CLI::A
       output);
   app.add_flag("--verbose", options.verbose, "print all flags, all kinds of memory and all GEMMs")
       ->group(output);
-  app.add_flag("--no-out", options.no_out, "write no files")->group(output);
+  app.add_flag("--no-out", options.no_out, "create no folder for the run")->group(output);
   add("--save-hf", options.save_hf,
       "new folder for the trained weights, in the format of Hugging Face's transformers; empty: "
       "none",

@@ -207,14 +207,16 @@ inline std::string flags_left_out(const CLI::App& app, const std::filesystem::pa
   }
   const std::string flags = fitting_flags(error, adapters, config);
   const bool can_be_converted = error.subject() == "recipe" || error.subject() == "optimizer";
-  std::string advice;
-  if (!flags.empty()) {
-    advice = "; it fits with" + flags +
-             (can_be_converted ? ", or pass --convert to convert the checkpoint" : "");
-  } else if (std::filesystem::exists(config)) {
-    advice = "; the flags of the run that saved it are in " + config.string();
+  const std::string what = error.what();
+  if (!flags.empty()) {  // instead of the library's advice
+    throw octavo::ConfigError(
+        what.substr(0, what.rfind(';')) + "; it fits with" + flags +
+        (can_be_converted ? ", or pass --convert to convert the checkpoint" : ""));
   }
-  throw octavo::ConfigError(error.what() + advice);
+  throw octavo::ConfigError(what +
+                            (std::filesystem::exists(config)
+                                 ? "; the flags of the run that saved it are in " + config.string()
+                                 : ""));
 }
 
 }  // namespace trainer

@@ -332,7 +332,7 @@ refused "an unknown template" "there is no chat template 'llama2'" "${model[@]}"
   --chat-template llama2
 refused "a tokenizer without the template's tokens" "no special token '<|im_start|>'" \
   "${model[@]}" "${data[@]}" --chat-template chatml
-err_is_one_line_with "; it has none; use the tokenizer of a model with this template, or a template file"
+err_is_one_line_with "; it has no special tokens; use the tokenizer of a model with this template, or a template file"
 refused "a line that is no chat" "bad.jsonl: line 2: at byte" "${base[@]}" --chats bad.jsonl
 refused "a file that is not there" "--chats absent.jsonl: there is no such file; pass a file with one chat per line" \
   "${base[@]}" --chats absent.jsonl

@@ -473,6 +473,9 @@ class Arguments(Temporary):
         self.refused_by("unknown option 'seq-length-max'", check, "--seq-length-max", "3")
         self.refused_by("did you mean 'batch'?", check, "--bacth=3")
         arguments.require_known_flags(Flags(["--", "--bacth"]), str(ROOT), "train_llama")
+        self.refused_by("'-batch=3' has one dash; use --batch=3", check, "--data", "a", "-batch=3")
+        for words in (["--data", "-batch"], ["--data", "a", "-"], ["--data", "a", "-x"]):
+            check(Flags(words), str(ROOT))
 
     def test_flags_of_other_trainers_are_refused_with_those_of_the_program(self):
         for target, flag, meant in (("train_llama", "--lr=3", "learning-rate"), ("train_llama", "--Seq_Length", "seq-len"),
@@ -574,7 +577,8 @@ class Arguments(Temporary):
         self.refused_by("but is 'RTX 4091'; did you mean 'RTX 4090'?", check, "--card", "RTX 4091")
         for card in ("A100", "nvidia geforce RTX 4090", "8.6", "sm_86:24GiB", "sm_90a"):
             check(Flags(["--card", card]), str(ROOT))
-        check(Flags(["--card"][:0]), str(ROOT))
+        check(Flags([]), str(ROOT))
+        check(Flags(["--card"]), str(ROOT))
 
 
 class Keys(Temporary):

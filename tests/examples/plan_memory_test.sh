@@ -236,7 +236,7 @@ several() {
   shift
   run "$name" 0 --model llama3_70b "$@"
   grep -q "^  no combination fits: the smallest needs" out || fail "it fits"
-  read -ra words < <(sed -nE 's/^  several GPUs would suffice, with(.*): [0-9.]+ GiB on each, and leaves .*/\1/p' out)
+  read -ra words < <(sed -nE 's/^  several GPUs would suffice, with(.*): [0-9.]+ GiB on each, which leaves .*/\1/p' out)
   case=" ${words[*]} "
   [[ $case == *" --zero 3 "* && $case =~ " --world "([0-9]+)" " ]] || fail "no number of GPUs"
   enough=${BASH_REMATCH[1]}

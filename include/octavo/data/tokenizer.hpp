@@ -86,7 +86,7 @@ class Tokenizer {
       if (++count > most) return message(names, " and ", special_tokens().size() - most, " more");
       names += (names.empty() ? "" : ", ") + name;
     }
-    return names.empty() ? "none" : names;
+    return names.empty() ? "no special tokens" : names;
   }
 };
 
