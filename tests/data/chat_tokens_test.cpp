@@ -271,7 +271,8 @@ TEST_F(TemplateFile, RejectsTokenizerWithoutNeededTokens) {
   };
   const std::string lacking = refused(chat_template("chatml"));
   EXPECT_TRUE(has(lacking, "chat template chatml: the tokenizer has no special token "));
-  EXPECT_TRUE(has(lacking, "'<|im_start|>'; it has no special tokens; use the tokenizer of a model with"));
+  EXPECT_TRUE(
+      has(lacking, "'<|im_start|>'; it has no special tokens; use the tokenizer of a model with"));
   EXPECT_TRUE(has(lacking, "or a template file without special_tokens"));
   EXPECT_TRUE(has(refused(chat_template(written(R"({"assistant": {"end": "##"}})"))),
                   "must be one token, but '##' is 2 tokens"));
