@@ -1,7 +1,8 @@
 // Causal attention on one GPU: time and speed of forward and backward, through cuDNN where the
 // program has it, through the built-in kernels for the GPU, through those for every GPU from 8.0
-// on, and with the FP8 forward. Counts the products that causal attention needs: two in the forward
-// and five in the backward, of half the pairs of tokens each, or of the pairs in the window.
+// on, and with the 8-bit forward. Counts the products that causal attention needs: two in the
+// forward and five in the backward, of half the pairs of tokens each, or of the pairs in the
+// window.
 #include <octavo/attention/cuda/attention.cuh>
 #include <octavo/memory/cuda/buffer.cuh>
 
@@ -87,8 +88,8 @@ void measure(const AttentionShape& shape, bool cudnn, bool deterministic, bool g
                              output_gradient.constant(), constant_sums, qkv_gradient.view(),
                              context);
   });
-  // The row of an FP8 forward names the forward, because its backward is that of another row.
-  const AttentionPass named = shape.options.forward == AttentionForward::fp8
+  // The row of an 8-bit forward names the forward, because its backward is that of another row.
+  const AttentionPass named = shape.options.forward == AttentionForward::eight_bit
                                   ? AttentionPass::forward
                                   : AttentionPass::backward;
   const double product = static_cast<double>(shape.rows() * out_columns) * 2.0 *
@@ -135,11 +136,11 @@ void run() {
 #endif
     measure(shape, false, true);
     measure(shape, false, true, true);
-    const bool has_fp8 = Context<Cuda>().limits().gpu.warpgroup_products;
-    if (!has_fp8 || shape.heads.head_dim > detail::fp8_attention_dim) continue;
-    AttentionShape in_fp8 = shape;
-    in_fp8.options.forward = AttentionForward::fp8;
-    measure(in_fp8, false, true);
+    const bool has_wgmma = Context<Cuda>().limits().gpu.warpgroup_products;
+    if (!has_wgmma || shape.heads.head_dim > detail::eight_bit_attention_dim) continue;
+    AttentionShape in_eight_bits = shape;
+    in_eight_bits.options.forward = AttentionForward::eight_bit;
+    measure(in_eight_bits, false, true);
   }
 }
 

@@ -15,7 +15,7 @@ template <class P>
 struct OnGpu {
   static void require(const DeviceLimits<Cuda>& limits) {
     if constexpr (detail::is_for_attention<P>) {
-      require_fp8_attention(limits);
+      require_eight_bit_attention(limits);
     } else {
       using Part = typename detail::PartTraits<P>::Precision;
       if constexpr (!detail::is_allow_fallback<Part>) require_products<Part>(limits);

@@ -6,8 +6,8 @@
 // expect HEAD_TWICE: Layerwise: two parts name the same linear layer
 // expect HEAD_AND_ROLE: Layerwise: two parts name the same linear layer
 // expect ATTENTION_TWICE: Layerwise: ForAttention occurs twice
-// expect ATTENTION_IN_FP32: Layerwise: ForAttention<Fp8Forward> needs BF16 storage
-// expect ATTENTION_OF_POLICY: Layerwise: the argument of ForAttention must be Fp8Forward
+// expect ATTENTION_IN_FP32: Layerwise: ForAttention<EightBitForward> needs BF16 storage
+// expect ATTENTION_OF_POLICY: Layerwise: the argument of ForAttention must be EightBitForward
 // expect NESTED: a model also accepts Layerwise<...> of these, which does not nest
 // expect FALLBACK_TWICE: AllowFallback: it cannot be nested
 #include <octavo/octavo.hpp>
@@ -31,9 +31,9 @@ using Precision = Layerwise<Head<Bf16>, Head<Mxfp8>, Fp8>;
 #elif defined(OCTAVO_COMPILE_FAIL_HEAD_AND_ROLE)
 using Precision = Layerwise<Head<Mxfp8>, For<LinearRole::head, Bf16>, Fp8>;
 #elif defined(OCTAVO_COMPILE_FAIL_ATTENTION_TWICE)
-using Precision = Layerwise<ForAttention<Fp8Forward>, ForAttention<Fp8Forward>, Fp8>;
+using Precision = Layerwise<ForAttention<EightBitForward>, ForAttention<EightBitForward>, Fp8>;
 #elif defined(OCTAVO_COMPILE_FAIL_ATTENTION_IN_FP32)
-using Precision = Layerwise<ForAttention<Fp8Forward>, Fp32>;
+using Precision = Layerwise<ForAttention<EightBitForward>, Fp32>;
 #elif defined(OCTAVO_COMPILE_FAIL_ATTENTION_OF_POLICY)
 using Precision = Layerwise<ForAttention<Fp8>, Fp8>;
 #elif defined(OCTAVO_COMPILE_FAIL_NESTED)
@@ -42,7 +42,7 @@ using Precision = Layerwise<First<1, Bf16>, Layerwise<Fp8>>;
 using Precision = Layerwise<First<1, Bf16>, AllowFallback<AllowFallback<Fp8>>>;
 #else
 using Precision = Layerwise<First<1, Bf16>, Fp8, For<LinearRole::down, Mxfp8>, Head<Mxfp8>,
-                            ForAttention<Fp8Forward>>;
+                            ForAttention<EightBitForward>>;
 #endif
 
 PrecisionOf<Precision, 2, 4, LinearRole::qkv>* precision = nullptr;

@@ -227,11 +227,11 @@ static_assert(only_moves<LanguageModelHead<Bf16, Bf16, Norm, 64, 128, Bf16, Cpu>
 static_assert(only_moves<AttentionMlpBlock<Bf16, 64, Bf16, Cpu, Norm, Attention, Mlp>>);
 static_assert(only_moves<OwnBlock<Fp8>>);
 
-// Otherwise the model would run attention in BF16 although its type has the FP8 forward.
-TEST(OwnBlocks, RejectAttentionWithoutFp8ForwardOfPrecision) {
+// Otherwise the model would run attention in BF16 although its type has the 8-bit forward.
+TEST(OwnBlocks, RejectAttentionWithoutForwardOfPrecision) {
   Attention attention;
   LayerRegistry<Cpu> registry;
-  registry.attention_forward = AttentionForward::fp8;
+  registry.attention_forward = AttentionForward::eight_bit;
   EXPECT_THROW(attention.declare("blocks.0", registry, {}, {}), ConfigError);
 }
 

@@ -48,20 +48,20 @@ TEST(GpuPrecisions, RejectsUnsupportedRecipes) {
   EXPECT_EQ(refusal<Bf16>("GPU 0 (NVIDIA A100)", 80), "");
 }
 
-TEST(GpuPrecisions, Fp8AttentionNeedsHopper) {
+TEST(GpuPrecisions, EightBitAttentionNeedsHopper) {
   DeviceLimits<Cuda> limits;
-  EXPECT_NO_THROW(require_fp8_attention(limits));
-  EXPECT_NO_THROW(require_fp8_attention(DeviceLimits<Cpu>{}));
+  EXPECT_NO_THROW(require_eight_bit_attention(limits));
+  EXPECT_NO_THROW(require_eight_bit_attention(DeviceLimits<Cpu>{}));
   limits.gpu = features_of(80);
   limits.card = "GPU 0 (NVIDIA A100)";
   try {
-    require_fp8_attention(limits);
+    require_eight_bit_attention(limits);
     FAIL();
   } catch (const ConfigError& error) {
     EXPECT_STREQ(
         error.what(),
-        "GPU 0 (NVIDIA A100) does not support FP8 attention, which needs compute capability 9.0; "
-        "use a precision without ForAttention<Fp8Forward>, such as fp32 or bf16");
+        "GPU 0 (NVIDIA A100) does not support 8-bit attention, which needs compute capability 9.0; "
+        "use a precision without ForAttention<EightBitForward>, such as fp32 or bf16");
   }
 }
 
@@ -85,7 +85,7 @@ TEST(GpuPrecisions, NameArchitectureIfOnlyKernelsLackFeature) {
   };
   const auto mx = [](const auto& limits) { require_products<Mxfp8>(limits); };
   const auto products = [](const auto& limits) { require_fp8_products(limits); };
-  const auto attention = [](const auto& limits) { require_fp8_attention(limits); };
+  const auto attention = [](const auto& limits) { require_eight_bit_attention(limits); };
   EXPECT_EQ(
       complaint(89, {80, false}, tensorwise),
       "GPU 0 supports fp8 tensorwise GEMMs, but the program is compiled for other GPUs; build "
@@ -95,8 +95,9 @@ TEST(GpuPrecisions, NameArchitectureIfOnlyKernelsLackFeature) {
             "CMAKE_CUDA_ARCHITECTURES=89, or use fp32 or bf16");
   EXPECT_EQ(
       complaint(90, {90, false}, attention),
-      "GPU 0 supports FP8 attention, but the program is compiled for other GPUs; build it with "
-      "CMAKE_CUDA_ARCHITECTURES=90a, or use a precision without ForAttention<Fp8Forward>, such "
+      "GPU 0 supports 8-bit attention, but the program is compiled for other GPUs; build it with "
+      "CMAKE_CUDA_ARCHITECTURES=90a, or use a precision without ForAttention<EightBitForward>, "
+      "such "
       "as " +
           precisions_of(features_of(90)));
   EXPECT_EQ(complaint(89, {80, false}, mx), "GPU 0 does not support mxfp8 GEMMs; use fp32 or bf16");

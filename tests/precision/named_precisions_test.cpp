@@ -17,8 +17,8 @@ static_assert(std::is_same_v<PrecisionNamed<"bf16">, Bf16>);
 static_assert(std::is_same_v<PrecisionNamed<"fp8-delayed">, Fp8Recipe<Delayed>>);
 static_assert(std::is_same_v<PrecisionNamed<"fp8-delayed-fast-gradients">,
                              Fp8Recipe<Delayed, Hybrid, GemmAccumulation::fast>>);
-static_assert(std::is_same_v<PrecisionNamed<"fp8-delayed-fp8-attention">,
-                             Layerwise<Fp8Recipe<Delayed>, ForAttention<Fp8Forward>>>);
+static_assert(std::is_same_v<PrecisionNamed<"fp8-delayed-8bit-attention">,
+                             Layerwise<Fp8Recipe<Delayed>, ForAttention<EightBitForward>>>);
 static_assert(std::is_same_v<PrecisionNamed<"fp8-tensorwise">, Fp8Recipe<Tensorwise>>);
 static_assert(std::is_same_v<PrecisionNamed<"fp8-rowwise">, Fp8Recipe<Rowwise>>);
 static_assert(std::is_same_v<PrecisionNamed<"fp8-blockwise">, Fp8Recipe<Blockwise>>);
@@ -33,6 +33,10 @@ static_assert(std::is_same_v<PrecisionNamed<"fp8-tensorwise-fp8-head">,
 static_assert(std::is_same_v<PrecisionNamed<"fp8-delayed-fast">,
                              Layerwise<Fp8Recipe<Delayed, Hybrid, GemmAccumulation::fast>,
                                        Head<Fp8Recipe<Rowwise>>>>);
+static_assert(std::is_same_v<
+              PrecisionNamed<"fp8-delayed-fastest">,
+              Layerwise<Fp8Recipe<Delayed, Hybrid, GemmAccumulation::fast, GemmAccumulation::fast>,
+                        Head<Fp8Recipe<Rowwise>>, ForAttention<EightBitForward>>>);
 static_assert(std::is_same_v<PrecisionNamed<"fp8-rowwise-fp8-head">,
                              Layerwise<Fp8Recipe<Rowwise>, Head<Fp8Recipe<Rowwise>>>>);
 static_assert(std::is_same_v<PrecisionNamed<"mxfp8">, Mxfp8>);

@@ -246,10 +246,10 @@ TEST(PrecisionName, NamesNonDefaultOptions) {
 TEST(PrecisionName, NamesThePartsOfLayerwise) {
   EXPECT_EQ(precision_name<Edges>(), "first 1 bf16, fp8 delayed, last 2 fp8 tensorwise");
   EXPECT_EQ(precision_name<FastHead>(), "fp8 delayed, head fp8 tensorwise");
-  using WithAttention = Layerwise<ForAttention<Fp8Forward>, Fp8Recipe<Delayed>>;
-  EXPECT_EQ(precision_name<WithAttention>(), "fp8 delayed, attention forward fp8");
-  EXPECT_EQ(attention_forward_of<WithAttention>, AttentionForward::fp8);
-  EXPECT_EQ(attention_forward_of<Lora<WithAttention>>, AttentionForward::fp8);
+  using WithAttention = Layerwise<ForAttention<EightBitForward>, Fp8Recipe<Delayed>>;
+  EXPECT_EQ(precision_name<WithAttention>(), "fp8 delayed, attention forward 8-bit");
+  EXPECT_EQ(attention_forward_of<WithAttention>, AttentionForward::eight_bit);
+  EXPECT_EQ(attention_forward_of<Lora<WithAttention>>, AttentionForward::eight_bit);
   EXPECT_EQ(attention_forward_of<Inference<WithAttention>>, AttentionForward::storage);
   EXPECT_EQ(attention_forward_of<FastHead>, AttentionForward::storage);
   EXPECT_EQ(precision_name<Down>(), "first 1 bf16, down fp8 tensorwise, fp8 delayed");

@@ -73,8 +73,8 @@ template <class T, Device D>
 /// Computes output = softmax(scale · Q · Kᵀ) · V for each head. A token attends to itself and to
 /// earlier tokens of its document that are in its window; `heads / kv_heads` adjacent query heads
 /// share a KV head.
-/// @param qkv          [rows, heads.columns()], after RoPE. An FP8 forward rounds it in place, so
-///     that the backward multiplies the same values as the forward.
+/// @param qkv          [rows, heads.columns()], after RoPE. An 8-bit forward replaces it by
+///     rotated and rounded queries and keys and rounded values, which the backward then multiplies.
 /// @param documents    empty if each sequence is one document
 /// @param output       [rows, heads · head_dim]
 /// @param log_sum_exp  [sequences, heads, tokens], saved for the backward; with documents [rows,

@@ -70,7 +70,7 @@ class GroupedQueryAttention {
     require<ConfigError>(registry.attention_forward == Shape.attention_forward ||
                              registry.attention_forward == AttentionForward::storage,
                          name,
-                         ".attention: the precision has an FP8 forward of attention, but the "
+                         ".attention: the precision has an 8-bit forward of attention, but the "
                          "block's shape does not; pass shape.with(P::attention_forward) to "
                          "GroupedQueryAttention in the model's family");
     recomputation_ = recomputation;

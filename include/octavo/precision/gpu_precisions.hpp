@@ -72,16 +72,16 @@ void require_fp8_products(const DeviceLimits<D>& limits) {
   }
 }
 
-/// Throws ConfigError unless the device runs `Fp8Forward`.
+/// Throws ConfigError unless the device runs `EightBitForward`.
 template <Device D>
-void require_fp8_attention(const DeviceLimits<D>& limits) {
+void require_eight_bit_attention(const DeviceLimits<D>& limits) {
   if constexpr (std::is_same_v<D, Cuda>) {
     if (limits.gpu.warpgroup_products) return;
     const bool gpu_has = features_of(limits.gpu.capability).warpgroup_products;
     const std::string what =
-        gpu_has ? "FP8 attention" : "FP8 attention, which needs compute capability 9.0";
+        gpu_has ? "8-bit attention" : "8-bit attention, which needs compute capability 9.0";
     throw ConfigError(message(detail::lack_text(limits, what, gpu_has),
-                              "use a precision without ForAttention<Fp8Forward>, such as ",
+                              "use a precision without ForAttention<EightBitForward>, such as ",
                               precisions_of(limits.gpu)));
   }
 }

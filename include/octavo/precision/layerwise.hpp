@@ -29,7 +29,7 @@ struct Head {};
 template <LinearRole Role, class P>
 struct For {};
 
-/// The attention of every block runs in `F`, such as `Fp8Forward`; by default, it runs in the
+/// The attention of every block runs in `F`, such as `EightBitForward`; by default, it runs in the
 /// storage format.
 template <class F>
 struct ForAttention {};
@@ -100,9 +100,10 @@ struct PartTraits<Head<P>> : PartTraits<For<LinearRole::head, P>> {};
 
 template <class F>
 struct PartTraits<ForAttention<F>> {
-  static_assert(std::is_same_v<F, Fp8Forward>,
-                "Layerwise: the argument of ForAttention must be Fp8Forward; remove ForAttention "
-                "for attention in the storage format");
+  static_assert(
+      std::is_same_v<F, EightBitForward>,
+      "Layerwise: the argument of ForAttention must be EightBitForward; remove ForAttention "
+      "for attention in the storage format");
   using Precision = NoPrecision;
   static constexpr bool is_base = false;
   static constexpr bool is_first = false;
@@ -110,7 +111,7 @@ struct PartTraits<ForAttention<F>> {
   static constexpr int blocks = 0;
   static constexpr int place = 9;
   static constexpr bool names(LinearRole) { return false; }
-  static std::string name() { return "attention forward fp8"; }
+  static std::string name() { return "attention forward 8-bit"; }
 };
 
 /// Whether a part is `ForAttention`.
@@ -212,9 +213,10 @@ struct PartsCheck {
       (std::is_same_v<typename StorageOfPart<Parts, Storage>::type, Storage> && ...);
   static constexpr int attentions = (static_cast<int>(is_for_attention<Parts>) + ... + 0);
   static_assert(attentions <= 1, "Layerwise: ForAttention occurs twice; use it once");
-  static_assert(attentions == 0 || std::is_same_v<Storage, Bf16>,
-                "Layerwise: ForAttention<Fp8Forward> needs BF16 storage; use Bf16 or an FP8 recipe "
-                "as the base, or remove ForAttention");
+  static_assert(
+      attentions == 0 || std::is_same_v<Storage, Bf16>,
+      "Layerwise: ForAttention<EightBitForward> needs BF16 storage; use Bf16 or an FP8 recipe "
+      "as the base, or remove ForAttention");
   static_assert(have_same_storage,
                 "Layerwise: all parts must have the same storage format; combine FP8 recipes with "
                 "Bf16, not Fp32");
@@ -292,7 +294,7 @@ struct ModelPrecisionTraits<Layerwise<Parts...>> {
   static constexpr bool quantises =
       (QuantizedPrecision<typename PartTraits<Parts>::Precision> || ...);
   static constexpr AttentionForward attention_forward =
-      (is_for_attention<Parts> || ...) ? AttentionForward::fp8 : AttentionForward::storage;
+      (is_for_attention<Parts> || ...) ? AttentionForward::eight_bit : AttentionForward::storage;
   /// Returns the name of a recipe, independent of the order of its parts.
   static std::string name() {
     std::array<std::pair<int, std::string>, sizeof...(Parts)> parts{

@@ -51,8 +51,8 @@ inline constexpr PrecisionList named_precisions{
     NamedPrecision<Fp8Recipe<Delayed>>{"fp8-delayed"},
     NamedPrecision<Fp8Recipe<Delayed, Hybrid, GemmAccumulation::fast>>{
         "fp8-delayed-fast-gradients"},
-    NamedPrecision<Layerwise<Fp8Recipe<Delayed>, ForAttention<Fp8Forward>>>{
-        "fp8-delayed-fp8-attention"},
+    NamedPrecision<Layerwise<Fp8Recipe<Delayed>, ForAttention<EightBitForward>>>{
+        "fp8-delayed-8bit-attention"},
     NamedPrecision<Fp8Recipe<Tensorwise>>{"fp8-tensorwise"},
     NamedPrecision<Fp8Recipe<Rowwise>>{"fp8-rowwise"},
     NamedPrecision<Fp8Recipe<Blockwise>>{"fp8-blockwise"},
@@ -67,6 +67,9 @@ inline constexpr PrecisionList named_precisions{
     NamedPrecision<
         Layerwise<Fp8Recipe<Delayed, Hybrid, GemmAccumulation::fast>, Head<Fp8Recipe<Rowwise>>>>{
         "fp8-delayed-fast"},
+    NamedPrecision<
+        Layerwise<Fp8Recipe<Delayed, Hybrid, GemmAccumulation::fast, GemmAccumulation::fast>,
+                  Head<Fp8Recipe<Rowwise>>, ForAttention<EightBitForward>>>{"fp8-delayed-fastest"},
     NamedPrecision<Mxfp8>{"mxfp8"},
     NamedPrecision<Nvfp4>{"nvfp4"},
 };

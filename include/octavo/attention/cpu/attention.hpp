@@ -4,7 +4,7 @@
 #pragma once
 
 #include <octavo/attention/attention.hpp>
-#include <octavo/attention/cpu/fp8_attention.hpp>
+#include <octavo/attention/cpu/eight_bit_attention.hpp>
 #include <octavo/core/math.hpp>
 #include <octavo/gemm/cpu/sgemm.hpp>
 #include <octavo/kernels/cpu/vector.hpp>
@@ -148,7 +148,7 @@ void attend(const T* queries, Index stride, const AttentionOptions& options, Ind
   sgemm({w.queries, dim, Transpose::no}, {w.keys + keys.begin * dim, dim, Transpose::yes}, count,
         keys.count, dim, options.scale_for(dim), false, w.scores, keys.count);
   row_log_sum_exp(w.scores, keys, count, log_sum_exp);
-  if (options.forward == AttentionForward::fp8) {
+  if (options.forward == AttentionForward::eight_bit) {
     scores_to_fp8_probabilities(w.scores, keys, count);
   } else {
     scores_to_probabilities(w.scores, keys, count, log_sum_exp);
@@ -168,7 +168,9 @@ inline void add_attention_limits(const AttentionShape&, bool, DeviceLimits<Cpu>&
 template <class T>
 constexpr const char* attention_implementation(AttentionPass pass, const AttentionShape& shape,
                                                const DeviceLimits<Cpu>&) {
-  return detail::runs_in_fp8(pass, shape) ? "octavo loops fp8" : "octavo loops";
+  const bool is_eight_bit =
+      pass == AttentionPass::forward && shape.options.forward == AttentionForward::eight_bit;
+  return is_eight_bit ? "octavo loops 8-bit" : "octavo loops";
 }
 
 /// Returns an empty reason: the `Cpu` device has no fallback.
@@ -228,6 +230,30 @@ void for_each_kv_head(const AttentionShape& shape, const Documents<Cpu>& documen
   });
 }
 
+/// Calls `body(kind, rows, tile)` with a copy of each tile, the 128 tokens of a fused head that
+/// share a scale, and replaces the tile by the copy. Tiles of different tokens run in parallel.
+/// @param qkv  fused rows of queries, keys and values, or of their gradients
+template <class T, class Body>
+void replace_head_tiles(const AttentionShape& shape, TensorView<T, 2, Cpu> qkv,
+                        const Context<Cpu>& context, const Body& body) {
+  auto* memory = workspace_of<float>(context, attention_scratch(shape, context), "attention");
+  const Index dim = shape.heads.head_dim;
+  const Index columns = shape.heads.columns();
+  const Index tiles = ceil_divide(shape.tokens, eight_bit_attention_rows);
+  parallel_for(shape.sequences * tiles, eight_bit_attention_rows * columns, context, [&](Index i) {
+    const AttentionScratch scratch(memory + thread_index() * AttentionScratch::floats(shape),
+                                   shape);
+    const Index token = i % tiles * eight_bit_attention_rows;
+    const Index rows = std::min(eight_bit_attention_rows, shape.tokens - token);
+    T* const first = qkv.row(i / tiles * shape.tokens + token);
+    for (Index head = 0; head < columns / dim; ++head) {
+      load_head(first + head * dim, columns, rows, dim, scratch.keys);
+      body(kind_of_head(shape.heads, head), rows, scratch.keys);
+      store_head(scratch.keys, columns, rows, dim, first + head * dim);
+    }
+  });
+}
+
 /// Returns the index of the log-sum-exp of a row's first head; that of the next head is
 /// `shape.tokens` later.
 inline Index statistic_of(const AttentionShape& shape, Index row) {
@@ -245,8 +271,10 @@ const char* attention_forward_body(const AttentionShape& shape, TensorView<T, 2,
   const Index dim = shape.heads.head_dim;
   const Index stride = shape.heads.columns();
   const Index group = heads / kv_heads;
-  if (runs_in_fp8(AttentionPass::forward, shape)) {
-    round_to_fp8(shape, qkv, context);
+  if (shape.options.forward == AttentionForward::eight_bit) {
+    replace_head_tiles(shape, qkv, context, [&](HeadKind kind, Index rows, float* tile) {
+      round_to_8_bits(kind, rows, dim, tile);
+    });
   }
   const auto one = [&](DocumentRows document, Index kv, AttentionScratch& w) {
     const Index tokens = document.tokens;
@@ -328,6 +356,11 @@ const char* attention_backward_body(const AttentionShape& shape, TensorView<cons
     store_head(w.value_gradient, stride, tokens, dim, gradients + (heads + kv_heads + kv) * dim);
   };
   for_each_kv_head(shape, documents, context, one);
+  if (shape.options.forward == AttentionForward::eight_bit) {
+    replace_head_tiles(shape, qkv_gradient, context, [&](HeadKind kind, Index rows, float* tile) {
+      rotate_gradients(kind, rows, dim, tile);
+    });
+  }
   return attention_implementation<T>(AttentionPass::backward, shape, context);
 }
 

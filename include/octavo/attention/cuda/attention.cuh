@@ -24,7 +24,7 @@ inline void add_attention_limits(const AttentionShape& shape, bool is_bf16,
   require_own_attention(shape, is_bf16);
   limits.cudnn = limits.cudnn && is_bf16;
 #if defined(OCTAVO_WITH_CUDNN)
-  AttentionShape in_storage = shape;  // the backward may run in cuDNN after an FP8 forward
+  AttentionShape in_storage = shape;  // the backward may run in cuDNN after an 8-bit forward
   in_storage.options.forward = AttentionForward::storage;
   const bool uses_cudnn = is_bf16 && attention_kernels<Bf16>(AttentionPass::forward, in_storage,
                                                              limits) != AttentionKernels::octavo;
@@ -51,8 +51,8 @@ const char* attention_forward_body(const AttentionShape& shape, TensorView<T, 2,
   if constexpr (std::is_same_v<T, float>) {
     simple_attention_forward(shape, qkv, documents, output, log_sum_exp, context);
   } else {
-    if (shape.options.forward == AttentionForward::fp8) {
-      fp8_attention_forward<T>(shape, qkv, documents, output, log_sum_exp, context);
+    if (shape.options.forward == AttentionForward::eight_bit) {
+      eight_bit_attention_forward<T>(shape, qkv, documents, output, log_sum_exp, context);
       return by;
     }
 #if defined(OCTAVO_WITH_CUDNN)
@@ -85,16 +85,21 @@ const char* attention_backward_body(const AttentionShape& shape, TensorView<cons
     simple_attention_backward(shape, qkv, documents, output, output_gradient, log_sum_exp,
                               qkv_gradient, context);
   } else {
+    const bool is_own = std::string_view(by) == "octavo";
+    if (is_own) {
+      own_attention_backward<T>(shape, qkv, documents, output, output_gradient, log_sum_exp,
+                                qkv_gradient, context);
+    }
 #if defined(OCTAVO_WITH_CUDNN)
-    if (std::string_view(by) != "octavo") {
+    if (!is_own) {
       context.state<CudnnAttention>().backward(
           shape, make_cudnn_documents(shape, documents, context), qkv.data(), output.data(),
           output_gradient.data(), log_sum_exp.data(), qkv_gradient.data(), context);
-      return by;
     }
 #endif
-    own_attention_backward<T>(shape, qkv, documents, output, output_gradient, log_sum_exp,
-                              qkv_gradient, context);
+    if (shape.options.forward == AttentionForward::eight_bit) {
+      rotate_attention_gradients<T>(shape, qkv_gradient, context);
+    }
   }
   return by;
 }

@@ -10,9 +10,11 @@ namespace octavo OCTAVO_ABI::detail {
 template void own_attention_forward(const AttentionShape&, TensorView<const Bf16, 2, Cuda>,
                                     const Documents<Cuda>&, TensorView<Bf16, 2, Cuda>,
                                     TensorView<float, 1, Cuda>, const Context<Cuda>&);
-template void fp8_attention_forward(const AttentionShape&, TensorView<Bf16, 2, Cuda>,
-                                    const Documents<Cuda>&, TensorView<Bf16, 2, Cuda>,
-                                    TensorView<float, 1, Cuda>, const Context<Cuda>&);
+template void eight_bit_attention_forward(const AttentionShape&, TensorView<Bf16, 2, Cuda>,
+                                          const Documents<Cuda>&, TensorView<Bf16, 2, Cuda>,
+                                          TensorView<float, 1, Cuda>, const Context<Cuda>&);
+template void rotate_attention_gradients(const AttentionShape&, TensorView<Bf16, 2, Cuda>,
+                                         const Context<Cuda>&);
 template void own_attention_backward(const AttentionShape&, TensorView<const Bf16, 2, Cuda>,
                                      const Documents<Cuda>&, TensorView<const Bf16, 2, Cuda>,
                                      TensorView<const Bf16, 2, Cuda>,

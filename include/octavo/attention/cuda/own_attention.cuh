@@ -7,8 +7,8 @@
 /// includes compiled_attention.cuh.
 #pragma once
 
+#include <octavo/attention/cuda/own/eight_bit_forward.cuh>
 #include <octavo/attention/cuda/own/forward.cuh>
-#include <octavo/attention/cuda/own/fp8_forward.cuh>
 #include <octavo/attention/cuda/own/key_gradient.cuh>
 #include <octavo/attention/cuda/own/query_gradient.cuh>
 
@@ -78,26 +78,29 @@ void own_attention_forward(const AttentionShape& shape, TensorView<const T, 2, C
   with_attention_variant(context.limits().gpu, geometry, launch);
 }
 
-/// Runs the FP8 forward: casts, rounds `qkv` in place, and then multiplies. See attention_forward.
+/// Runs the 8-bit forward: casts, rounds `qkv` in place, and then multiplies. See
+/// attention_forward.
 template <class T>
-void fp8_attention_forward(const AttentionShape& shape, TensorView<T, 2, Cuda> qkv,
-                           const Documents<Cuda>& documents, TensorView<T, 2, Cuda> output,
-                           TensorView<float, 1, Cuda> log_sum_exp, const Context<Cuda>& context) {
+void eight_bit_attention_forward(const AttentionShape& shape, TensorView<T, 2, Cuda> qkv,
+                                 const Documents<Cuda>& documents, TensorView<T, 2, Cuda> output,
+                                 TensorView<float, 1, Cuda> log_sum_exp,
+                                 const Context<Cuda>& context) {
   const AttentionGeometry geometry(shape, documents);
-  auto* memory = workspace_of<std::uint8_t>(context, fp8_attention_workspace(shape),
-                                            "attention's FP8 forward");
-  const Index tiles = ceil_divide(shape.tokens, fp8_attention_rows);
-  const Index tile = fp8_attention_rows * fp8_attention_columns(shape.heads.head_dim);
-  auto* inverses = reinterpret_cast<float*>(memory + fp8_attention_tiles(shape) * tile);
+  auto* memory = workspace_of<std::uint8_t>(context, eight_bit_attention_workspace(shape),
+                                            "attention's 8-bit forward");
+  const Index tiles = ceil_divide(shape.tokens, eight_bit_attention_rows);
+  const Index tile = eight_bit_attention_rows * eight_bit_attention_columns(shape.heads.head_dim);
+  auto* factors = reinterpret_cast<float*>(memory + eight_bit_attention_tiles(shape) * tile);
   const auto run = [&](auto tile_columns, auto bounded) {
     constexpr int columns = decltype(tile_columns)::value;
-    using Tiles = Fp8ForwardTiles<columns>;
-    const Fp8Operands<columns> operands{memory, inverses, static_cast<int>(tiles)};
-    launch_attention(attention_cast_kernel<columns>, fp8_cast_threads, 0,
+    using Tiles = EightBitForwardTiles<columns>;
+    const EightBitOperands<columns> operands{memory, factors, static_cast<int>(tiles)};
+    launch_attention(attention_cast_kernel<columns>, eight_bit_cast_threads,
+                     RotationTile<columns>::bytes,
                      (shape.heads.heads + 2 * shape.heads.kv_heads) * shape.sequences, tiles,
                      context, qkv.data(), operands, geometry);
     const Index works = shape.heads.heads * shape.sequences * tiles;
-    launch_attention(fp8_attention_forward_kernel<columns, decltype(bounded)::value>,
+    launch_attention(eight_bit_attention_forward_kernel<columns, decltype(bounded)::value>,
                      Tiles::threads, Tiles::bytes, std::min(works, multiprocessor_count()), 1,
                      context, operands, output.data(), log_sum_exp.data(), geometry);
   };
@@ -112,6 +115,27 @@ void fp8_attention_forward(const AttentionShape& shape, TensorView<T, 2, Cuda> q
     with_columns(std::true_type());
   } else {
     with_columns(std::false_type());
+  }
+}
+
+/// Converts gradients of rotated queries and keys, which the backward computes after the 8-bit
+/// forward.
+template <class T>
+void rotate_attention_gradients(const AttentionShape& shape, TensorView<T, 2, Cuda> qkv_gradient,
+                                const Context<Cuda>& context) {
+  const AttentionGeometry geometry(shape, Documents<Cuda>{});
+  const auto run = [&](auto tile_columns) {
+    constexpr int columns = decltype(tile_columns)::value;
+    launch_attention(attention_rotate_gradients_kernel<columns>, eight_bit_cast_threads,
+                     RotationTile<columns>::rows_bytes,
+                     (shape.heads.heads + shape.heads.kv_heads) * shape.sequences,
+                     ceil_divide(shape.tokens, eight_bit_attention_rows), context,
+                     qkv_gradient.data(), geometry);
+  };
+  if (shape.heads.head_dim <= 64) {
+    run(std::integral_constant<int, 64>());
+  } else {
+    run(std::integral_constant<int, 128>());
   }
 }
 
@@ -152,9 +176,11 @@ void own_attention_backward(const AttentionShape& shape, TensorView<const T, 2, 
 extern template void own_attention_forward(const AttentionShape&, TensorView<const Bf16, 2, Cuda>,
                                            const Documents<Cuda>&, TensorView<Bf16, 2, Cuda>,
                                            TensorView<float, 1, Cuda>, const Context<Cuda>&);
-extern template void fp8_attention_forward(const AttentionShape&, TensorView<Bf16, 2, Cuda>,
-                                           const Documents<Cuda>&, TensorView<Bf16, 2, Cuda>,
-                                           TensorView<float, 1, Cuda>, const Context<Cuda>&);
+extern template void eight_bit_attention_forward(const AttentionShape&, TensorView<Bf16, 2, Cuda>,
+                                                 const Documents<Cuda>&, TensorView<Bf16, 2, Cuda>,
+                                                 TensorView<float, 1, Cuda>, const Context<Cuda>&);
+extern template void rotate_attention_gradients(const AttentionShape&, TensorView<Bf16, 2, Cuda>,
+                                                const Context<Cuda>&);
 extern template void own_attention_backward(const AttentionShape&, TensorView<const Bf16, 2, Cuda>,
                                             const Documents<Cuda>&, TensorView<const Bf16, 2, Cuda>,
                                             TensorView<const Bf16, 2, Cuda>,

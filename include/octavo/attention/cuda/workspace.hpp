@@ -4,7 +4,7 @@
 #pragma once
 
 #include <octavo/attention/attention.hpp>
-#include <octavo/attention/fp8.hpp>
+#include <octavo/attention/eight_bit.hpp>
 #include <octavo/precision/gpu_precisions.hpp>
 
 #include <algorithm>
@@ -24,8 +24,8 @@ namespace detail {
 /// The maximum head_dim of the built-in kernels, on tensor cores and in FP32.
 inline constexpr int own_attention_dim = 256;
 inline constexpr int simple_attention_dim = 256;
-/// The maximum head_dim of the FP8 forward.
-inline constexpr int fp8_attention_dim = 128;
+/// The maximum head_dim of the 8-bit forward.
+inline constexpr int eight_bit_attention_dim = 128;
 
 /// Queries or keys that a block of the built-in kernels processes; in the backward of heads wider
 /// than 128, half of them.
@@ -49,11 +49,11 @@ inline void require_own_attention(const AttentionShape& shape, bool is_bf16) {
   require<ConfigError>(dim % 8 == 0 && dim <= own_attention_dim, "head_dim is ", dim,
                        ", but attention in bf16 on Cuda needs a multiple of 8, at most ",
                        own_attention_dim, "; choose another model");
-  if (shape.options.forward == AttentionForward::fp8) {
-    require<ConfigError>(dim <= fp8_attention_dim, "head_dim is ", dim,
-                         ", but the FP8 forward of attention on Cuda needs at most ",
-                         fp8_attention_dim,
-                         "; choose a precision without ForAttention<Fp8Forward>");
+  if (shape.options.forward == AttentionForward::eight_bit) {
+    require<ConfigError>(dim <= eight_bit_attention_dim, "head_dim is ", dim,
+                         ", but the 8-bit forward of attention on Cuda needs at most ",
+                         eight_bit_attention_dim,
+                         "; choose a precision without ForAttention<EightBitForward>");
   }
   require<ConfigError>(shape.tokens <= own_attention_tokens(dim), "a sequence has ", shape.tokens,
                        " tokens, but attention in bf16 on Cuda supports at most ",
@@ -65,19 +65,19 @@ inline std::size_t own_attention_workspace(const AttentionShape& shape) {
   return static_cast<std::size_t>(shape.rows() * shape.heads.heads) * sizeof(float);
 }
 
-/// Returns the number of columns of the FP8 forward's tiles, to which heads are padded.
-constexpr Index fp8_attention_columns(Index head_dim) { return head_dim <= 64 ? 64 : 128; }
+/// Returns the number of columns of the 8-bit forward's tiles, to which heads are padded.
+constexpr Index eight_bit_attention_columns(Index head_dim) { return head_dim <= 64 ? 64 : 128; }
 
-/// Returns the tiles of the FP8 copies of queries, keys and values.
-inline Index fp8_attention_tiles(const AttentionShape& shape) {
+/// Returns the tiles of the 8-bit copies of queries, keys and values.
+inline Index eight_bit_attention_tiles(const AttentionShape& shape) {
   return shape.sequences * (shape.heads.heads + 2 * shape.heads.kv_heads) *
-         ceil_divide(shape.tokens, fp8_attention_rows);
+         ceil_divide(shape.tokens, eight_bit_attention_rows);
 }
 
-/// Returns the bytes of workspace that the FP8 forward needs: the copies and their scales.
-inline std::size_t fp8_attention_workspace(const AttentionShape& shape) {
-  const Index tile = fp8_attention_rows * fp8_attention_columns(shape.heads.head_dim);
-  return static_cast<std::size_t>(fp8_attention_tiles(shape) * (tile + Index{sizeof(float)}));
+/// Returns the bytes of workspace that the 8-bit forward needs: the copies and their factors.
+inline std::size_t eight_bit_attention_workspace(const AttentionShape& shape) {
+  const Index tile = eight_bit_attention_rows * eight_bit_attention_columns(shape.heads.head_dim);
+  return static_cast<std::size_t>(eight_bit_attention_tiles(shape) * (tile + Index{sizeof(float)}));
 }
 
 /// Returns an upper bound of the workspace that cuDNN's backward needs, for machines where it
@@ -141,16 +141,16 @@ inline std::size_t cudnn_workspace(AttentionPass pass, const AttentionShape& sha
 }
 
 /// The kernels through which attention can run.
-enum class AttentionKernels { octavo, cudnn, cudnn_deterministic, octavo_fp8 };
+enum class AttentionKernels { octavo, cudnn, cudnn_deterministic, octavo_eight_bit };
 
 /// Returns the kernels that run. cuDNN supports BF16 and sequences that are long enough. It
 /// compiles a plan for each shape, which is not worthwhile for a shape that is used once.
 template <class T>
 AttentionKernels attention_kernels(AttentionPass pass, const AttentionShape& shape,
                                    const DeviceLimits<Cuda>& limits) {
-  if (pass == AttentionPass::forward && shape.options.forward == AttentionForward::fp8) {
-    require_fp8_attention(limits);
-    return AttentionKernels::octavo_fp8;
+  if (pass == AttentionPass::forward && shape.options.forward == AttentionForward::eight_bit) {
+    require_eight_bit_attention(limits);
+    return AttentionKernels::octavo_eight_bit;
   }
   const bool fits = shape.tokens >= cudnn_attention_least && !shape.once;
   if (!std::is_same_v<T, Bf16> || !limits.cudnn || !fits) return AttentionKernels::octavo;
@@ -166,7 +166,7 @@ AttentionKernels attention_kernels(AttentionPass pass, const AttentionShape& sha
 }  // namespace detail
 
 /// Returns the implementation of attention of format `T` on the `Cuda` device: "cudnn", "cudnn
-/// deterministic", "octavo" or "octavo fp8", the FP8 forward. The built-in kernels are always
+/// deterministic", "octavo" or "octavo 8-bit", the 8-bit forward. The built-in kernels are always
 /// deterministic, as is cuDNN's forward; its deterministic backward runs if determinism is
 /// requested and its workspace is within the limits.
 /// @param limits  those of `attention_limits` if there is a GPU
@@ -176,7 +176,7 @@ template <class T = Bf16>
 const char* attention_implementation(AttentionPass pass, const AttentionShape& shape,
                                      const DeviceLimits<Cuda>& limits) {
   detail::require_own_attention(shape, std::is_same_v<T, Bf16>);
-  constexpr std::array names{"octavo", "cudnn", "cudnn deterministic", "octavo fp8"};
+  constexpr std::array names{"octavo", "cudnn", "cudnn deterministic", "octavo 8-bit"};
   return names[static_cast<std::size_t>(detail::attention_kernels<T>(pass, shape, limits))];
 }
 
@@ -208,8 +208,8 @@ std::size_t attention_workspace(const AttentionShape& shape, const DeviceLimits<
   std::size_t bytes = detail::own_attention_workspace(shape);
   for (const AttentionPass pass : {AttentionPass::forward, AttentionPass::backward}) {
     const auto kernels = detail::attention_kernels<T>(pass, shape, limits);
-    if (kernels == detail::AttentionKernels::octavo_fp8) {
-      bytes = std::max(bytes, detail::fp8_attention_workspace(shape));
+    if (kernels == detail::AttentionKernels::octavo_eight_bit) {
+      bytes = std::max(bytes, detail::eight_bit_attention_workspace(shape));
     } else if (kernels != detail::AttentionKernels::octavo) {
       bytes = std::max(bytes, detail::cudnn_document_tables(shape) +
                                   detail::cudnn_workspace(pass, shape, limits));

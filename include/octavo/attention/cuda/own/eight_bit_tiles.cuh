@@ -1,9 +1,9 @@
 /// @file
-/// Tiles of FP8 in shared memory, and the products of the FP8 forward of attention. Source: PTX ISA
-/// 9.0, section on wgmma.mma_async.
+/// Tiles of INT8 and E4M3 in shared memory, and the products of the 8-bit forward of attention.
+/// Source: PTX ISA 9.0, section on wgmma.mma_async.
 #pragma once
 
-#include <octavo/attention/fp8.hpp>
+#include <octavo/attention/eight_bit.hpp>
 #include <octavo/kernels/cuda/warpgroup_cores.cuh>
 
 #include <cuda_fp8.h>
@@ -13,14 +13,14 @@
 namespace octavo OCTAVO_ABI::detail {
 
 /// Rows of a tile of queries or keys, and tokens of a tile of values.
-inline constexpr int fp8_tile_rows = static_cast<int>(fp8_attention_rows);
-/// The reduced dimension of one product of FP8 values.
-inline constexpr int fp8_product_depth = 32;
+inline constexpr int eight_bit_tile_rows = static_cast<int>(eight_bit_attention_rows);
+/// The reduced dimension of one product.
+inline constexpr int eight_bit_product_depth = 32;
 
-/// `rows` rows of `columns` FP8 values in shared or global memory. Chunks of 16 bytes are permuted
-/// by the tensor cores' swizzle of 128 or 64 bytes.
+/// `rows` rows of `columns` 8-bit values in shared or global memory. Chunks of 16 bytes are
+/// permuted by the tensor cores' swizzle of 128 or 64 bytes.
 template <int rows, int columns>
-struct Fp8Tile {
+struct EightBitTile {
   static_assert(columns == 64 || columns == 128);
   static constexpr int bytes = rows * columns;
 
@@ -85,6 +85,38 @@ __device__ inline float sum_of_e4m3(std::uint32_t first, std::uint32_t second) {
   return sums.x + sums.y;
 }
 
+/// 64 × `n` integers in the registers of four warps, in the layout of `Accumulator`.
+template <int n>
+struct IntegerAccumulator {
+  static constexpr int size = n / 2;
+  int values[size];
+};
+
+/// See pin(Accumulator).
+template <int n>
+__device__ void pin(IntegerAccumulator<n>& sums) {
+#pragma unroll
+  for (int i = 0; i < n / 2; ++i) asm volatile("" : "+r"(sums.values[i])::"memory");
+}
+
+/// Sums of products of INT8 values start at the bits of this value. Then the bits of such a sum,
+/// whose magnitude is below 2^22, are those of an FP32 value: the sum plus this bias. Instructions
+/// that convert integers would take longer than the products.
+inline constexpr float integer_bias = 0x1.8p23f;
+
+template <int n>
+__device__ void set_to_bias(IntegerAccumulator<n>& sums) {
+#pragma unroll
+  for (int& value : sums.values) value = __float_as_int(integer_bias);
+}
+
+/// Sets `floats` to the sums plus integer_bias, if the sums were started by set_to_bias.
+template <int n>
+__device__ void to_biased_floats(const IntegerAccumulator<n>& sums, Accumulator<n>& floats) {
+#pragma unroll
+  for (int i = 0; i < n / 2; ++i) floats.values[i] = __int_as_float(sums.values[i]);
+}
+
 // clang-format off
 #define OCTAVO_SUMS_32                                                                     \
   "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, " \
@@ -92,28 +124,28 @@ __device__ inline float sum_of_e4m3(std::uint32_t first, std::uint32_t second) {
 #define OCTAVO_SUMS_64                                                                       \
   OCTAVO_SUMS_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, "  \
   "%46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define OCTAVO_FOUR(v, i) "+f"(v[i]), "+f"(v[i + 1]), "+f"(v[i + 2]), "+f"(v[i + 3])
-#define OCTAVO_SIXTEEN(v, i) \
-  OCTAVO_FOUR(v, i), OCTAVO_FOUR(v, i + 4), OCTAVO_FOUR(v, i + 8), OCTAVO_FOUR(v, i + 12)
+#define OCTAVO_FOUR(t, v, i) t(v[i]), t(v[i + 1]), t(v[i + 2]), t(v[i + 3])
+#define OCTAVO_SIXTEEN(t, v, i) \
+  OCTAVO_FOUR(t, v, i), OCTAVO_FOUR(t, v, i + 4), OCTAVO_FOUR(t, v, i + 8), OCTAVO_FOUR(t, v, i + 12)
 // clang-format on
 
-/// Starts sums (+)= a · bᵀ over 32 columns of 64 rows of `a` and n rows of `b`.
+/// Starts sums += a · bᵀ over 32 columns of 64 rows of `a` and n rows of `b`, whose values are
+/// INT8.
 template <int n, int a_rows, int a_columns, int rows, int columns>
-__device__ void multiply_fp8(Accumulator<n>& sums, Fp8Tile<a_rows, a_columns> a, int a_row,
-                             Fp8Tile<rows, columns> b, int column, bool add) {
+__device__ void multiply_int8(IntegerAccumulator<n>& sums, EightBitTile<a_rows, a_columns> a,
+                              int a_row, EightBitTile<rows, columns> b, int column) {
   static_assert(n == 128 && rows == n);
-  float(&v)[64] = sums.values;
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 " OCTAVO_SUMS_64
-      "}, %64, %65, p, 1, 1;\n}\n"
-      : OCTAVO_SIXTEEN(v, 0), OCTAVO_SIXTEEN(v, 16), OCTAVO_SIXTEEN(v, 32), OCTAVO_SIXTEEN(v, 48)
-      : "l"(a.descriptor(a_row, column)), "l"(b.descriptor(0, column)), "r"(static_cast<int>(add)));
+  int(&v)[64] = sums.values;
+  asm volatile("wgmma.mma_async.sync.aligned.m64n128k32.s32.s8.s8 " OCTAVO_SUMS_64
+               "}, %64, %65, 1;\n"
+               : OCTAVO_SIXTEEN("+r", v, 0), OCTAVO_SIXTEEN("+r", v, 16),
+                 OCTAVO_SIXTEEN("+r", v, 32), OCTAVO_SIXTEEN("+r", v, 48)
+               : "l"(a.descriptor(a_row, column)), "l"(b.descriptor(0, column)));
 }
 
-/// Starts sums (+)= a · bᵀ over 32 columns of n rows of `b`.
+/// Starts sums (+)= a · bᵀ over 32 columns of n rows of `b`, whose values are E4M3.
 template <int n, int rows, int columns>
-__device__ void multiply_fp8(Accumulator<n>& sums, const Fragment& a, Fp8Tile<rows, columns> b,
+__device__ void multiply_fp8(Accumulator<n>& sums, const Fragment& a, EightBitTile<rows, columns> b,
                              int column, bool add) {
   static_assert((n == 64 || n == 128) && rows == n);
   auto& v = sums.values;
@@ -122,7 +154,8 @@ __device__ void multiply_fp8(Accumulator<n>& sums, const Fragment& a, Fp8Tile<ro
         "{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 " OCTAVO_SUMS_64
         "}, {%64, %65, %66, %67}, %68, p, 1, 1;\n}\n"
-        : OCTAVO_SIXTEEN(v, 0), OCTAVO_SIXTEEN(v, 16), OCTAVO_SIXTEEN(v, 32), OCTAVO_SIXTEEN(v, 48)
+        : OCTAVO_SIXTEEN("+f", v, 0), OCTAVO_SIXTEEN("+f", v, 16), OCTAVO_SIXTEEN("+f", v, 32),
+          OCTAVO_SIXTEEN("+f", v, 48)
         : "r"(a.words[0]), "r"(a.words[1]), "r"(a.words[2]), "r"(a.words[3]),
           "l"(b.descriptor(0, column)), "r"(static_cast<int>(add)));
   } else {
@@ -130,7 +163,7 @@ __device__ void multiply_fp8(Accumulator<n>& sums, const Fragment& a, Fp8Tile<ro
         "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 " OCTAVO_SUMS_32
         "}, {%32, %33, %34, %35}, %36, p, 1, 1;\n}\n"
-        : OCTAVO_SIXTEEN(v, 0), OCTAVO_SIXTEEN(v, 16)
+        : OCTAVO_SIXTEEN("+f", v, 0), OCTAVO_SIXTEEN("+f", v, 16)
         : "r"(a.words[0]), "r"(a.words[1]), "r"(a.words[2]), "r"(a.words[3]),
           "l"(b.descriptor(0, column)), "r"(static_cast<int>(add)));
   }

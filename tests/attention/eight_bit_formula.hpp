@@ -1,5 +1,5 @@
 /// @file
-/// The FP8 forward of attention by its definition in FP64, for tests of both devices.
+/// The 8-bit forward of attention by its definition in FP64, for tests of both devices.
 #pragma once
 
 #include "attention/formula.hpp"
@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstdint>
+#include <cstdio>
 #include <vector>
 
 namespace octavo::attention_formula {
@@ -21,105 +21,83 @@ inline double rounded_to_e4m3(double value) {
   return std::clamp(std::nearbyint(value / unit) * unit, -448.0, 448.0);
 }
 
-/// A value of E4M3.
-struct Fp8Value {
-  std::int64_t steps;  ///< in multiples of 2^-9
-  int exponent;        ///< -6 for 0 and subnormal values
-};
-
-/// How the products of a score are added.
-enum class Fp8Sums {
-  exact,
-  /// As Hopper's tensor cores do: 32 products and the sum so far lose the bits below 2^-13 of the
-  /// largest power of two among them, and then the new sum below 2^-13 of its own. Source:
-  /// DeepSeek-V3, arXiv 2412.19437, section 3.5.2.
-  hopper
-};
-
-/// Returns the sum of products of E4M3 values.
-inline double fp8_dot(const Fp8Value* a, const Fp8Value* b, Index count, Fp8Sums sums) {
-  constexpr int bits = 18;  // integers are multiples of 2^-18
-  std::int64_t sum = 0;
-  const auto truncated = [](std::int64_t value, int exponent) {
-    const int unit = exponent - 13 + bits;
-    if (unit <= 0) return value;
-    const std::int64_t kept = std::abs(value) >> unit << unit;
-    return value < 0 ? -kept : kept;
-  };
-  const auto exponent_of = [](std::int64_t value) {
-    return static_cast<int>(std::bit_width(static_cast<std::uint64_t>(std::abs(value)))) - 1 - bits;
-  };
-  for (Index first = 0; first < count; first += 32) {
-    const Index end = std::min(first + 32, count);
-    int largest = sum == 0 ? -12 : exponent_of(sum);
-    for (Index i = first; i < end; ++i) largest = std::max(largest, a[i].exponent + b[i].exponent);
-    const bool cuts = sums == Fp8Sums::hopper;
-    if (cuts) sum = truncated(sum, largest);
-    for (Index i = first; i < end; ++i) {
-      const std::int64_t product = a[i].steps * b[i].steps;
-      sum += cuts ? truncated(product, largest) : product;
-    }
-    if (cuts && sum != 0) sum = truncated(sum, exponent_of(sum));
-  }
-  return std::ldexp(static_cast<double>(sum), -bits);
-}
-
-/// Queries, keys and values as the FP8 forward reads them: for each head, 128 tokens of a sequence
-/// share the power of two that brings the largest magnitude to between 224 and 448.
-struct Fp8Values {
-  std::vector<Fp8Value> scaled;
-  std::vector<double> units;   ///< the inverse of the scale of each value
-  std::vector<double> values;  ///< multiplied by it
-};
-
-template <class T>
-Fp8Values fp8_values(const AttentionShape& shape, const std::vector<T>& qkv) {
-  const Index columns = shape.heads.columns();
-  const Index dim = shape.heads.head_dim;
-  Fp8Values result{std::vector<Fp8Value>(qkv.size()), std::vector<double>(qkv.size()),
-                   std::vector<double>(qkv.size())};
-  for (Index s = 0; s < shape.sequences; ++s) {
-    for (Index first = 0; first < shape.tokens; first += 128) {
-      const Index end = std::min(first + 128, shape.tokens);
-      for (Index head = 0; head < columns / dim; ++head) {
-        const auto for_each = [&](const auto& body) {
-          for (Index t = first; t < end; ++t) {
-            for (Index c = 0; c < dim; ++c) {
-              body(at((s * shape.tokens + t) * columns + head * dim + c));
-            }
-          }
-        };
-        double amax = 0;
-        for_each([&](std::size_t i) {
-          amax = std::max(amax, std::abs(static_cast<double>(static_cast<float>(qkv[i]))));
-        });
-        const double scale = amax == 0 ? 1 : std::exp2(std::floor(std::log2(448 / amax)));
-        for_each([&](std::size_t i) {
-          const auto value = static_cast<double>(static_cast<float>(qkv[i]));
-          const double rounded = rounded_to_e4m3(value * scale);
-          const int exponent = rounded == 0 ? -6 : std::max(std::ilogb(rounded), -6);
-          result.scaled[i] = {std::llround(std::ldexp(rounded, 9)), exponent};
-          result.units[i] = 1 / scale;
-          result.values[i] = rounded / scale;
-        });
-      }
+/// Multiplies groups of `size` values by the Hadamard matrix whose element (i, j) is −1 to the
+/// number of bits that i and j share.
+inline std::vector<double> rotated(const std::vector<double>& values, std::size_t size) {
+  std::vector<double> result(values.size());
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    for (std::size_t j = 0; j < size; ++j) {
+      const double value = values[i / size * size + j];
+      result[i] += std::popcount(i % size & j) % 2 == 0 ? value : -value;
     }
   }
   return result;
 }
 
-/// Output and log-sum-exp of the FP8 forward. Probabilities, relative to the power of two at or
+/// The largest power of two that divides a head's dimension.
+inline Index rotation_size_of(const AttentionShape& shape) {
+  Index size = 1;
+  while (shape.heads.head_dim % (2 * size) == 0) size *= 2;
+  return size;
+}
+
+/// Calls `body(values, head)` with a copy of each fused head of up to 128 tokens of a sequence,
+/// which then replaces it.
+template <class Body>
+void for_each_head_tile(const AttentionShape& shape, std::vector<double>& fused, const Body& body) {
+  const Index columns = shape.heads.columns();
+  const Index dim = shape.heads.head_dim;
+  for (Index s = 0; s < shape.sequences; ++s) {
+    for (Index first = 0; first < shape.tokens; first += 128) {
+      const Index rows = std::min<Index>(128, shape.tokens - first);
+      for (Index head = 0; head < columns / dim; ++head) {
+        const auto place = [&](Index i) {
+          return at((s * shape.tokens + first + i / dim) * columns + head * dim + i % dim);
+        };
+        std::vector<double> values(at(rows * dim));
+        for (Index i = 0; i < rows * dim; ++i) values[at(i)] = fused[place(i)];
+        body(values, head);
+        for (Index i = 0; i < rows * dim; ++i) fused[place(i)] = values[at(i)];
+      }
+    }
+  }
+}
+
+/// Queries, keys and values as both passes read them. For each head, 128 tokens of a sequence share
+/// the power of two that brings the largest magnitude to between 224 and 448 for values, and to
+/// between 63.5 and 127 for rotated queries and keys. Queries are then divided by the size of the
+/// rotation.
+inline std::vector<double> eight_bit_values(const AttentionShape& shape,
+                                            const std::vector<Bf16>& qkv) {
+  std::vector<double> result;
+  for (const Bf16 value : qkv) result.push_back(static_cast<double>(static_cast<float>(value)));
+  const Index size = rotation_size_of(shape);
+  for_each_head_tile(shape, result, [&](std::vector<double>& values, Index head) {
+    const bool rotates = head < shape.heads.heads + shape.heads.kv_heads;
+    if (rotates) values = rotated(values, at(size));
+    double amax = 0;
+    for (const double value : values) amax = std::max(amax, std::abs(value));
+    const double scale =
+        amax == 0 ? 1 : std::exp2(std::floor(std::log2((rotates ? 127 : 448) / amax)));
+    for (double& value : values) {
+      value = rotates ? std::nearbyint(value * scale) : rounded_to_e4m3(value * scale);
+      value /= scale;
+      if (head < shape.heads.heads) value /= static_cast<double>(size);
+    }
+  });
+  return result;
+}
+
+/// Output and log-sum-exp of the 8-bit forward. Probabilities, relative to the power of two at or
 /// above the largest, are rounded to E4M3 after multiplication by 2^8; their sum is not rounded.
 /// @param begins  see formula
-/// @param sums    how the products of a score are added
-template <class T>
-References fp8_formula(const AttentionShape& shape, const Inputs<T>& inputs,
-                       const std::vector<Index>& begins = {}, Fp8Sums sums = Fp8Sums::exact) {
+inline References eight_bit_formula(const AttentionShape& shape, const Inputs<Bf16>& inputs,
+                                    const std::vector<Index>& begins = {}) {
   const auto [heads, kv_heads, dim] = shape.heads;
   const Index columns = shape.heads.columns();
   const double scale = shape.options.scale > 0.0f ? static_cast<double>(shape.options.scale)
                                                   : 1.0 / std::sqrt(static_cast<double>(dim));
-  const Fp8Values qkv = fp8_values(shape, inputs.qkv);
+  const std::vector<double> qkv = eight_bit_values(shape, inputs.qkv);
   References result{Reference(shape.rows() * heads * dim), Reference(0),
                     Reference(shape.rows() * heads)};
   std::vector<double> scores(at(shape.tokens));
@@ -137,10 +115,11 @@ References fp8_formula(const AttentionShape& shape, const Inputs<T>& inputs,
         };
         double largest = -INFINITY;
         for (Index u = begin; u <= t; ++u) {
-          const std::size_t query = at(row * columns + head * dim);
-          const std::size_t keys = at(key(u));
-          const double score = fp8_dot(&qkv.scaled[query], &qkv.scaled[keys], dim, sums);
-          scores[at(u)] = score * qkv.units[query] * qkv.units[keys] * scale / std::log(2.0);
+          double score = 0;
+          for (Index c = 0; c < dim; ++c) {
+            score += qkv[at(row * columns + head * dim + c)] * qkv[at(key(u) + c)];
+          }
+          scores[at(u)] = score * scale / std::log(2.0);
           largest = std::max(largest, scores[at(u)]);
         }
         const double base = std::ceil(largest) - 8;
@@ -153,7 +132,7 @@ References fp8_formula(const AttentionShape& shape, const Inputs<T>& inputs,
         for (Index u = begin; u <= t; ++u) {
           const double p = rounded_to_e4m3(std::exp2(scores[at(u)] - base)) / rounded_sum;
           for (Index c = 0; c < dim; ++c) {
-            const double v = p * qkv.values[at(key(u) + kv_heads * dim + c)];
+            const double v = p * qkv[at(key(u) + kv_heads * dim + c)];
             result.output.add((row * heads + head) * dim + c, v, std::abs(v));
           }
         }
@@ -169,42 +148,53 @@ References fp8_formula(const AttentionShape& shape, const Inputs<T>& inputs,
 
 /// BF16 rounds the output once, by at most 2^-8 of a value and therefore of the norm. A probability
 /// at the middle of two E4M3 values may round to either, which moves its term by 2^-3 of itself.
-/// Few do if the scores are those of the formula. Tensor cores truncate the 32 products of
-/// probabilities with values as well, by up to 2^-13 of the largest: together, less than 2^-10 of
-/// the norm.
-constexpr Tolerance fp8_tolerance{0x1.04p-8, 0x1p-3, 0x1.4p-8};
+/// Few do, because scores are exact before they are scaled. Tensor cores truncate sums of 32
+/// products of probabilities and values, by up to 2^-13 of the largest. Together, these errors are
+/// less than 2^-10 of the norm.
+constexpr Tolerance eight_bit_tolerance{0x1.04p-8, 0x1p-3, 0x1.4p-8};
 
-/// Returns inputs that rounding does not change. Queries and keys are multiplied by `factor`
-/// before.
-inline Inputs<Bf16> rounded_inputs(const AttentionShape& shape, float factor) {
-  auto inputs = random_inputs<Bf16>(shape, 2);
-  const Index columns = shape.heads.columns();
+/// Multiplies queries and keys by a factor.
+inline void scale_scores(const AttentionShape& shape, float factor, Inputs<Bf16>& inputs) {
   const Index keys_end = (shape.heads.heads + shape.heads.kv_heads) * shape.heads.head_dim;
-  for (Index i = 0; i < shape.rows() * columns; ++i) {
+  for (Index i = 0; i < shape.rows() * shape.heads.columns(); ++i) {
     Bf16& value = inputs.qkv[at(i)];
-    if (i % columns < keys_end) value = Bf16(factor * static_cast<float>(value));
+    if (i % shape.heads.columns() < keys_end) value = Bf16(factor * static_cast<float>(value));
   }
-  const Fp8Values rounded = fp8_values(shape, inputs.qkv);
+}
+
+/// Returns the inputs of the backward after the 8-bit forward.
+inline Inputs<Bf16> rounded_inputs(const AttentionShape& shape, Inputs<Bf16> inputs) {
+  const std::vector<double> rounded = eight_bit_values(shape, inputs.qkv);
   for (std::size_t i = 0; i < inputs.qkv.size(); ++i) {
-    inputs.qkv[i] = Bf16(static_cast<float>(rounded.values[i]));
+    inputs.qkv[i] = Bf16(static_cast<float>(rounded[i]));
   }
   return inputs;
 }
 
 /// Expects gradients that are close to those of unrounded probabilities.
+/// @param inputs  of the forward
 /// @param limit  of the norm of their differences, relative to the norm of the gradients
 inline void expect_close_gradients(const AttentionShape& shape, const Inputs<Bf16>& inputs,
                                    const std::vector<Bf16>& actual, double limit) {
-  const References plain = formula(shape, inputs);
+  std::vector<double> gradients = formula(shape, rounded_inputs(shape, inputs)).qkv_gradient.values;
+  const Index size = rotation_size_of(shape);
+  for_each_head_tile(shape, gradients, [&](std::vector<double>& values, Index head) {
+    if (head >= shape.heads.heads + shape.heads.kv_heads) return;
+    values = rotated(values, at(size));
+    if (head >= shape.heads.heads) return;
+    for (double& value : values) value /= static_cast<double>(size);
+  });
   double difference = 0;
   double squares = 0;
   for (std::size_t i = 0; i < actual.size(); ++i) {
-    const double expected = plain.qkv_gradient.values[i];
+    const double expected = gradients[i];
     const double error = static_cast<double>(static_cast<float>(actual[i])) - expected;
     difference += error * error;
     squares += expected * expected;
   }
-  EXPECT_LT(std::sqrt(difference / squares), limit);
+  const double error = std::sqrt(difference / squares);
+  std::printf("gradients differ by %.4f\n", error);
+  EXPECT_LT(error, limit);
 }
 
 /// Expects that the gradients of each column of values sum to those of the outputs, which they do

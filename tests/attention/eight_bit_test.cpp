@@ -1,4 +1,4 @@
-// The FP8 forward of attention on the Cpu device, against its definition in FP64.
+// The 8-bit forward of attention on the Cpu device, against its definition in FP64.
 #include <octavo/octavo.hpp>
 
 #include <gtest/gtest.h>
@@ -7,18 +7,18 @@
 #include <string>
 #include <vector>
 
-#include "attention/fp8_formula.hpp"
+#include "attention/eight_bit_formula.hpp"
 #include "support/matrix.hpp"
 
-namespace fp8_attention_test {
+namespace eight_bit_attention_test {
 
 using namespace octavo;
 using namespace octavo::attention_formula;
 
 using Begins = std::vector<Index>;
 
-AttentionShape in_fp8(AttentionShape shape, Index window = 0, float scale = 0.0f) {
-  shape.options = {window, scale, AttentionForward::fp8};
+AttentionShape in_eight_bits(AttentionShape shape, Index window = 0, float scale = 0.0f) {
+  shape.options = {window, scale, AttentionForward::eight_bit};
   return shape;
 }
 
@@ -40,7 +40,7 @@ Results<Bf16> run(const AttentionShape& shape, Inputs<Bf16> inputs, const Begins
   const TensorView<float, 1, Cpu> sums{results.log_sum_exp.data(),
                                        {shape.rows() * shape.heads.heads}};
   EXPECT_STREQ(attention_forward(shape, qkv, documents, output, sums, place.context),
-               "octavo loops fp8");
+               "octavo loops 8-bit");
   const TensorView<const Bf16, 2, Cpu> rounded_qkv = qkv;
   const TensorView<const Bf16, 2, Cpu> constant_output = output;
   const TensorView<const float, 1, Cpu> constant_sums = sums;
@@ -60,56 +60,58 @@ void expect_the_formula(const AttentionShape& shape, const Begins& begins = {},
   for (Bf16& value : inputs.qkv) value = Bf16(factor * static_cast<float>(value));
   AttentionShape oracle = shape;  // log-sum-exps are [sequences, heads, tokens] on this device
   oracle.most_documents = 0;
-  const References expected = fp8_formula(oracle, inputs, begins);
+  const References expected = eight_bit_formula(oracle, inputs, begins);
   const Results<Bf16> actual = run(shape, inputs, begins);
-  expect_close("output", actual.output, expected.output, fp8_tolerance);
+  expect_close("output", actual.output, expected.output, eight_bit_tolerance);
   expect_close("log_sum_exp", actual.log_sum_exp, expected.log_sum_exp, log_sum_exp_tolerance);
 }
 
-TEST(Fp8Attention, MatchesFormula) {
+TEST(EightBitAttention, MatchesFormula) {
   for (const AttentionShape& shape :
        {AttentionShape{1, 1, {4, 4, 64}}, AttentionShape{3, 17, {4, 2, 32}},
         AttentionShape{2, 130, {4, 2, 64}}, AttentionShape{1, 300, {4, 1, 96}}}) {
-    expect_the_formula(in_fp8(shape));
+    expect_the_formula(in_eight_bits(shape));
     if (testing::Test::HasFatalFailure()) return;
   }
 }
 
-TEST(Fp8Attention, MatchesFormulaForDocumentsAndWindows) {
+TEST(EightBitAttention, MatchesFormulaForDocumentsAndWindows) {
   const HeadLayout heads{4, 2, 32};
-  expect_the_formula(in_fp8({2, 130, heads, 9}), {0, 1, 64, 128, 129, 130, 194, 195});
+  expect_the_formula(in_eight_bits({2, 130, heads, 9}), {0, 1, 64, 128, 129, 130, 194, 195});
   for (const Index window : {1, 50, 128}) {
-    expect_the_formula(in_fp8({1, 300, heads}, window));
-    expect_the_formula(in_fp8({1, 300, heads, 4}, window), {0, 77, 200});
+    expect_the_formula(in_eight_bits({1, 300, heads}, window));
+    expect_the_formula(in_eight_bits({1, 300, heads, 4}, window), {0, 77, 200});
   }
 }
 
 // Scales follow the inputs, so results only scale with them.
-TEST(Fp8Attention, AdaptsToInputMagnitude) {
+TEST(EightBitAttention, AdaptsToInputMagnitude) {
   for (const float factor : {0x1p-12f, 0x1p-4f, 20.0f}) {
-    expect_the_formula(in_fp8({1, 200, {4, 2, 32}}, 0, 0.01f / (factor * factor)), {}, factor);
+    expect_the_formula(in_eight_bits({1, 200, {4, 2, 32}}, 0, 0.01f / (factor * factor)), {},
+                       factor);
   }
 }
 
 // The more a row attends to a single key, the more of its gradients cancel: errors of the output's
 // sum of probabilities would dominate them.
-TEST(Fp8Attention, GradientsMatchRoundedOperands) {
+TEST(EightBitAttention, GradientsMatchRoundedOperands) {
   for (const float factor : {1.0f, 8.0f}) {
-    const AttentionShape shape = in_fp8({1, 300, {4, 2, 64}});
-    const Inputs<Bf16> inputs = rounded_inputs(shape, factor);
+    const AttentionShape shape = in_eight_bits({1, 300, {4, 2, 64}});
+    Inputs<Bf16> inputs = random_inputs<Bf16>(shape, 2);
+    scale_scores(shape, factor, inputs);
     expect_close_gradients(shape, inputs, run(shape, inputs).qkv_gradient, 0.03);
   }
 }
 
 // Large scores differ by more than 1 after rounding, so probabilities of unrounded queries and keys
 // would not sum to 1 with the log-sum-exp of the forward.
-TEST(Fp8Attention, BackwardProbabilitiesSumToOne) {
+TEST(EightBitAttention, BackwardProbabilitiesSumToOne) {
   for (const AttentionShape& shape :
-       {in_fp8({2, 200, {4, 2, 32}}), in_fp8({1, 300, {4, 1, 64}}, 50)}) {
+       {in_eight_bits({2, 200, {4, 2, 32}}), in_eight_bits({1, 300, {4, 1, 64}}, 50)}) {
     auto inputs = random_inputs<Bf16>(shape, 3);
     for (Bf16& value : inputs.qkv) value = Bf16(4.0f * static_cast<float>(value));
     expect_probabilities_sum_to_one(shape, inputs, run(shape, inputs).qkv_gradient);
   }
 }
 
-}  // namespace fp8_attention_test
+}  // namespace eight_bit_attention_test
