@@ -205,6 +205,13 @@ inline std::string flags_left_out(const CLI::App& app, const std::filesystem::pa
         ": the run that saved it used different batches, although its flags are the same: a file "
         "changed, or a path is relative to another folder; use the same data"));
   }
+  if (error.subject() == "model.base") {  // its value is a list of checksums
+    const std::string named = detail::configured_flag(config, "model");
+    throw octavo::ConfigError(octavo::message(
+        "--model must have the weights with which the adapters of ", checkpoint.string(),
+        " were trained, but its weights differ; pass ",
+        named.empty() ? "the run's --model" : "--model " + named, ", with unchanged files"));
+  }
   const std::string flags = fitting_flags(error, adapters, config);
   const bool can_be_converted = error.subject() == "recipe" || error.subject() == "optimizer";
   const std::string what = error.what();

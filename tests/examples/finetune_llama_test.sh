@@ -242,11 +242,11 @@ refused "adapters as a model" "contains PEFT adapters but no model" --model hf:a
   "${shape[@]}" "${data[@]}" --chat-template own.json
 refused "one folder for two things" "--save-hf both is in the folder of --save-adapters, both" "${adapted[@]}" \
   --lora 4 --save-adapters both --save-hf both
-refused "adapters that go on beside another model" "model.base" --model hf:merged --precision fp32 \
+refused "adapters that go on beside another model" "--model must have the weights with which the adapters" --model hf:merged --precision fp32 \
   "${shape[@]}" "${data[@]}" --chat-template own.json --lora 4 --lora-alpha 8 \
   --lora-targets q_proj,v_proj,down_proj --learning-rate 1e-2 --warmup 2 --steps 12 \
   --resume adapted/checkpoints/step-00000006
-err_is_one_line_with "; the flags of the run that saved it are in adapted/config.toml"
+err_is_one_line_with "; pass --model hf:model, with unchanged files"
 case="weights of a checkpoint that has adapters only"
 "$program" --resume adapted --export-hf exported >out 2>err && fail "it is no error"
 err_is_one_line_with "contains only adapters"
