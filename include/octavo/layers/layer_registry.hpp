@@ -78,6 +78,7 @@ struct LayerRegistry {
   TensorParallelGroup<D>* group = nullptr;  ///< ranks that share the layers; null: layers are not
                                             ///< shared
   int place = 0;                            ///< this rank's index among them
+  int data_rank = 0;                        ///< this rank's index among those with other tokens
   LayerScratch<D>* scratch = nullptr;       ///< of frozen layers and adapters
   LoraOptions lora{};                       ///< of adapters
   ExpertLoss<D>* expert_loss = nullptr;     ///< of all routers; null: not computed

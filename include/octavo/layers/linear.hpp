@@ -257,7 +257,7 @@ class Linear {
     OutputGradient result =
         memory.operand(tokens, Out, slot(OperandKind::output_gradient), true, {true, true});
     if constexpr (frozen) result.record = true;
-    if constexpr (quantized) result.number = slots_[gradient_place];
+    if constexpr (quantized) result.number = rounding_number(OperandKind::output_gradient);
     return result;
   }
 
@@ -383,12 +383,18 @@ class Linear {
       auto cast = memory.operand(rows, columns, slot(Kind), operand.record,
                                  {.row_major = true, .transposed = false});
       cast.scale_is_found = operand.scale_is_found;
-      cast.number = slots_[static_cast<std::size_t>(Kind)];
+      cast.number = rounding_number(Kind);
       quantize(cast, context);
       return cast;
     } else {
       return (operand);
     }
+  }
+  /// Returns `Operand::number` of an operand. Without the rank, rounding errors of ranks would add
+  /// up instead of averaging out.
+  [[nodiscard]] std::uint64_t rounding_number(OperandKind kind) const {
+    return static_cast<std::uint64_t>(registry_.data_rank) << 32 |
+           slots_[static_cast<std::size_t>(kind)];
   }
   /// Counts an executed GEMM in the manifest.
   void count(GemmPass pass, const GemmRun& run) {

@@ -53,6 +53,7 @@ void Decoder<Family, Precision, D, Gradient>::allocate_parameters(Arena<D>& aren
   registry.attention_forward = attention_forward_of<Precision>;
   if constexpr (tensor_parallel > 1) registry.group = &group_;
   registry.place = options_.tensor_place;
+  registry.data_rank = options_.data_rank;
   registry.expert_loss = &driver_.expert_loss;
   constexpr float deviation = 0.02f;
   const float residual = deviation / std::sqrt(2.0f * static_cast<float>(config.layers));

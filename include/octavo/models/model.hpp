@@ -48,6 +48,9 @@ struct ModelOptions {
   Index run_multiple = allocation_alignment;
   /// This rank's index in the group that shares the model's layers; see TensorParallel.
   int tensor_place = 0;
+  /// This rank's index among those with other micro-batches, whose stochastic rounding draws other
+  /// numbers.
+  int data_rank = 0;
   /// Adapter options of a model in precision `Lora<…>`; ignored by others.
   LoraOptions lora{};
 };

@@ -29,6 +29,7 @@ inline ModelOptions model_options(const SessionOptions& options, bool casts_weig
   model.gather_weights_in_fp8 = casts_weights && options.sharding.ranks > 1;
   model.run_multiple = options.sharding.ranks * Index{allocation_alignment};
   model.tensor_place = options.sharding.tensor_place;
+  model.data_rank = options.sharding.rank;
   return model;
 }
 

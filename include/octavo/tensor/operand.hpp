@@ -84,7 +84,8 @@ struct Operand<P, Kind, D> {
   /// Whether the slot already contains the scale of these values, so that current scaling of a
   /// whole tensor need not compute it: in recomputation, and if a weight is cast more than once.
   bool scale_is_found = false;
-  /// Selects the random numbers of stochastic rounding: the operand's number in its model.
+  /// Selects the random numbers of stochastic rounding: the operand's number in its model, and the
+  /// data-parallel rank in the upper 32 bits.
   std::uint64_t number = 0;
 };
 
