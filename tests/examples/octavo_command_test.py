@@ -903,6 +903,12 @@ class Command(Temporary):
             self.assertEqual((code, len(err.splitlines())), (2, 1), err)
             self.assertIn(text, err)
         self.assertEqual(self.builds(), 0)
+        for words, text in ((["publish"], "the following arguments are required: RUN, --to"),
+                            (["publish", "a", "--to", "wand"], "invalid choice: 'wand'"),
+                            (["import", "--foo", "a"], "unrecognized arguments: --foo")):
+            code, _, err = self.run_command(*words)
+            self.assertEqual((code, len(err.splitlines())), (2, 1), err)
+            self.assertRegex(err, f"^octavo: .*{text}.*; see octavo {words[0]} --help\n$")
         for words in (["prepare", "--special", "-", "--out", "a"], ["compare", "--html", "a", str(ROOT)],
                       ["compare", "none", "--watch=1"]):
             self.assertEqual(self.run_command(*words)[0], 7, words)

@@ -9,6 +9,7 @@ from octavo_command.importing import (accelerate, deepspeed, derive, effects, en
                                       llama_factory, llm_c, llm_c_llama3, llm_c_python, megatron, mistakes, report,
                                       rows, shell, sources, torchtitan)
 from octavo_command.importing.run import MAPPED, NO_EFFECT, REFUSED, UNKNOWN, Run, Setting, shown
+from octavo_command.parser import Parser
 
 SUMMARY = "write Octavo's configuration from that of another trainer"
 
@@ -28,9 +29,8 @@ written without it); 2 if a file cannot be read or the command line is wrong (no
 
 
 def parse(words):
-    parser = argparse.ArgumentParser(prog="octavo import", description=HELP, allow_abbrev=False,
-                                     usage="octavo import FILE... [flags]",
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(prog="octavo import", description=HELP, allow_abbrev=False, usage="octavo import FILE... [flags]",
+                    formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="*", metavar="FILE", help="configurations and scripts; or -- COMMAND")
     parser.add_argument("--out", metavar="FILE", help="new file for the configuration; by default it is only printed")
     parser.add_argument("--from", dest="trainer", choices=sorted(TRAINERS), help="trainer of JSON and YAML files")

@@ -1,11 +1,11 @@
 """Copies the metrics of finished or running runs to Weights & Biases or MLflow, from metrics.jsonl."""
-import argparse
 import importlib
 import json
 from pathlib import Path
 
 from octavo_command import files
 from octavo_command.errors import CommandError
+from octavo_command.parser import Parser
 
 SUMMARY = "copy the metrics of runs to Weights & Biases or MLflow"
 MOST_BYTES = 4 << 30
@@ -94,7 +94,7 @@ def to_mlflow(mlflow, metrics, options):
 
 
 def parser():
-    words = argparse.ArgumentParser(prog="octavo publish", description=SUMMARY)
+    words = Parser(prog="octavo publish", description=SUMMARY, allow_abbrev=False)
     words.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run")
     words.add_argument("--to", required=True, choices=SERVICES, help="the service")
     words.add_argument("--project", default="octavo", help="project or experiment (octavo)")
