@@ -132,13 +132,16 @@ REQUIRED = {"data": "a text file or a folder of text files",
 
 
 def require_inputs(flags, required=None):
-    """Checks that the flags name existing files.
+    """Checks that the flags name existing files, which are not empty.
 
     @param required  the flag of the training data, from REQUIRED, if the program trains
     """
     for name in INPUTS:
         for path in flags.values(name):
             without_weight = re.sub(r":[0-9.eE+-]+$", "", path)
+            for file in (path, without_weight):
+                if name != "config" and os.path.isfile(file) and os.path.getsize(file) == 0:
+                    raise CommandError(f"--{name} {file}: the file is empty; pass another")
             if (not path or path.startswith("-") or re.search(r"[*?[]", path)  # left to the program
                     or (name, path) == ("tokenizer", "bytes") or os.path.exists(path) or os.path.exists(without_weight)):
                 continue

@@ -522,6 +522,9 @@ class Arguments(Temporary):
                         check, "--data", str(file), "--data=b.txt")
         self.refused_by("--validation-data /b:0.3: there is no such file or folder; check the path", check,
                         "--data", str(file), "--validation-data", "/b:0.3")
+        empty = self.folder / "empty.txt"
+        empty.touch()
+        self.refused_by(f"--data {empty}: the file is empty", check, "--data", str(file), "--data", f"{empty}:0.5")
         self.refused_by("--config none.toml: there is no such", check, "--config", "none.toml")
         self.refused_by("--tokenizer none.json: there is no such", check, "--data", str(file), "--tokenizer", "none.json")
         config = self.folder / "a.toml"
