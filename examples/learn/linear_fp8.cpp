@@ -75,5 +75,6 @@ void compare(int steps) {
 int main() {
   fmt::print("{:<15} {:>4} {:>11} {:>11} {:>11}\n", "error of", "step", "y", "dx", "dw");
   compare<Bf16>(1), compare<Fp8Recipe<Delayed>>(1), compare<Fp8Recipe<Delayed>>(2);
-  compare<Fp8Recipe<Tensorwise>>(1), compare<Fp8Recipe<Blockwise>>(1), compare<Mxfp8>(1);
+  compare<Fp8Recipe<Tensorwise>>(1), compare<Fp8Recipe<Rowwise>>(1);
+  compare<Fp8Recipe<Blockwise>>(1), compare<Mxfp8>(1), compare<Nvfp4>(1);
 }
