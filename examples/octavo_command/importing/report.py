@@ -3,7 +3,7 @@ import os
 import re
 
 from octavo_command.importing.run import MAPPED, NO_EFFECT, REFUSED, UNKNOWN, shown, toml
-from octavo_command.importing.shell import BLANK, MARK
+from octavo_command.importing.unresolved import BLANK, MARK
 
 ORDER = ("model precision device recompute weight-copies deterministic lora lora-alpha lora-targets load-adapters "
          "save-adapters zero gather reduce tensor-parallel comm-timeout check-replicas data validation-data chats "

@@ -1,123 +1,15 @@
 """Reads shell scripts without running them.
 
 Variables, arrays, arithmetic, conditions on strings and numbers, and `eval` are evaluated. Everything else that decides
-a value (commands, files, loops) leaves a mark in it: the value is unresolved, see `unresolved`.
+a value (commands, files, loops) leaves a mark in it: the value is unresolved, see unresolved.py.
 """
-import ast
 import os
 import re
 
 from octavo_command.importing.shell_command import Command, divide
-
-MARK = "\0"
-BLANK = "\1"  # in marks, which are not split into words
-
-
-def mark(name):
-    return MARK + re.sub(r"\s+", BLANK, name) + MARK
-
-
-def unresolved(value):
-    """Returns the source of a value that the script does not determine, or None if the value is known."""
-    found = re.search(f"{MARK}([^{MARK}]*){MARK}", str(value))
-    return found.group(1).replace(BLANK, " ") if found else None
-
-
-SEPARATORS = ("\n", ";", ";;", "&&", "||", "|", "&")
-HERE = re.compile(r"<<-?\s*(['\"]?)(\w+)\1")
-REDIRECTION = re.compile(r"(\d*|&)(>>|>|<)(&\d|&-|[ \t]*[^\s;|&]+)")
-OPERATOR = re.compile(r"&&|\|\||;;|[;|&()<>]")
-
-
-def tokens(script):
-    """Splits a script into (kind, text, line): words with their quotes, arrays in parentheses, and separators."""
-    at, line, found = 0, 1, []
-    while at < len(script):
-        letter = script[at]
-        if script.startswith("\\\n", at):
-            at, line = at + 2, line + 1
-        elif letter == "\n":
-            found.append(("op", "\n", line))
-            at, line = at + 1, line + 1
-        elif letter in " \t\r":
-            at += 1
-        elif letter == "#":
-            at = script.find("\n", at) if script.find("\n", at) >= 0 else len(script)
-        elif here := HERE.match(script, at):
-            end = re.compile(rf"^\s*{here.group(2)}\s*$", re.M).search(script, at)
-            stop = end.end() if end else len(script)
-            line += script.count("\n", at, stop)
-            at = stop
-        elif redirection := REDIRECTION.match(script, at):
-            at = redirection.end()
-        elif operator := OPERATOR.match(script, at):
-            found.append(("op", operator.group(), line))
-            at = operator.end()
-        else:
-            end = word_end(script, at)
-            word = script[at:end]
-            if re.fullmatch(r"[A-Za-z_]\w*\+?=", word) and script.startswith("(", end):
-                stop = group_end(script, end, "(", ")")
-                found.append(("array", word + script[end:stop], line))
-                end = stop
-            else:
-                found.append(("word", word, line))
-            line += script.count("\n", at, end)
-            at = end
-    return found
-
-
-def group_end(script, at, opening, closing):
-    """Returns the position behind the bracket that closes the one at `at`."""
-    depth = 0
-    while at < len(script):
-        letter = script[at]
-        if letter == "\\":
-            at += 1
-        elif letter == "#" and opening == "(" and script[at - 1] in " \t\n(":
-            at = script.find("\n", at)
-            if at < 0:
-                break
-        elif letter in "'\"":
-            at = quote_end(script, at) - 1
-        elif letter == opening:
-            depth += 1
-        elif letter == closing:
-            depth -= 1
-            if depth == 0:
-                return at + 1
-        at += 1
-    return len(script)
-
-
-def quote_end(script, at):
-    """Returns the position behind the quoted text that begins at `at`."""
-    quote = script[at]
-    at += 1
-    while at < len(script) and script[at] != quote:
-        if quote == '"' and script[at] == "\\":
-            at += 1
-        elif quote == '"' and script.startswith("$(", at):
-            at = group_end(script, at + 1, "(", ")") - 1
-        at += 1
-    return at + 1
-
-
-def word_end(script, at):
-    while at < len(script) and script[at] not in " \t\r\n;|&()<>":
-        if script[at] == "\\":
-            at += 2
-        elif script[at] in "'\"":
-            at = quote_end(script, at)
-        elif script.startswith("$(", at):
-            at = group_end(script, at + 1, "(", ")")
-        elif script.startswith("${", at):
-            at = group_end(script, at + 1, "{", "}")
-        elif script[at] == "`":
-            at = script.find("`", at + 1) + 1 or len(script)
-        else:
-            at += 1
-    return at
+from octavo_command.importing.shell_variables import Variables
+from octavo_command.importing.shell_words import SEPARATORS, tokens
+from octavo_command.importing.unresolved import mark, unresolved
 
 
 def endless_body(stream, at):
@@ -130,172 +22,16 @@ def endless_body(stream, at):
     return at + 1 if at < len(stream) and stream[at][1] == "do" else None
 
 
-LONGEST = 1 << 16  # of a value, in characters or elements
-
-
-def bounded(value):
-    """Returns a value, or a mark in place of one that grows without bound."""
-    size = sum(len(str(one)) + 1 for one in value) if isinstance(value, list) else len(value)
-    return value if size <= LONGEST else mark(f"a text of more than {LONGEST} characters")
-
-
-def quotient(a, b):
-    """Returns a / b, rounded towards 0 as in C, whereas Python rounds down."""
-    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
-
-
-def remainder(a, b):
-    return a - b * quotient(a, b)
-
-
-OPERATORS = {ast.Add: int.__add__, ast.Sub: int.__sub__, ast.Mult: int.__mul__, ast.Pow: int.__pow__, ast.Div: quotient,
-             ast.Mod: remainder, ast.UAdd: int.__pos__, ast.USub: int.__neg__}
-
-
-def evaluated(node):
-    """Returns the value of an expression of whole numbers. Raises KeyError for other operators."""
-    if isinstance(node, ast.Constant):
-        return node.value
-    if isinstance(node, ast.UnaryOp):
-        return OPERATORS[type(node.op)](evaluated(node.operand))
-    if isinstance(node, ast.BinOp):
-        return OPERATORS[type(node.op)](evaluated(node.left), evaluated(node.right))
-    raise KeyError(type(node))
-
-
 class Shell:
     """Evaluates a script. `commands` are those that it would run, `exported` its environment variables."""
 
     def __init__(self, script, given, folder=""):
-        self.variables = {"?": "0", **given}
+        self.variables = Variables(given)
         self.folder = folder
         self.depth = 0  # of files that files read with `source`
-        self.given = set(given)
         self.exported = {}  # name: line
-        self.used = set()
         self.commands = []
         self._run(tokens(script))
-
-    # --- expansion ---------------------------------------------------------------------------
-
-    def value(self, name):
-        self.used.add(name)
-        return self.variables.get(name)
-
-    def text(self, raw):
-        return " ".join(self.fields(raw, split=False))
-
-    def fields(self, raw, split=True):
-        """Expands a word with quotes into fields."""
-        fields, current, quoted, at = [], None, False, 0
-
-        def add(piece):
-            nonlocal current
-            current = (current or "") + piece
-
-        while at < len(raw):
-            letter = raw[at]
-            if letter == "\\" and not quoted:
-                if not raw.startswith("\\\n", at):
-                    add(raw[at + 1:at + 2])
-                at += 2
-            elif letter == "\\" and raw[at + 1:at + 2] in ('"', "\\", "$", "`"):
-                add(raw[at + 1])
-                at += 2
-            elif letter == "\\" and raw[at + 1:at + 2] == "\n":
-                at += 2
-            elif letter == "'" and not quoted:
-                end = quote_end(raw, at)
-                add(raw[at + 1:end - 1])
-                at = end
-            elif letter == '"':
-                quoted = not quoted
-                add("")
-                at += 1
-            elif letter in "$`":
-                value, at = self._expansion(raw, at)
-                if isinstance(value, list):
-                    parts = value if quoted or not split else [part for one in value for part in one.split()]
-                elif quoted or not split:
-                    parts = [value]
-                else:
-                    parts = value.split()
-                    if value[:1].isspace() and current is not None:
-                        fields.append(current)
-                        current = None
-                for number, part in enumerate(parts):
-                    if number > 0:
-                        fields.append(current)
-                        current = None
-                    add(part)
-            else:
-                add(letter)
-                at += 1
-        if current is not None:
-            fields.append(current)
-        return fields
-
-    def _expansion(self, raw, at):
-        """Returns the value of the expansion that begins with $ or ` at `at`, and the position behind it."""
-        if raw[at] == "`":
-            end = raw.find("`", at + 1) + 1 or len(raw)
-            return mark(raw[at:end]), end
-        if raw.startswith("$((", at):
-            end = group_end(raw, at + 1, "(", ")")
-            return self._arithmetic(raw[at + 3:end - 2]), end
-        if raw.startswith("$(", at):
-            end = group_end(raw, at + 1, "(", ")")
-            return mark(raw[at:end]), end
-        if raw.startswith("${", at):
-            end = group_end(raw, at + 1, "{", "}")
-            return self._braces(raw[at + 2:end - 1]), end
-        name = re.match(r"\$([A-Za-z_]\w*|\d|[@*#?$!])", raw[at:])
-        if name is None:
-            return "$", at + 1
-        value = self.value(name.group(1))
-        if value is None:
-            value = "" if name.group(1) in "@*" else mark("$" + name.group(1))
-        if isinstance(value, list):
-            value = value[0] if value else ""
-        return value, at + name.end()
-
-    def _braces(self, inner):
-        array = re.fullmatch(r"([A-Za-z_]\w*)\[[@*]\]", inner)
-        if array:
-            value = self.value(array.group(1))
-            if value is None:
-                return [mark("$" + array.group(1))]
-            return value if isinstance(value, list) else [value]
-        parts = re.fullmatch(r"([A-Za-z_]\w*|\d)(?:(:?[-=])(.*))?", inner, re.S)
-        if parts is None:
-            return mark("${" + inner + "}")
-        name, operator, default = parts.groups()
-        value = self.value(name)
-        if operator and (value is None or operator.startswith(":") and value == ""):
-            value = self.text(default)
-            if operator.endswith("="):
-                self.variables[name] = value
-        if value is None:
-            return mark("$" + name)
-        return (value[0] if value else "") if isinstance(value, list) else value
-
-    def _arithmetic(self, inner):
-        text = self.text(inner)
-        for name in re.findall(r"[A-Za-z_]\w*", re.sub(f"{MARK}[^{MARK}]*{MARK}", "", text)):
-            value = self.value(name)
-            replacement = str(value) if value is not None else mark("$" + name)
-            text = re.sub(rf"\b{name}\b", lambda _, text=replacement: text, text)
-        if unresolved(text):
-            return mark(unresolved(text))
-        has_powers = "**" in text and not re.fullmatch(r"\s*\d{1,9}\s*\*\*\s*\d{1,2}\s*", text)
-        if has_powers or not re.fullmatch(r"[\d\s+\-*/%()]+", text):
-            return mark(f"$(({inner}))")
-        try:
-            return str(evaluated(ast.parse(text.strip(), mode="eval").body))
-        except (SyntaxError, ZeroDivisionError, ValueError, KeyError, RecursionError, MemoryError):
-            return mark(f"$(({inner}))")
-
-    # --- statements --------------------------------------------------------------------------
 
     def _run(self, stream):
         at = 0
@@ -430,35 +166,19 @@ class Shell:
         """Marks everything that skipped statements assign, and the trainers that they start, as unresolved."""
         for kind, text, line in stream:
             name = re.match(r"([A-Za-z_]\w*)\+?=", text)
-            if name and name.group(1) not in self.given:
-                self.variables[name.group(1)] = mark(why)
+            if name and name.group(1) not in self.variables.given:
+                self.variables.values[name.group(1)] = mark(why)
             elif kind == "word" and re.search(r"(torchrun|accelerate|deepspeed|llamafactory-cli|train_gpt2cu)$|\.py$", text):
                 self.commands.append(Command([mark(why)], line, {}))
                 return
-
-    def _assign(self, kind, raw):
-        name, operator, value = re.match(r"([A-Za-z_]\w*)(\+?=)(.*)", raw, re.S).groups()
-        if name in self.given and operator == "=":
-            return name
-        if kind == "array":
-            value = [part for one in tokens(value[1:-1]) if one[0] == "word" for part in self.fields(one[1])]
-        else:
-            value = self.text(value)
-        if operator == "+=":
-            old = self.variables.get(name, [] if kind == "array" else "")
-            if isinstance(old, str) and isinstance(value, list):
-                old = [old] if old else []
-            value = old + ([value] if isinstance(old, list) and isinstance(value, str) else value)
-        self.variables[name] = bounded(value)
-        return name
 
     def _command(self, stream):
         """Runs a simple command. Returns the result of a test, a reason if it is unknown, or None for no test."""
         stream = [one for one in stream if one[0] != "op"]
         assigned = []
         while stream and (stream[0][0] == "array" or re.match(r"[A-Za-z_]\w*\+?=", stream[0][1])):
-            before = dict(self.variables)
-            name = self._assign(stream[0][0], stream[0][1])
+            before = dict(self.variables.values)
+            name = self.variables.assign(stream[0][0], stream[0][1])
             assigned.append((name, before.get(name)))
             stream = stream[1:]
         if not stream:
@@ -467,21 +187,21 @@ class Shell:
         if stream[0][1] in ("export", "declare", "local", "readonly"):
             for kind, text, _ in stream[1:]:
                 is_assignment = re.match(r"[A-Za-z_]\w*\+?=", text)
-                name = self._assign(kind, text) if is_assignment else self.text(text)
+                name = self.variables.assign(kind, text) if is_assignment else self.variables.text(text)
                 if stream[0][1] == "export" and re.fullmatch(r"[A-Za-z_]\w*", name):
                     self.exported[name] = line
             return True
         if stream[0][1] in ("[", "[[", "test"):
-            return self._test([self.text(text) for _, text, _ in stream[1:] if text not in ("]", "]]")], line)
+            return self._test([self.variables.text(text) for _, text, _ in stream[1:] if text not in ("]", "]]")], line)
         negated = stream[0][1] == "!"
-        words = [field for _, text, _ in stream[negated:] for field in self.fields(text)]
+        words = [field for _, text, _ in stream[negated:] for field in self.variables.fields(text)]
         if words and words[0] == "eval":
             self._run(tokens(" ".join(words[1:])))
             return None
         if len(words) > 1 and words[0] in ("source", "."):
             self._source(words[1])
             return None
-        environment = {name: self.variables[name] for name, _ in assigned}
+        environment = {name: self.variables.values[name] for name, _ in assigned}
         launcher, script = divide(words)
         begin = len(self.commands)
         if script is None:
@@ -491,9 +211,9 @@ class Shell:
         for command in self.commands[begin:]:
             command.words, command.line = launcher + command.words, line
         for name, old in assigned:
-            self.variables[name] = old
+            self.variables.values[name] = old
             if old is None:
-                del self.variables[name]
+                del self.variables.values[name]
         return None
 
     def _source(self, name):

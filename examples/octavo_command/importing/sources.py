@@ -7,8 +7,10 @@ import warnings
 
 from octavo_command import files
 from octavo_command.errors import CommandError
-from octavo_command.importing import llm_c, llm_c_llama3, llm_c_python, report, shell
+from octavo_command.importing import llm_c, llm_c_llama3, llm_c_python, report
 from octavo_command.importing.run import Setting
+from octavo_command.importing.shell import Shell
+from octavo_command.importing.unresolved import mark, unresolved
 
 MEGATRON = {"--micro-batch-size", "--hidden-size", "--tensor-model-parallel-size", "--train-iters"}  # only its flags
 LLM_C = {llm_c_python.PROGRAM: "llm_c_python", llm_c_llama3.PROGRAM: "llm_c_llama3"}
@@ -187,19 +189,19 @@ def read_python(run, path, text):
 
 def constant(node):
     """Returns the value of an expression of Python, or a mark if it is not a constant."""
-    for convert in (ast.literal_eval, lambda other: shell.mark(ast.unparse(other))):
+    for convert in (ast.literal_eval, lambda other: mark(ast.unparse(other))):
         try:
             return convert(node)
         except (ValueError, TypeError, RecursionError, MemoryError):
             continue
-    return shell.mark("a long expression")
+    return mark("a long expression")
 
 
 def read_script(run, path, text, given):
     if len(text) > LONGEST_SCRIPT:
         raise CommandError(f"{path}: a script must have at most {LONGEST_SCRIPT} characters, but has {len(text)}; pass "
                            "the command line itself behind --")
-    script = shell.Shell(text, given, os.path.dirname(path))
+    script = Shell(text, given, os.path.dirname(path))
     run.has_script = True
     started = [command for command in script.commands if is_trainer(command.words)]
     if len(started) != 1:
@@ -207,17 +209,17 @@ def read_script(run, path, text, given):
         raise CommandError(f"{path} must start a trainer once, but starts it in these lines: {lines}; "
                            "pass the command line itself behind --")
     for name, line in script.exported.items():
-        value = script.variables.get(name, "")
+        value = script.variables.values.get(name, "")
         run.environment[name] = value
         run.settings.append(Setting(name, value, f"{path}:{line}",
-                                    "script" if name in script.used else "environment"))
+                                    "script" if name in script.variables.used else "environment"))
     command = started[0]
     read_command(run, command.words, f"{path}:{command.line}", command.environment, os.path.dirname(path), given)
 
 
 def is_trainer(words):
     """Whether a command starts a trainer: a launcher with a program, or a command whose words are unresolved."""
-    if len(words) == 1 and shell.unresolved(words[0]):
+    if len(words) == 1 and unresolved(words[0]):
         return True
     if llm_c.position(words) is not None:
         return True
@@ -229,8 +231,8 @@ def read_command(run, words, place, environment, folder, given):
     """Reads a command line: a launcher with its flags, the trainer's program, and its flags."""
     run.has_script = True
     run.commands.add(place)
-    if shell.unresolved(words[0]):
-        raise CommandError(f"{place}: whether the trainer starts depends on {shell.unresolved(words[0])[:60]}; "
+    if unresolved(words[0]):
+        raise CommandError(f"{place}: whether the trainer starts depends on {unresolved(words[0])[:60]}; "
                            "pass --set NAME=VALUE, or the command line itself behind --")
     for name, value in environment.items():
         run.environment[name] = value
