@@ -39,10 +39,10 @@ class PartBench {
  public:
   PartBench(Gpu& gpu, Index hidden) : context_(gpu.context()), hidden_(hidden) {
     Arena<Cuda> measured;
-    take(measured);
+    allocate(measured);
     arena_ = std::make_unique<Arena<Cuda>>(measured.plan(), context_);
     layer_ = std::make_unique<Layer>();
-    take(*arena_);
+    allocate(*arena_);
     std::size_t workspace = 0;
     for (const GemmEntry& gemm : layer_->manifest.entries()) {
       if (gemm.experts == 0) continue;
@@ -79,7 +79,7 @@ class PartBench {
     typename Part::Scratch scratch;
   };
 
-  void take(Arena<Cuda>& arena) {
+  void allocate(Arena<Cuda>& arena) {
     auto& [manifest, scaling, part, run, saved, scratch] = *layer_;
     const Initial initial = Initial::normal(0.02f);
     part.declare("block", {&scaling, &manifest, nullptr}, {initial, initial}, {});
@@ -87,12 +87,12 @@ class PartBench {
     run.allocate_weights(arena, each);
     part.allocate_weight_copies(arena);
     run.allocate_gradients(arena, each);
-    scaling.take(arena);
+    scaling.allocate(arena);
     Part::allocate_shared_buffers(arena, saved, tokens);
     Part::allocate_saved(arena, saved, tokens, [](Recompute) { return true; });
     Part::allocate_scratch(arena, scratch, tokens);
     for (Bf16** memory : {&x_, &y_, &y_gradient_, &x_gradient_}) {
-      *memory = arena.take<Bf16>(MemoryKind::activations, tokens * hidden_);
+      *memory = arena.allocate<Bf16>(MemoryKind::activations, tokens * hidden_);
     }
   }
   void fill(Bf16* values, Index count, float deviation) {

@@ -27,9 +27,9 @@ class Layer {
       scaling_.template add<P, Kind::output_gradient>("layer");
     }
     octavo::Arena<D> measuring;
-    take(measuring);
+    allocate(measuring);
     arena_ = octavo::Arena<D>(measuring.plan(), context);
-    take(arena_);
+    allocate(arena_);
     context_.bind_workspace({workspace_, workspace_bytes()});
     scaling_.reset_sync(context_);
     fill(x_.values, tokens, in, 1.0f, 1);
@@ -89,7 +89,7 @@ class Layer {
   using Memory = octavo::OperandMemory<P, K, D>;
   using Output = octavo::TensorView<Bf16, 2, D>;
 
-  void take(octavo::Arena<D>& arena) {
+  void allocate(octavo::Arena<D>& arena) {
     const auto operand = [&](auto& memory, Index rows, Index columns) {
       constexpr auto kind = octavo::MemoryKind::activations;
       memory.allocate_values(arena, kind, rows, columns);
@@ -98,7 +98,7 @@ class Layer {
     };
     const auto output = [&](Index rows, Index columns) {
       constexpr auto kind = octavo::MemoryKind::activations;
-      return Output{arena.template take<Bf16>(kind, rows * columns), {rows, columns}};
+      return Output{arena.template allocate<Bf16>(kind, rows * columns), {rows, columns}};
     };
     operand(x_, tokens_, in_);
     operand(w_, out_, in_);
@@ -106,9 +106,9 @@ class Layer {
     y_ = output(tokens_, out_);
     x_gradient_ = output(tokens_, in_);
     w_gradient_ = output(out_, in_);
-    scaling_.take(arena);
-    workspace_ = arena.template take<std::byte>(octavo::MemoryKind::workspace,
-                                                static_cast<Index>(workspace_bytes()));
+    scaling_.allocate(arena);
+    workspace_ = arena.template allocate<std::byte>(octavo::MemoryKind::workspace,
+                                                    static_cast<Index>(workspace_bytes()));
   }
   [[nodiscard]] std::size_t workspace_bytes() const {
     return std::max({matmul_workspace(tokens_, out_, in_, context_),

@@ -20,24 +20,25 @@ std::vector<Values> run(int steps) {
   Manifest manifest;
   ScalingTable<Cpu> scaling;
   Parameter<T, float, Cpu> weight;
-  weight.take(arena, "linear.weight", features, features, Initial::normal(0.05f));
+  weight.allocate(arena, "linear.weight", features, features, Initial::normal(0.05f));
   weight.allocate_gradient(arena);
   Layer layer;
   layer.declare("linear", {&scaling, &manifest});
   layer.allocate_weight_copies(arena, weight);
-  scaling.take(arena);
-  const auto take = [&](auto operand) {
+  scaling.allocate(arena);
+  const auto allocate = [&](auto operand) {
     operand.allocate_values(arena, kind, tokens, features);
     operand.allocate_row_major(arena, kind, tokens, features);
     operand.allocate_transposed(arena, kind, tokens, features);
     return operand;
   };
-  const auto x = layer.template input<Mode::train>(take(typename Layer::InputMemory{}), tokens, {});
-  const auto dy = layer.output_gradient(take(typename Layer::OutputGradientMemory{}), tokens);
-  const TensorView<T, 2, Cpu> y{arena.take<T>(kind, x.values.size()), x.values.shape()};
-  const TensorView<T, 2, Cpu> dx{arena.take<T>(kind, x.values.size()), x.values.shape()};
+  const auto x =
+      layer.template input<Mode::train>(allocate(typename Layer::InputMemory{}), tokens, {});
+  const auto dy = layer.output_gradient(allocate(typename Layer::OutputGradientMemory{}), tokens);
+  const TensorView<T, 2, Cpu> y{arena.allocate<T>(kind, x.values.size()), x.values.shape()};
+  const TensorView<T, 2, Cpu> dx{arena.allocate<T>(kind, x.values.size()), x.values.shape()};
   const std::size_t bytes = matmul_workspace(features, features, features, context);
-  context.bind_workspace({arena.take<std::byte>(kind, static_cast<Index>(bytes)), bytes});
+  context.bind_workspace({arena.allocate<std::byte>(kind, static_cast<Index>(bytes)), bytes});
   initialize(weight, {1, 1}, context);
   scaling.reset_sync(context);
   for (unsigned i = 0; i < tokens * features; ++i)  // gradients are small

@@ -47,9 +47,9 @@ bool is_right(Index rows, Index columns, const Context<Cuda>& context) {
   std::vector<Bf16> x(count + columns);  // the bias follows x
   for (unsigned i = 0; i < x.size(); ++i) x[i] = Bf16((i * 2654435761u >> 8) * 0x1p-21f - 4);
   Arena<Cuda> arena({.peak = 6 * std::size_t(count) + (1 << 20)}, context);
-  auto* values = arena.take<Bf16>(MemoryKind::activations, 2 * count + columns);
-  auto* cast = arena.take<E4M3>(MemoryKind::activations, 2 * count);
-  auto* slot = arena.take<OperandScaling>(MemoryKind::scaling, 1);
+  auto* values = arena.allocate<Bf16>(MemoryKind::activations, 2 * count + columns);
+  auto* cast = arena.allocate<E4M3>(MemoryKind::activations, 2 * count);
+  auto* slot = arena.allocate<OperandScaling>(MemoryKind::scaling, 1);
   const float scale = 8;  // in a model, the slot's history provides it
   copy_to_device_sync(&slot->scale, &scale, sizeof(scale), context);
   copy_to_device_sync(values, x.data(), 2 * x.size(), context);

@@ -31,14 +31,14 @@ int main() {
   Context<Cpu> context(1);
   Arena<Cpu> arena({.peak = 4 << 20}, context);  // a model first measures how much memory it needs
   constexpr auto kind = MemoryKind::activations;
-  fill_zero(arena.take<float>(kind, 0), arena.allocated(), context);
-  const auto take = [&] { return Matrix{arena.take<float>(kind, size), {tokens, hidden}}; };
-  const Matrix x = take(), projected = take(), y = take(), dy = take(), gradient = take();
-  const Operand<Fp32, OperandKind::input, Cpu> normalised{take()};
-  const Operand<Fp32, OperandKind::output_gradient, Cpu> dprojected{take()};
-  const TensorView<float, 1, Cpu> inverse_rms{take().data(), {tokens}};
+  fill_zero(arena.allocate<float>(kind, 0), arena.allocated(), context);
+  const auto matrix = [&] { return Matrix{arena.allocate<float>(kind, size), {tokens, hidden}}; };
+  const Matrix x = matrix(), projected = matrix(), y = matrix(), dy = matrix(), gradient = matrix();
+  const Operand<Fp32, OperandKind::input, Cpu> normalised{matrix()};
+  const Operand<Fp32, OperandKind::output_gradient, Cpu> dprojected{matrix()};
+  const TensorView<float, 1, Cpu> inverse_rms{matrix().data(), {tokens}};
   const std::size_t bytes = matmul_workspace(hidden, hidden, hidden, context);
-  context.bind_workspace({arena.take<std::byte>(kind, Index(bytes)), bytes});
+  context.bind_workspace({arena.allocate<std::byte>(kind, Index(bytes)), bytes});
   RMSNorm<float, hidden, float, Cpu> norm;
   Linear<Fp32, hidden, hidden, float, Cpu> linear;
   Parameter<float, float, Cpu> weight;

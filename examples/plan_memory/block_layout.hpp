@@ -153,9 +153,9 @@ class BlockLayout {
   using Run = octavo::FlatParameters<T, T, D>;
 
   /// Allocates weights and their quantised copies.
-  void take(octavo::Arena<D>& arena, const BlockSizes& sizes, const std::string& name,
-            const octavo::LayerRegistry<D>& registry, octavo::Recompute recompute,
-            const Run* lender) {
+  void allocate(octavo::Arena<D>& arena, const BlockSizes& sizes, const std::string& name,
+                const octavo::LayerRegistry<D>& registry, octavo::Recompute recompute,
+                const Run* lender) {
     declare_attention(sizes, name, registry, {recompute, false});
     declare_mlp(sizes, name, registry, {recompute, true});
     run_.allocate_weights(arena, each_parameter(), registry.layout, lender);
@@ -183,7 +183,7 @@ class BlockLayout {
     }
     allocate_saved_if(arena, sizes, tokens,
                       [&](octavo::Recompute drop_level) { return recompute >= drop_level; });
-    (void)arena.template take<T>(kind, tokens / sizes.degree * sizes.hidden);
+    (void)arena.template allocate<T>(kind, tokens / sizes.degree * sizes.hidden);
     arena.overlay(
         [&] {
           allocate_scratch<Qkv, Output>(arena, tokens, sizes.qkv_columns(),
@@ -321,11 +321,11 @@ class BlockLayout {
                                 const Wanted& wanted) {
     using octavo::Recompute;
     const auto allocate_statistics = [&] {
-      (void)arena.template take<float>(kind, sizes.statistics() * tokens / sizes.degree);
+      (void)arena.template allocate<float>(kind, sizes.statistics() * tokens / sizes.degree);
     };
     const auto allocate_post_norm = [&] {
       if (!sizes.post_norms || !wanted(octavo::kept_by_all_policies)) return;
-      (void)arena.template take<T>(kind, tokens * sizes.hidden);
+      (void)arena.template allocate<T>(kind, tokens * sizes.hidden);
       allocate_statistics();
     };
     if (wanted(Recompute::norms)) {
@@ -334,14 +334,14 @@ class BlockLayout {
     if (wanted(Recompute::block)) {
       // With normalised queries and keys, the projection is kept next to its rotation.
       for (int i = 0; i < (sizes.qk_norm ? 2 : 1); ++i) {
-        (void)arena.template take<T>(kind, tokens * sizes.qkv_columns());
+        (void)arena.template allocate<T>(kind, tokens * sizes.qkv_columns());
       }
       typename Output::Layer::InputMemory attended;
       attended.allocate_values(arena, kind, tokens, sizes.attention_columns());
       if constexpr (Output::Layer::quantized) {
         attended.allocate_transposed(arena, kind, tokens, sizes.attention_columns());
       }
-      (void)arena.template take<float>(kind, tokens * sizes.heads);
+      (void)arena.template allocate<float>(kind, tokens * sizes.heads);
     }
     allocate_post_norm();
     if (wanted(Recompute::block)) allocate_statistics();
@@ -353,7 +353,7 @@ class BlockLayout {
     allocate_post_norm();
     if (!wanted(Recompute::block)) return;
     allocate_statistics();
-    (void)arena.template take<T>(kind, tokens / sizes.degree * sizes.hidden);
+    (void)arena.template allocate<T>(kind, tokens / sizes.degree * sizes.hidden);
   }
 
   template <class Wanted>
@@ -366,7 +366,8 @@ class BlockLayout {
     if (wanted(Recompute::swiglu)) {
       typename Down::Layer::InputMemory().allocate_kept(arena, tokens, sizes.ffn);
     }
-    if (wanted(Recompute::ffn)) (void)arena.template take<T>(kind, tokens * sizes.wide_columns());
+    if (wanted(Recompute::ffn))
+      (void)arena.template allocate<T>(kind, tokens * sizes.wide_columns());
   }
 
   /// Allocates the memory for the backward of one half of the block.
@@ -378,7 +379,7 @@ class BlockLayout {
     typename First::Layer::OutputGradientMemory first_gradient;
     typename Last::Layer::OutputGradientMemory last_gradient;
     first_gradient.allocate_values(arena, kind, tokens, first_out);
-    (void)arena.template take<T>(kind, tokens * last_in);
+    (void)arena.template allocate<T>(kind, tokens * last_in);
     arena.overlay(
         [&] {
           last_gradient.allocate_row_major(arena, kind, tokens, hidden);
@@ -388,7 +389,7 @@ class BlockLayout {
           first_gradient.allocate_row_major(arena, kind, tokens, first_out);
           first_gradient.allocate_transposed(arena, kind, tokens, first_out);
         });
-    if (sizes.post_norms) (void)arena.template take<T>(kind, tokens * hidden);
+    if (sizes.post_norms) (void)arena.template allocate<T>(kind, tokens * hidden);
   }
 
   [[nodiscard]] auto each_parameter() {

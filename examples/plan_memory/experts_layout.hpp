@@ -24,13 +24,13 @@ struct ExpertsLayout {
   static void allocate_shared_buffers(octavo::Arena<D>& arena, const BlockSizes& sizes,
                                       Index tokens) {
     const Index rows = row_count(sizes, tokens);
-    (void)arena.template take<float>(kind, tokens * sizes.experts);
+    (void)arena.template allocate<float>(kind, tokens * sizes.experts);
     Input().allocate_transient(arena, tokens, sizes.hidden);
     typename Up::Layer::InputMemory copies;
     copies.allocate_kept(arena, rows, sizes.hidden);
     copies.allocate_transient(arena, rows, sizes.hidden);
     typename Down::Layer::InputMemory().allocate_transient(arena, rows, sizes.ffn);
-    (void)arena.template take<T>(kind, rows * sizes.hidden);
+    (void)arena.template allocate<T>(kind, rows * sizes.hidden);
   }
 
   /// Allocates the activations in `wanted`, according to the first policy that drops each.
@@ -43,31 +43,31 @@ struct ExpertsLayout {
     if (wanted(Recompute::swiglu)) {
       typename Down::Layer::InputMemory().allocate_kept(arena, rows, sizes.ffn);
     }
-    if (wanted(Recompute::ffn)) (void)arena.template take<T>(kind, rows * sizes.wide_columns());
+    if (wanted(Recompute::ffn)) (void)arena.template allocate<T>(kind, rows * sizes.wide_columns());
     if (!wanted(Recompute::block)) return;
     const Index pairs = tokens * sizes.choices;
-    (void)arena.template take<float>(kind, tokens * sizes.experts);
-    (void)arena.template take<float>(kind, pairs);
+    (void)arena.template allocate<float>(kind, tokens * sizes.experts);
+    (void)arena.template allocate<float>(kind, pairs);
     for (const Index count : {pairs, rows, pairs, sizes.experts + 1, rows / octavo::expert_tile}) {
-      (void)arena.template take<std::int32_t>(kind, count);
+      (void)arena.template allocate<std::int32_t>(kind, count);
     }
   }
 
   /// Allocates the memory for the backward.
   static void allocate_scratch(octavo::Arena<D>& arena, const BlockSizes& sizes, Index tokens) {
     const Index rows = row_count(sizes, tokens);
-    const auto take = [&](auto memory, Index columns) {
+    const auto allocate = [&](auto memory, Index columns) {
       memory.allocate_values(arena, kind, rows, columns);
       memory.allocate_row_major(arena, kind, rows, columns);
       memory.allocate_transposed(arena, kind, rows, columns);
     };
-    (void)arena.template take<float>(kind, tokens * sizes.choices);
-    (void)arena.template take<float>(kind, tokens * sizes.experts);
-    (void)arena.template take<T>(kind, rows * sizes.ffn);
-    arena.overlay([&] { take(typename Down::Layer::OutputGradientMemory(), sizes.hidden); },
+    (void)arena.template allocate<float>(kind, tokens * sizes.choices);
+    (void)arena.template allocate<float>(kind, tokens * sizes.experts);
+    (void)arena.template allocate<T>(kind, rows * sizes.ffn);
+    arena.overlay([&] { allocate(typename Down::Layer::OutputGradientMemory(), sizes.hidden); },
                   [&] {
-                    take(typename Up::Layer::OutputGradientMemory(), sizes.wide_columns());
-                    (void)arena.template take<T>(kind, rows * sizes.hidden);
+                    allocate(typename Up::Layer::OutputGradientMemory(), sizes.wide_columns());
+                    (void)arena.template allocate<T>(kind, rows * sizes.hidden);
                   });
   }
 };

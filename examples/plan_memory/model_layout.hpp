@@ -113,13 +113,13 @@ class ModelLayout {
     allocate_parameters(arena, limits);
     octavo::detail::check_reduced_tokens(batch, options_.head_chunk, scaling_.size() != 0,
                                          head_is_quantized_);
-    scaling_.take(arena);
-    expert_loss_.take(arena);
-    weight_stage_.take(arena);
-    scratch_.take(arena);
+    scaling_.allocate(arena);
+    expert_loss_.allocate(arena);
+    weight_stage_.allocate(arena);
+    scratch_.allocate(arena);
     if (!options_.gradients_share_memory) allocate_gradients(arena);
     allocate_activations(arena);
-    (void)arena.template take<std::byte>(
+    (void)arena.template allocate<std::byte>(
         MemoryKind::workspace,
         static_cast<Index>(octavo::detail::decoder_workspace<T>(
             manifest_, std::array{sizes_.block_shape(shape_.model.window), sizes_.block_shape()},
@@ -172,12 +172,12 @@ class ModelLayout {
                                          " tokens, which must be a multiple of the ", sizes_.degree,
                                          " ranks that share each layer");
     options_.head_chunk = octavo::round_up(options_.head_chunk, sizes_.degree);
-    group_.take(arena, batch_.rows() * sizes_.hidden * static_cast<Index>(sizeof(T)));
+    group_.allocate(arena, batch_.rows() * sizes_.hidden * static_cast<Index>(sizeof(T)));
     auto part = octavo::ParameterPart::rows(static_cast<int>(sizes_.degree), options_.tensor_place,
                                             {vocabulary_rows_, 0, 0});
     part.live_rows = shape_.model.vocabulary;
     table_.part = head_weight_.part = part;
-    (void)arena.template take<std::int32_t>(activations, batch_.rows());
+    (void)arena.template allocate<std::int32_t>(activations, batch_.rows());
   }
 
   void allocate_parameters(octavo::Arena<D>& arena, const octavo::DeviceLimits<D>& limits) {
@@ -205,8 +205,8 @@ class ModelLayout {
     std::size_t layer = 0;
     std::array<const Run*, 2> lenders{};  // two before, and the one before
     for_each_block([&](auto& block) {
-      block.take(arena, sizes_, "blocks." + std::to_string(layer++), registry, options_.recompute,
-                 options_.weights_are_gathered ? lenders[0] : nullptr);
+      block.allocate(arena, sizes_, "blocks." + std::to_string(layer++), registry,
+                     options_.recompute, options_.weights_are_gathered ? lenders[0] : nullptr);
       lenders = {lenders[1], &block.run()};
     });
     const std::size_t operands = scaling_.size();
@@ -260,12 +260,12 @@ class ModelLayout {
     const Index rows = batch_.rows();
     if (!shape_.model.learns_positions()) {
       const int tables = shape_.model.local_rope_theta == 0 ? 1 : 2;
-      octavo::RoPE<D>().take(arena, batch_, sizes_.head_dim, tables);
+      octavo::RoPE<D>().allocate(arena, batch_, sizes_.head_dim, tables);
     }
     const Index own = rows / sizes_.degree * sizes_.hidden;
     // The residual stream before and after each block, and its gradient.
     for (Index i = 0; i < shape_.model.layers + 2; ++i) {
-      (void)arena.template take<T>(activations, own);
+      (void)arena.template allocate<T>(activations, own);
     }
     const auto of_segment = [&]<class Segment>(Segment&) {
       return
@@ -300,7 +300,7 @@ class ModelLayout {
       if (layer++ >= layers - buffers) return;
       octavo::Arena<D> measuring;
       const std::size_t bytes = Block::allocate_offloaded(measuring, sizes_, batch_.rows()).bytes;
-      (void)arena.template take_on_host<std::byte>(static_cast<Index>(bytes));
+      (void)arena.template allocate_host<std::byte>(static_cast<Index>(bytes));
     });
   }
 
@@ -324,12 +324,12 @@ class ModelLayout {
     allocate_both(typename Head::Layer::InputMemory(), chunk, sizes_.hidden);
     allocate_both(typename Head::Layer::OutputGradientMemory(),
                   degree == 1 ? chunk : std::max(chunk, degree + 1), vocabulary_rows_);
-    (void)arena.template take<float>(activations, sizes_.statistics() * chunk);
-    (void)arena.template take<T>(activations, chunk / degree * sizes_.hidden);
+    (void)arena.template allocate<float>(activations, sizes_.statistics() * chunk);
+    (void)arena.template allocate<T>(activations, chunk / degree * sizes_.hidden);
     if (degree == 1) return;
-    (void)arena.template take<std::int32_t>(activations, chunk);
-    (void)arena.template take<float>(activations, chunk);
-    (void)arena.template take<octavo::LogitSum>(activations, (degree + 1) * chunk);
+    (void)arena.template allocate<std::int32_t>(activations, chunk);
+    (void)arena.template allocate<float>(activations, chunk);
+    (void)arena.template allocate<octavo::LogitSum>(activations, (degree + 1) * chunk);
   }
 
   /// Activations that a block saved are dead when the block before it, or the embedding, computes

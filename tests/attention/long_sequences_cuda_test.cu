@@ -340,9 +340,9 @@ TEST_F(LongSequencesOfRopeOnCuda, RotateByPositionAngle) {
   const Context<Cuda>& context = place.context();
   RoPE<Cuda> rope;
   Arena<Cuda> measuring;
-  rope.take(measuring, {1, tokens}, layout.head_dim);
+  rope.allocate(measuring, {1, tokens}, layout.head_dim);
   Arena<Cuda> arena(measuring.plan(), context);
-  rope.take(arena, {1, tokens}, layout.head_dim);
+  rope.allocate(arena, {1, tokens}, layout.head_dim);
   rope.fill_sync(frequency, context);
   const auto table = rope.rotations(BatchShape{1, tokens}).table;
   const std::vector<Bf16> before = spread_values(tokens * layout.columns(), 2.0f, 3);

@@ -142,9 +142,9 @@ class BlockwiseLayer {
  public:
   BlockwiseLayer(LayerShape shape, unsigned seed) : shape_(shape) {
     octavo::Arena<D> measuring;
-    take(measuring);
+    allocate(measuring);
     arena_ = octavo::Arena<D>(measuring.plan(), context_);
-    take(arena_);
+    allocate(arena_);
     context_.bind_workspace({workspace_, workspace_bytes()});
     quantise(x_, 0, shape.tokens, shape.in, seed);
     quantise(w_, 1, shape.out, shape.in, seed + 1);
@@ -181,7 +181,7 @@ class BlockwiseLayer {
   template <OperandKind Kind>
   using Memory = octavo::OperandMemory<P, Kind, D>;
 
-  void take(octavo::Arena<D>& arena) {
+  void allocate(octavo::Arena<D>& arena) {
     constexpr auto kind = octavo::MemoryKind::activations;
     const auto operand = [&](auto& memory, Index rows, Index columns) {
       memory.allocate_values(arena, kind, rows, columns);
@@ -191,12 +191,12 @@ class BlockwiseLayer {
     operand(x_, shape_.tokens, shape_.in);
     operand(w_, shape_.out, shape_.in);
     operand(dy_, shape_.tokens, shape_.out);
-    y_ = arena.template take<Bf16>(kind, shape_.tokens * shape_.out);
-    dx_ = arena.template take<Bf16>(kind, shape_.tokens * shape_.in);
-    dw_ = arena.template take<G>(kind, shape_.out * shape_.in);
-    slots_ = arena.template take<octavo::OperandScaling>(octavo::MemoryKind::scaling, 3);
-    workspace_ = arena.template take<std::byte>(octavo::MemoryKind::workspace,
-                                                static_cast<Index>(workspace_bytes()));
+    y_ = arena.template allocate<Bf16>(kind, shape_.tokens * shape_.out);
+    dx_ = arena.template allocate<Bf16>(kind, shape_.tokens * shape_.in);
+    dw_ = arena.template allocate<G>(kind, shape_.out * shape_.in);
+    slots_ = arena.template allocate<octavo::OperandScaling>(octavo::MemoryKind::scaling, 3);
+    workspace_ = arena.template allocate<std::byte>(octavo::MemoryKind::workspace,
+                                                    static_cast<Index>(workspace_bytes()));
   }
   [[nodiscard]] std::size_t workspace_bytes() const {
     return std::max({matmul_workspace(shape_.tokens, shape_.out, shape_.in, context_),

@@ -42,11 +42,13 @@ class Bench {
       if (cores == Cores::generic) place_.context().set_gpu(features_of(89));
       if (cores == Cores::older) place_.context().set_gpu(features_of(86));
     }
-    const auto take = [&](Index size) { return place_.template make_poisoned<std::int32_t>(size); };
-    rows = {{take(count), {count}},
-            {take(sizes.tokens), {sizes.tokens, 1}},
-            {take(sizes.experts + 1), {sizes.experts + 1}},
-            {take(count / expert_tile), {count / expert_tile}}};
+    const auto allocate = [&](Index size) {
+      return place_.template make_poisoned<std::int32_t>(size);
+    };
+    rows = {{allocate(count), {count}},
+            {allocate(sizes.tokens), {sizes.tokens, 1}},
+            {allocate(sizes.experts + 1), {sizes.experts + 1}},
+            {allocate(count / expert_tile), {count / expert_tile}}};
     order_by_expert(constant(place_.matrix(random_choices(sizes), 1)), rows, place_.context());
     pairs = place_.read(rows.pairs);
   }

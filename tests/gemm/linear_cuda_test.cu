@@ -31,7 +31,7 @@ void poison(void* memory, std::size_t bytes, const Context<Cuda>& context) {
 /// Where the arena's next piece will begin.
 template <Device D>
 std::byte* mark(Arena<D>& arena) {
-  return arena.template take<std::byte>(MemoryKind::activations, 0);
+  return arena.template allocate<std::byte>(MemoryKind::activations, 0);
 }
 
 /// Runs `layout` on a measuring arena, then on one with memory.
@@ -133,7 +133,7 @@ Quantized quantized_on(const QuantizeCase& test, const std::vector<Bf16>& values
     memory.allocate_values(arena, MemoryKind::activations, test.rows, test.columns);
     memory.allocate_row_major(arena, MemoryKind::activations, test.rows, test.columns);
     memory.allocate_transposed(arena, MemoryKind::activations, test.rows, test.columns);
-    slot = arena.template take<OperandScaling>(MemoryKind::scaling, 1);
+    slot = arena.template allocate<OperandScaling>(MemoryKind::scaling, 1);
   };
   const Arena<D> arena = make_arena(context, layout);
   OperandScaling before{};
@@ -227,7 +227,7 @@ std::vector<ScalingState> scaling_states() {
   table.template add<NewestOnly, OperandKind::input>("b");
   table.template add<Fp8Recipe<Tensorwise>, OperandKind::input>("c");
   table.template add<ShortHistory, OperandKind::output_gradient>("d");
-  const Arena<D> arena = make_arena(context, [&](Arena<D>& taken) { table.take(taken); });
+  const Arena<D> arena = make_arena(context, [&](Arena<D>& taken) { table.allocate(taken); });
   table.reset_sync(context);
   std::mt19937 random(2);
   std::vector<ScalingState> states;
@@ -322,7 +322,7 @@ class Layer {
 
   explicit Layer(Index tokens) : tokens_(tokens) {
     linear_.declare("linear", {&scaling_, &manifest_});
-    arena_ = make_arena(context_, [&](Arena<D>& arena) { take(arena); });
+    arena_ = make_arena(context_, [&](Arena<D>& arena) { allocate(arena); });
     context_.bind_workspace({workspace_, workspace_bytes()});
   }
 
@@ -371,10 +371,10 @@ class Layer {
   [[nodiscard]] Context<D>& context() { return context_; }
 
  private:
-  void take(Arena<D>& arena) {
+  void allocate(Arena<D>& arena) {
     constexpr MemoryKind kind = MemoryKind::activations;
     begin_ = mark(arena);
-    weight_.take(arena, "linear.weight", out_features, in_features, Initial::normal(0.05f));
+    weight_.allocate(arena, "linear.weight", out_features, in_features, Initial::normal(0.05f));
     weight_.allocate_gradient(arena);
     operands_begin_ = mark(arena);  // the weight's row-major copy comes first
     linear_.allocate_weight_copies(arena, weight_);
@@ -388,13 +388,13 @@ class Layer {
     operands_end_ = mark(arena);
     y_ = take_matrix(arena, out_features);
     x_gradient_ = take_matrix(arena, in_features);
-    scaling_.take(arena);
+    scaling_.allocate(arena);
     end_ = mark(arena);
-    workspace_ = arena.template take<std::byte>(MemoryKind::workspace,
-                                                static_cast<Index>(workspace_bytes()));
+    workspace_ = arena.template allocate<std::byte>(MemoryKind::workspace,
+                                                    static_cast<Index>(workspace_bytes()));
   }
   TensorView<Bf16, 2, D> take_matrix(Arena<D>& arena, Index columns) {
-    return {arena.template take<Bf16>(MemoryKind::activations, tokens_ * columns),
+    return {arena.template allocate<Bf16>(MemoryKind::activations, tokens_ * columns),
             {tokens_, columns}};
   }
   [[nodiscard]] std::size_t workspace_bytes() const {

@@ -32,9 +32,9 @@ class DelayedScalingTraces : public testing::Test {
     add<AmaxReduction::most_recent>(std::integer_sequence<int, 2, 0, 1>{});
     add<AmaxReduction::max>(std::integer_sequence<int, 0, 1, 2>{});
     Arena<Cpu> measuring;
-    table_.take(measuring);
+    table_.allocate(measuring);
     arena_ = Arena<Cpu>(measuring.plan(), place_.context);
-    table_.take(arena_);
+    table_.allocate(arena_);
     table_.reset_sync(place_.context);
   }
 
@@ -173,9 +173,9 @@ TEST(DelayedScalingPowerOfTwo, TableAppliesRoundingOfRecipe) {
   const std::size_t rounded = table.add<Rounded, OperandKind::input>("x");
   const std::size_t exact = table.add<Recipe<AmaxReduction::max, 0>, OperandKind::input>("y");
   Arena<Cpu> measuring;
-  table.take(measuring);
+  table.allocate(measuring);
   Arena<Cpu> arena(measuring.plan(), place.context);
-  table.take(arena);
+  table.allocate(arena);
   table.reset_sync(place.context);
   for (const std::size_t number : {rounded, exact}) {
     *table.slot(number).amax_bits = reference::bits_of(3.0f);

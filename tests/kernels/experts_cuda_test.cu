@@ -138,11 +138,14 @@ std::vector<std::int32_t> random_choices(const Sizes& sizes, unsigned seed) {
 template <Device D>
 ExpertRows<D> make_rows(Place<D>& place, const Sizes& sizes) {
   const Index rows = expert_row_count(sizes.tokens * sizes.choices, sizes.experts);
-  const auto take = [&](Index count) { return place.template make_poisoned<std::int32_t>(count); };
-  const ExpertRows<D> result{{take(rows), {rows}},
-                             {take(sizes.tokens * sizes.choices), {sizes.tokens, sizes.choices}},
-                             {take(sizes.experts + 1), {sizes.experts + 1}},
-                             {take(rows / expert_tile), {rows / expert_tile}}};
+  const auto allocate = [&](Index count) {
+    return place.template make_poisoned<std::int32_t>(count);
+  };
+  const ExpertRows<D> result{
+      {allocate(rows), {rows}},
+      {allocate(sizes.tokens * sizes.choices), {sizes.tokens, sizes.choices}},
+      {allocate(sizes.experts + 1), {sizes.experts + 1}},
+      {allocate(rows / expert_tile), {rows / expert_tile}}};
   const auto experts = place.matrix(random_choices(sizes, 1), sizes.choices);
   order_by_expert(constant(experts), result, place.context());
   return result;

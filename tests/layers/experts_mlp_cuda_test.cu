@@ -43,7 +43,7 @@ class Layer {
     run_.allocate_weights(arena_, [this](const auto& visitor) { part_.visit(visitor); });
     part_.allocate_weight_copies(arena_);
     run_.allocate_gradients(arena_, [this](const auto& visitor) { part_.visit(visitor); });
-    scaling_.take(arena_);
+    scaling_.allocate(arena_);
     Part::allocate_shared_buffers(arena_, saved_, tokens);
     Part::allocate_saved(arena_, saved_, tokens, [](Recompute) { return true; });
     Part::allocate_scratch(arena_, scratch_, tokens);

@@ -41,7 +41,7 @@ class Workbench {
       bytes = std::max(bytes, experts_workspace<Cpu>(gemm, tokens, context));
     }
     const auto count = static_cast<Index>(bytes);
-    context.bind_workspace({arena.take<std::byte>(MemoryKind::workspace, count), bytes});
+    context.bind_workspace({arena.allocate<std::byte>(MemoryKind::workspace, count), bytes});
   }
 
   Context<Cpu> context{2};
@@ -74,7 +74,7 @@ class Layer {
     run_.allocate_weights(arena, [this](const auto& visitor) { part_.visit(visitor); });
     part_.allocate_weight_copies(arena);
     run_.allocate_gradients(arena, [this](const auto& visitor) { part_.visit(visitor); });
-    bench_.scaling.take(arena);
+    bench_.scaling.allocate(arena);
     Part::allocate_shared_buffers(arena, saved_, tokens);
     Part::allocate_saved(arena, saved_, tokens, [](Recompute) { return true; });
     Part::allocate_scratch(arena, scratch_, tokens);
@@ -282,10 +282,10 @@ std::vector<unsigned char> train_block(Recompute recompute) {
   Workbench bench(four_experts.experts);
   Block block;
   typename Block::Shared shared;
-  block.take(bench.arena, "block", bench.registry(), {Initial::normal(0.1f), Initial::normal(0.1f)},
-             recompute);
+  block.allocate(bench.arena, "block", bench.registry(),
+                 {Initial::normal(0.1f), Initial::normal(0.1f)}, recompute);
   block.allocate_gradients(bench.arena);
-  bench.scaling.take(bench.arena);
+  bench.scaling.allocate(bench.arena);
   Block::allocate_shared_buffers(bench.arena, shared, tokens, recompute);
   block.allocate_saved(bench.arena, shared, tokens);
   bench.bind_workspace(tokens);

@@ -39,7 +39,7 @@ template <class P>
 struct OwnBlock {
   using Projection = Linear<P, features, features, Bf16, Cpu>;
 
-  void take(Arena<Cpu>& arena, const std::string& name, LayerRegistry<Cpu> registry) {
+  void allocate(Arena<Cpu>& arena, const std::string& name, LayerRegistry<Cpu> registry) {
     norm.declare(name + ".norm", 1e-5f);
     weight.declare(name + ".weight", features, features, Initial::normal(0.2f));
     weight.is_overwritten = true;
@@ -52,10 +52,10 @@ struct OwnBlock {
     constexpr auto kind = MemoryKind::activations;
     input.allocate_kept(arena, tokens, features);
     input.allocate_transient(arena, tokens, features);
-    inverse_rms = {arena.take<float>(kind, tokens), {tokens}};
+    inverse_rms = {arena.allocate<float>(kind, tokens), {tokens}};
     gradient.allocate_row_major(arena, kind, tokens, features);
     gradient.allocate_transposed(arena, kind, tokens, features);
-    input_gradient = {arena.take<Bf16>(kind, tokens * features), {tokens, features}};
+    input_gradient = {arena.allocate<Bf16>(kind, tokens * features), {tokens, features}};
   }
   void visit(auto&& visitor) { norm.visit(visitor), visitor(weight); }
 
@@ -114,21 +114,21 @@ std::vector<std::uint16_t> train(bool staged) {
   WeightStage<Cpu> stage;
   Blocks<P> chain;
   for (std::size_t i = 0; i < blocks; ++i) {
-    chain.add(i).take(arena, "block" + std::to_string(i),
-                      {&scaling, &manifest, staged ? &stage : nullptr});
+    chain.add(i).allocate(arena, "block" + std::to_string(i),
+                          {&scaling, &manifest, staged ? &stage : nullptr});
   }
-  scaling.take(arena);
-  stage.take(arena);
+  scaling.allocate(arena);
+  stage.allocate(arena);
   for (auto& block : chain.all) block.take_memory(arena);
   std::array<Matrix, blocks + 1> states;
   for (Matrix& state : states) {
-    state = {arena.take<Bf16>(MemoryKind::activations, tokens * features), {tokens, features}};
+    state = {arena.allocate<Bf16>(MemoryKind::activations, tokens * features), {tokens, features}};
   }
-  const Matrix gradient{arena.take<Bf16>(MemoryKind::activations, tokens * features),
+  const Matrix gradient{arena.allocate<Bf16>(MemoryKind::activations, tokens * features),
                         {tokens, features}};
   const std::size_t bytes = matmul_workspace(features, features, features, context);
   context.bind_workspace(
-      {arena.take<std::byte>(MemoryKind::workspace, static_cast<Index>(bytes)), bytes});
+      {arena.allocate<std::byte>(MemoryKind::workspace, static_cast<Index>(bytes)), bytes});
   scaling.reset_sync(context);
   const auto visit = [&](auto visitor) {
     for (auto& block : chain.all) block.visit(visitor);

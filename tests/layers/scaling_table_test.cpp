@@ -27,10 +27,10 @@ class PackedAmaxes : public testing::Test {
     add_layer<Current>("second");
     add_layer<Short>("third");
     Arena<Cpu> measuring;
-    table_.take(measuring);
+    table_.allocate(measuring);
     EXPECT_EQ(table_.slot(0).amax_bits, nullptr);
     arena_ = Arena<Cpu>(measuring.plan(), place_.context);
-    table_.take(arena_);
+    table_.allocate(arena_);
     table_.initialize_sync(place_.context);
   }
 
@@ -123,9 +123,9 @@ TEST(EmptyPackedAmaxes, AreEmpty) {
   const support::ContextWithWorkspace place{1};
   ScalingTable<Cpu> table;
   Arena<Cpu> measuring;
-  table.take(measuring);
+  table.allocate(measuring);
   Arena<Cpu> arena(measuring.plan(), place.context);
-  table.take(arena);
+  table.allocate(arena);
   table.initialize_sync(place.context);
   table.update(place.context);
   EXPECT_EQ(table.amaxes().size(), 0);

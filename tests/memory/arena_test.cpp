@@ -22,16 +22,17 @@ struct Program {
   std::vector<std::byte*> pieces;
   std::vector<std::byte*> overlaid;
 
-  void take(Arena<Cpu>& arena) {
-    pieces.push_back(arena.take<std::byte>(MemoryKind::weights, 1));
-    pieces.push_back(bytes(arena.take<float>(MemoryKind::gradients, 65)));
-    arena.overlay([&] { overlaid.push_back(arena.take<std::byte>(MemoryKind::activations, 300)); },
-                  [&] {
-                    overlaid.push_back(arena.take<std::byte>(MemoryKind::activations, 256));
-                    overlaid.push_back(arena.take<std::byte>(MemoryKind::workspace, 1000));
-                  },
-                  [&] { overlaid.push_back(arena.take<std::byte>(MemoryKind::workspace, 10)); });
-    pieces.push_back(bytes(arena.take<double>(MemoryKind::optimizer, 32)));
+  void allocate(Arena<Cpu>& arena) {
+    pieces.push_back(arena.allocate<std::byte>(MemoryKind::weights, 1));
+    pieces.push_back(bytes(arena.allocate<float>(MemoryKind::gradients, 65)));
+    arena.overlay(
+        [&] { overlaid.push_back(arena.allocate<std::byte>(MemoryKind::activations, 300)); },
+        [&] {
+          overlaid.push_back(arena.allocate<std::byte>(MemoryKind::activations, 256));
+          overlaid.push_back(arena.allocate<std::byte>(MemoryKind::workspace, 1000));
+        },
+        [&] { overlaid.push_back(arena.allocate<std::byte>(MemoryKind::workspace, 10)); });
+    pieces.push_back(bytes(arena.allocate<double>(MemoryKind::optimizer, 32)));
   }
 
   template <class T>
@@ -46,14 +47,14 @@ constexpr std::size_t program_bytes = 2304;
 MemoryPlan measured_plan() {
   Arena<Cpu> arena;
   Program program;
-  program.take(arena);
+  program.allocate(arena);
   return arena.plan();
 }
 
 TEST(Arena, MeasuringCountsWithoutAllocating) {
   Arena<Cpu> arena;
   EXPECT_TRUE(arena.measuring());
-  EXPECT_EQ(arena.take<float>(MemoryKind::weights, 1000), nullptr);
+  EXPECT_EQ(arena.allocate<float>(MemoryKind::weights, 1000), nullptr);
   EXPECT_EQ(arena.allocated(), 0u);
   EXPECT_EQ(arena.plan().peak, 4096u);
   EXPECT_EQ(measured_plan().peak, program_bytes);
@@ -64,7 +65,7 @@ TEST(Arena, TakesExactlyPlannedMemory) {
   const MemoryPlan plan = measured_plan();
   Arena<Cpu> arena(plan, context);
   Program program;
-  program.take(arena);
+  program.allocate(arena);
   EXPECT_FALSE(arena.measuring());
   EXPECT_EQ(arena.allocated(), plan.peak);
   EXPECT_EQ(arena.plan().peak, plan.peak);
@@ -72,20 +73,20 @@ TEST(Arena, TakesExactlyPlannedMemory) {
 }
 
 TEST(Arena, TakesExactlyPlannedHostMemory) {
-  const auto take = [](Arena<Cpu>& arena) {
-    std::vector<std::byte*> pieces{arena.take_on_host<std::byte>(300)};
-    arena.overlay([&] { pieces.push_back(arena.take_on_host<std::byte>(1)); },
-                  [&] { arena.take<std::byte>(MemoryKind::workspace, 1000); });
+  const auto allocate = [](Arena<Cpu>& arena) {
+    std::vector<std::byte*> pieces{arena.allocate_host<std::byte>(300)};
+    arena.overlay([&] { pieces.push_back(arena.allocate_host<std::byte>(1)); },
+                  [&] { arena.allocate<std::byte>(MemoryKind::workspace, 1000); });
     return pieces;
   };
   Arena<Cpu> measuring;
-  EXPECT_EQ(take(measuring), std::vector<std::byte*>(2));
+  EXPECT_EQ(allocate(measuring), std::vector<std::byte*>(2));
   MemoryPlan plan = measuring.plan();
   EXPECT_EQ(plan.host, 512U + 256U);
   EXPECT_EQ(plan.peak, 1024U);
   const Context<Cpu> context(1);
   Arena<Cpu> arena(plan, context);
-  const std::vector<std::byte*> pieces = take(arena);
+  const std::vector<std::byte*> pieces = allocate(arena);
   EXPECT_EQ(pieces[1] - pieces[0], 512);
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(pieces[0]) % allocation_alignment, 0U);
   EXPECT_EQ(arena.plan().host, plan.host);
@@ -93,17 +94,17 @@ TEST(Arena, TakesExactlyPlannedHostMemory) {
   EXPECT_EQ(arena.allocated(), plan.peak);
   plan.host -= 1;
   Arena<Cpu> small(plan, context);
-  EXPECT_THROW(take(small), UsageError);
+  EXPECT_THROW(allocate(small), UsageError);
 }
 
 TEST(Arena, RangesCoverTakenMemory) {
-  const auto take = [](Arena<Cpu>& arena) {
+  const auto allocate = [](Arena<Cpu>& arena) {
     std::vector<ArenaRange> ranges(2);
-    std::byte* first = arena.take<std::byte>(MemoryKind::weights, 1);
+    std::byte* first = arena.allocate<std::byte>(MemoryKind::weights, 1);
     ranges[0] = arena.range_of([&] {
-      arena.take<float>(MemoryKind::activations, 65);
-      arena.take_on_host<float>(1000);
-      arena.take<float>(MemoryKind::workspace, 1);
+      arena.allocate<float>(MemoryKind::activations, 65);
+      arena.allocate_host<float>(1000);
+      arena.allocate<float>(MemoryKind::workspace, 1);
     });
     ranges[1] = arena.range_of([] {});
     if (!arena.measuring()) {
@@ -112,13 +113,13 @@ TEST(Arena, RangesCoverTakenMemory) {
     return ranges;
   };
   Arena<Cpu> measuring;
-  const std::vector<ArenaRange> measured = take(measuring);
+  const std::vector<ArenaRange> measured = allocate(measuring);
   EXPECT_EQ(measured[0].data, nullptr);
   EXPECT_EQ(measured[0].bytes, 512U + 256U);
   EXPECT_EQ(measured[1].bytes, 0U);
   const Context<Cpu> context(1);
   Arena<Cpu> arena(measuring.plan(), context);
-  EXPECT_EQ(take(arena)[0].bytes, measured[0].bytes);
+  EXPECT_EQ(allocate(arena)[0].bytes, measured[0].bytes);
 }
 
 TEST(Arena, KindsSumToThePeak) {
@@ -136,7 +137,7 @@ TEST(Arena, PiecesAreAlignedAndDoNotOverlap) {
   const Context<Cpu> context(1);
   Arena<Cpu> arena(measured_plan(), context);
   Program program;
-  program.take(arena);
+  program.allocate(arena);
   ASSERT_EQ(program.pieces.size(), 3u);
   ASSERT_EQ(program.overlaid.size(), 4u);
   for (const std::byte* piece : program.pieces)
@@ -153,15 +154,15 @@ TEST(Arena, PiecesAreAlignedAndDoNotOverlap) {
 
 TEST(Arena, NestedOverlaysTakeLargestPath) {
   Arena<Cpu> arena;
-  const auto take = [&](Index pages) {
-    return [&arena, pages] { arena.take<std::byte>(MemoryKind::activations, pages * 256); };
+  const auto allocate = [&](Index pages) {
+    return [&arena, pages] { arena.allocate<std::byte>(MemoryKind::activations, pages * 256); };
   };
-  arena.overlay([&] { arena.overlay(take(2), take(7)); },
+  arena.overlay([&] { arena.overlay(allocate(2), allocate(7)); },
                 [&] {
-                  take(3)();
-                  arena.overlay(take(1), take(5), take(4));
+                  allocate(3)();
+                  arena.overlay(allocate(1), allocate(5), allocate(4));
                 });
-  take(1)();
+  allocate(1)();
   EXPECT_EQ(arena.plan().peak, 256u * (3 + 5 + 1));
 }
 
@@ -169,8 +170,8 @@ TEST(Arena, PeakMayLieInAnyAlternative) {
   for (const Index first : {7, 2}) {
     const Index second = 9 - first;
     Arena<Cpu> arena;
-    arena.overlay([&] { arena.take<std::byte>(MemoryKind::activations, first * 256); },
-                  [&] { arena.take<std::byte>(MemoryKind::gradients, second * 256); });
+    arena.overlay([&] { arena.allocate<std::byte>(MemoryKind::activations, first * 256); },
+                  [&] { arena.allocate<std::byte>(MemoryKind::gradients, second * 256); });
     EXPECT_EQ(arena.plan().peak, 256u * 7);
     EXPECT_EQ(arena.plan().bytes(MemoryKind::activations), first == 7 ? 256u * 7 : 0u);
   }
@@ -178,7 +179,7 @@ TEST(Arena, PeakMayLieInAnyAlternative) {
 
 TEST(Arena, EmptyPiecesCostNothing) {
   Arena<Cpu> arena;
-  arena.take<float>(MemoryKind::weights, 0);
+  arena.allocate<float>(MemoryKind::weights, 0);
   EXPECT_EQ(arena.plan().peak, 0u);
 }
 
@@ -188,7 +189,7 @@ TEST(Arena, ThrowsWhenTooSmall) {
   plan.peak -= 1;
   Arena<Cpu> arena(plan, context);
   Program program;
-  EXPECT_THROW(program.take(arena), UsageError);
+  EXPECT_THROW(program.allocate(arena), UsageError);
 }
 
 /// More than any processor can address.

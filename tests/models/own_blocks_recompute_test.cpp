@@ -87,7 +87,7 @@ class BothAtOnce {
   static void allocate_scratch(Arena<D>& arena, Scratch& scratch, Index tokens) {
     Attention::allocate_scratch(arena, scratch.attention, tokens);
     Mlp::allocate_scratch(arena, scratch.mlp, tokens);
-    scratch.x_gradient = arena.template take<T>(MemoryKind::activations, tokens * 64);
+    scratch.x_gradient = arena.template allocate<T>(MemoryKind::activations, tokens * 64);
   }
   template <class M>
   void quantize_weights(const Context<D>& context) {

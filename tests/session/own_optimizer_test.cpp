@@ -26,7 +26,7 @@ struct Sgd {
    public:
     For(Arena<D>& arena, const std::vector<FlatShard<W, G, D>>& shards, const Settings&,
         std::uint64_t, const Offload&)
-        : shards_(shards), rate_{arena.template take<float>(MemoryKind::optimizer, 1), {1}} {}
+        : shards_(shards), rate_{arena.template allocate<float>(MemoryKind::optimizer, 1), {1}} {}
 
     static std::string name() { return "SGD"; }
 

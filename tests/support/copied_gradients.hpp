@@ -25,7 +25,8 @@ struct CopiedGradients {
       for (const octavo::ModelRun<W, G, D>& in : runs) {
         const octavo::Index size = in.run->size();
         runs_.push_back(in.run);
-        copies_.push_back({arena.template take<G>(octavo::MemoryKind::gradients, size), {size}});
+        copies_.push_back(
+            {arena.template allocate<G>(octavo::MemoryKind::gradients, size), {size}});
       }
     }
 

@@ -43,9 +43,9 @@ class InferenceModel {
                          "a piece of a prompt must have at least 1 token, but has ", shape.piece);
     shape_.piece = std::min(shape.piece, shape.longest);
     allocate_parameters(arena, limits);
-    arena.overlay([&] { stage_.take(arena); }, [&] { allocate_activations(arena); });
+    arena.overlay([&] { stage_.allocate(arena); }, [&] { allocate_activations(arena); });
     const auto bytes = static_cast<Index>(workspace_bytes(limits));
-    workspace_ = {arena.template take<std::byte>(MemoryKind::workspace, bytes), {bytes}};
+    workspace_ = {arena.template allocate<std::byte>(MemoryKind::workspace, bytes), {bytes}};
   }
   InferenceModel(const InferenceModel&) = delete;
   InferenceModel& operator=(const InferenceModel&) = delete;
@@ -174,8 +174,8 @@ class InferenceModel {
                                     [this](const auto& body) { this->embedding_.visit(body); });
     int layer = 0;
     for_each_block([&](auto& block, auto&) {
-      block.take(arena, "blocks." + std::to_string(layer++), registry,
-                 {initial, outer, config.norm_epsilon}, Recompute::block);
+      block.allocate(arena, "blocks." + std::to_string(layer++), registry,
+                     {initial, outer, config.norm_epsilon}, Recompute::block);
     });
     registry.scratch = nullptr;  // the head sees one token
     head_.declare(registry, 1, config.vocabulary, config.norm_epsilon);
@@ -195,9 +195,9 @@ class InferenceModel {
   void allocate_activations(Arena<D>& arena) {
     constexpr auto kind = MemoryKind::activations;
     const Index rows = shape_.piece;
-    scratch_.take(arena);
-    positions_.take(arena, {1, shape_.longest});
-    for (T*& state : residual_) state = arena.template take<T>(kind, rows * config.hidden);
+    scratch_.allocate(arena);
+    positions_.allocate(arena, {1, shape_.longest});
+    for (T*& state : residual_) state = arena.template allocate<T>(kind, rows * config.hidden);
     const auto allocate_shared_buffers = [&](auto& segment) {
       return [&] {
         std::remove_reference_t<decltype(segment)>::Block::allocate_inference(arena, segment.shared,

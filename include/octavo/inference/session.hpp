@@ -24,8 +24,8 @@ struct InferenceParts {
   InferenceParts(Arena<D>& arena, InferenceShape shape, const DeviceLimits<D>& limits)
       : model(arena, shape, limits) {
     const Index elements = 2 * model.shape().piece;
-    inputs = {arena.template take<std::int32_t>(MemoryKind::activations, elements), {elements}};
-    logits = arena.template take_on_host<T>(decltype(model)::config.vocabulary);
+    inputs = {arena.template allocate<std::int32_t>(MemoryKind::activations, elements), {elements}};
+    logits = arena.template allocate_host<T>(decltype(model)::config.vocabulary);
   }
 
   InferenceModel<Family, Precision, D> model;

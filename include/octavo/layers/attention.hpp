@@ -107,14 +107,15 @@ class GroupedQueryAttention {
     constexpr auto kind = MemoryKind::activations;
     if (wanted(Recompute::norms)) saved.input.allocate_kept(arena, tokens, Shape.hidden);
     if (!wanted(Recompute::block)) return;
-    saved.qkv = arena.template take<T>(kind, tokens * Shape.qkv_columns());
-    saved.rotated =
-        Rotate::in_place ? saved.qkv : arena.template take<T>(kind, tokens * Shape.qkv_columns());
+    saved.qkv = arena.template allocate<T>(kind, tokens * Shape.qkv_columns());
+    saved.rotated = Rotate::in_place
+                        ? saved.qkv
+                        : arena.template allocate<T>(kind, tokens * Shape.qkv_columns());
     saved.attended.allocate_values(arena, kind, tokens, Shape.attention_columns());
     if constexpr (OutputProjection::quantized) {
       saved.attended.allocate_transposed(arena, kind, tokens, Shape.attention_columns());
     }
-    saved.log_sum_exp = arena.template take<float>(kind, tokens * Shape.heads);
+    saved.log_sum_exp = arena.template allocate<float>(kind, tokens * Shape.heads);
   }
   /// Allocates the memory that blocks share in the forward.
   static void allocate_shared_buffers(Arena<D>& arena, Saved& saved, Index tokens) {
@@ -125,7 +126,8 @@ class GroupedQueryAttention {
   static void allocate_scratch(Arena<D>& arena, Scratch& scratch, Index tokens) {
     constexpr auto kind = MemoryKind::activations;
     scratch.qkv_gradient.allocate_values(arena, kind, tokens, Shape.qkv_columns());
-    scratch.attended_gradient = arena.template take<T>(kind, tokens * Shape.attention_columns());
+    scratch.attended_gradient =
+        arena.template allocate<T>(kind, tokens * Shape.attention_columns());
     arena.overlay(
         [&] {
           scratch.y_gradient.allocate_row_major(arena, kind, tokens, Shape.hidden);
@@ -141,11 +143,11 @@ class GroupedQueryAttention {
   /// @param longest  maximum length in tokens
   void allocate_cache(Arena<D>& arena, Index longest) {
     constexpr Index columns = Index{Shape.kv_heads} * Shape.head_dim;
-    const auto take = [&]() -> TensorView<T, 2, D> {
-      return {arena.template take<T>(MemoryKind::activations, longest * columns),
+    const auto allocate = [&]() -> TensorView<T, 2, D> {
+      return {arena.template allocate<T>(MemoryKind::activations, longest * columns),
               {longest, columns}};
     };
-    cache_ = {take(), take()};
+    cache_ = {allocate(), allocate()};
   }
 
   template <class M>

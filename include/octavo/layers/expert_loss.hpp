@@ -35,11 +35,11 @@ struct ExpertLoss {
     coefficient_ = coefficient;
     ++routers_;
   }
-  void take(Arena<D>& arena) {
+  void allocate(Arena<D>& arena) {
     if (coefficient_ == 0) return;
     constexpr auto kind = MemoryKind::activations;
-    sums = {{arena.template take<std::int32_t>(kind, experts_), {experts_}},
-            {arena.template take<float>(kind, experts_), {experts_}}};
+    sums = {{arena.template allocate<std::int32_t>(kind, experts_), {experts_}},
+            {arena.template allocate<float>(kind, experts_), {experts_}}};
   }
 
   [[nodiscard]] bool is_computed() const { return sums.counts.size() != 0; }

@@ -107,43 +107,43 @@ class ExpertsMLP {
     const Index rows = row_count(tokens);
     if (wanted(Recompute::norms)) saved.input.allocate_kept(arena, tokens, Shape.hidden);
     if (wanted(Recompute::swiglu)) saved.activated.allocate_kept(arena, rows, Shape.ffn);
-    if (wanted(Recompute::ffn)) saved.wide = arena.template take<T>(kind, rows * wide_columns);
+    if (wanted(Recompute::ffn)) saved.wide = arena.template allocate<T>(kind, rows * wide_columns);
     if (!wanted(Recompute::block)) return;
     const Index pairs = tokens * Experts.choices;
-    saved.probabilities = arena.template take<float>(kind, tokens * Experts.experts);
-    saved.weights = arena.template take<float>(kind, pairs);
-    saved.chosen = arena.template take<std::int32_t>(kind, pairs);
-    saved.pairs = arena.template take<std::int32_t>(kind, rows);
-    saved.places = arena.template take<std::int32_t>(kind, pairs);
-    saved.offsets = arena.template take<std::int32_t>(kind, Experts.experts + 1);
-    saved.tiles = arena.template take<std::int32_t>(kind, rows / expert_tile);
+    saved.probabilities = arena.template allocate<float>(kind, tokens * Experts.experts);
+    saved.weights = arena.template allocate<float>(kind, pairs);
+    saved.chosen = arena.template allocate<std::int32_t>(kind, pairs);
+    saved.pairs = arena.template allocate<std::int32_t>(kind, rows);
+    saved.places = arena.template allocate<std::int32_t>(kind, pairs);
+    saved.offsets = arena.template allocate<std::int32_t>(kind, Experts.experts + 1);
+    saved.tiles = arena.template allocate<std::int32_t>(kind, rows / expert_tile);
   }
   /// Allocates the memory that blocks share in the forward.
   static void allocate_shared_buffers(Arena<D>& arena, Saved& saved, Index tokens) {
     constexpr auto kind = MemoryKind::activations;
     const Index rows = row_count(tokens);
-    saved.logits = arena.template take<float>(kind, tokens * Experts.experts);
+    saved.logits = arena.template allocate<float>(kind, tokens * Experts.experts);
     saved.input.allocate_transient(arena, tokens, Shape.hidden);
     saved.copies.allocate_kept(arena, rows, Shape.hidden);
     saved.copies.allocate_transient(arena, rows, Shape.hidden);
     saved.activated.allocate_transient(arena, rows, Shape.ffn);
-    saved.outputs = arena.template take<T>(kind, rows * Shape.hidden);
+    saved.outputs = arena.template allocate<T>(kind, rows * Shape.hidden);
   }
   static void allocate_scratch(Arena<D>& arena, Scratch& scratch, Index tokens) {
     constexpr auto kind = MemoryKind::activations;
     const Index rows = row_count(tokens);
-    const auto take = [&](auto& memory, Index columns) {
+    const auto allocate = [&](auto& memory, Index columns) {
       memory.allocate_values(arena, kind, rows, columns);
       memory.allocate_row_major(arena, kind, rows, columns);
       memory.allocate_transposed(arena, kind, rows, columns);
     };
-    scratch.weight_gradient = arena.template take<float>(kind, tokens * Experts.choices);
-    scratch.logits_gradient = arena.template take<float>(kind, tokens * Experts.experts);
-    scratch.activated_gradient = arena.template take<T>(kind, rows * Shape.ffn);
-    arena.overlay([&] { take(scratch.y_gradient, Shape.hidden); },
+    scratch.weight_gradient = arena.template allocate<float>(kind, tokens * Experts.choices);
+    scratch.logits_gradient = arena.template allocate<float>(kind, tokens * Experts.experts);
+    scratch.activated_gradient = arena.template allocate<T>(kind, rows * Shape.ffn);
+    arena.overlay([&] { allocate(scratch.y_gradient, Shape.hidden); },
                   [&] {
-                    take(scratch.wide_gradient, wide_columns);
-                    scratch.x_gradient = arena.template take<T>(kind, rows * Shape.hidden);
+                    allocate(scratch.wide_gradient, wide_columns);
+                    scratch.x_gradient = arena.template allocate<T>(kind, rows * Shape.hidden);
                   });
   }
 

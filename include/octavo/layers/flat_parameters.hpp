@@ -190,14 +190,14 @@ class FlatParameters {
     weights_ = {nullptr, {size}};
     if (has_weight_memory_) {
       weights_ =
-          take(arena, MemoryKind::weights, size,
-               lender == nullptr || !lender->has_weight_memory_ ? nullptr : &lender->weights_);
+          allocate(arena, MemoryKind::weights, size,
+                   lender == nullptr || !lender->has_weight_memory_ ? nullptr : &lender->weights_);
     }
     if (has_fp8_values) {
       const bool lends =
           lender != nullptr && !layout.keeps_fp8_values && lender->fp8_values_.size() >= size;
-      fp8_values_ =
-          take(arena, MemoryKind::quantized_weights, size, lends ? &lender->fp8_values_ : nullptr);
+      fp8_values_ = allocate(arena, MemoryKind::quantized_weights, size,
+                             lends ? &lender->fp8_values_ : nullptr);
       if (!has_weight_memory_) allocate_uncast_weights(arena, parameters, lends ? lender : nullptr);
     }
     for (Parameter<W, G, D>* parameter : parameters) {
@@ -214,9 +214,9 @@ class FlatParameters {
   void allocate_gradients_of(Arena<D>& arena, const List& parameters,
                              const FlatParameters* lender) {
     const bool borrows = lender != nullptr && lender->size() >= size();
-    gradients_ = {
-        borrows ? lender->gradients_.data() : arena.template take<G>(MemoryKind::gradients, size()),
-        {size()}};
+    gradients_ = {borrows ? lender->gradients_.data()
+                          : arena.template allocate<G>(MemoryKind::gradients, size()),
+                  {size()}};
     for (Parameter<W, G, D>* parameter : parameters) {
       parameter->gradient = {part(gradients_, parameter->offset), parameter->weight.shape()};
     }
@@ -228,10 +228,10 @@ class FlatParameters {
 
   /// Allocates memory, or reuses that of a lender that is large enough.
   template <class T>
-  static TensorView<T, 1, D> take(Arena<D>& arena, MemoryKind kind, Index size,
-                                  const TensorView<T, 1, D>* lent) {
+  static TensorView<T, 1, D> allocate(Arena<D>& arena, MemoryKind kind, Index size,
+                                      const TensorView<T, 1, D>* lent) {
     const bool borrows = lent != nullptr && lent->size() >= size;
-    return {borrows ? lent->data() : arena.template take<T>(kind, size), {size}};
+    return {borrows ? lent->data() : arena.template allocate<T>(kind, size), {size}};
   }
 
   /// Whether each rank sends fewer bytes with FP8 values than with weights. All ranks send the same
@@ -262,8 +262,8 @@ class FlatParameters {
     std::erase_if(parameters, [](const auto* parameter) { return parameter->operand >= 0; });
     Index size = 0;
     for (const Parameter<W, G, D>* parameter : parameters) size += padded_size(*parameter);
-    uncast_weights_ = take(arena, MemoryKind::weights, size,
-                           lender == nullptr ? nullptr : &lender->uncast_weights_);
+    uncast_weights_ = allocate(arena, MemoryKind::weights, size,
+                               lender == nullptr ? nullptr : &lender->uncast_weights_);
     size = 0;
     for (Parameter<W, G, D>* parameter : parameters) {
       parameter->weight = {part(uncast_weights_, size), parameter->weight.shape()};

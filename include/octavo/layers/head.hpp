@@ -45,8 +45,8 @@ class LanguageModelHead {
     logits_.allocate_values(arena, kind, chunk_, Padded);
     logits_.allocate_row_major(arena, kind, chunk_, Padded);
     if constexpr (Projection::quantized) logits_.allocate_transposed(arena, kind, chunk_, Padded);
-    statistics_ = arena.template take<float>(kind, Norm::statistics * chunk_);
-    input_gradient_ = arena.template take<T>(kind, chunk_ * Hidden);
+    statistics_ = arena.template allocate<float>(kind, Norm::statistics * chunk_);
+    input_gradient_ = arena.template allocate<T>(kind, chunk_ * Hidden);
   }
 
   template <class M>

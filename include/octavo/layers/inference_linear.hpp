@@ -45,7 +45,7 @@ class Linear<Inference<Wanted>, In, Out, G, D> {
   void allocate_weight_copies(Arena<D>& arena, const Weight& weight) {
     if constexpr (keeps_fp8) {
       kept_.allocate_row_major(arena, MemoryKind::quantized_weights, Out, In);
-      scaling_ = arena.template take<OperandScaling>(MemoryKind::scaling, 1);
+      scaling_ = arena.template allocate<OperandScaling>(MemoryKind::scaling, 1);
       is_staged_ = weight.is_cast_only;
       offset_ = weight.offset;
       if (is_staged_) {

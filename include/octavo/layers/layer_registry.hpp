@@ -26,9 +26,9 @@ class WeightStage {
     element_bytes_ = std::max(element_bytes_, element_bytes);
     scale_bytes_ = std::max(scale_bytes_, scale_bytes);
   }
-  void take(Arena<D>& arena) {
-    elements_ = arena.template take<std::byte>(MemoryKind::quantized_weights, element_bytes_);
-    scales_ = arena.template take<std::byte>(MemoryKind::quantized_weights, scale_bytes_);
+  void allocate(Arena<D>& arena) {
+    elements_ = arena.template allocate<std::byte>(MemoryKind::quantized_weights, element_bytes_);
+    scales_ = arena.template allocate<std::byte>(MemoryKind::quantized_weights, scale_bytes_);
   }
   [[nodiscard]] std::byte* elements() const { return elements_; }
   [[nodiscard]] std::byte* scales() const { return scales_; }
@@ -50,8 +50,8 @@ class LayerScratch {
   LayerScratch& operator=(const LayerScratch&) = delete;
 
   void reserve(Index bytes) { bytes_ = std::max(bytes_, bytes); }
-  void take(Arena<D>& arena) {
-    if (bytes_ != 0) data_ = arena.template take<std::byte>(MemoryKind::activations, bytes_);
+  void allocate(Arena<D>& arena) {
+    if (bytes_ != 0) data_ = arena.template allocate<std::byte>(MemoryKind::activations, bytes_);
   }
   [[nodiscard]] std::byte* data() const { return data_; }
 

@@ -86,7 +86,8 @@ class MLP {
     constexpr auto kind = MemoryKind::activations;
     if (wanted(Recompute::norms)) saved.input.allocate_kept(arena, tokens, Shape.hidden);
     if (wanted(Recompute::swiglu)) saved.activated.allocate_kept(arena, tokens, Shape.ffn);
-    if (wanted(Recompute::ffn)) saved.wide = arena.template take<T>(kind, tokens * wide_columns);
+    if (wanted(Recompute::ffn))
+      saved.wide = arena.template allocate<T>(kind, tokens * wide_columns);
   }
   /// Allocates the memory that blocks share in the forward.
   static void allocate_shared_buffers(Arena<D>& arena, Saved& saved, Index tokens) {
@@ -96,7 +97,7 @@ class MLP {
   static void allocate_scratch(Arena<D>& arena, Scratch& scratch, Index tokens) {
     constexpr auto kind = MemoryKind::activations;
     scratch.wide_gradient.allocate_values(arena, kind, tokens, wide_columns);
-    scratch.activated_gradient = arena.template take<T>(kind, tokens * Shape.ffn);
+    scratch.activated_gradient = arena.template allocate<T>(kind, tokens * Shape.ffn);
     arena.overlay(
         [&] {
           scratch.y_gradient.allocate_row_major(arena, kind, tokens, Shape.hidden);

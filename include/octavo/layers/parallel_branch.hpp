@@ -65,7 +65,7 @@ class ParallelBranch {
     Part::allocate_saved(arena, saved.part, tokens, wanted);
     if (!wanted(Recompute::block)) return;
     saved.statistics =
-        arena.template take<float>(MemoryKind::activations, Norm::statistics * tokens / Degree);
+        arena.template allocate<float>(MemoryKind::activations, Norm::statistics * tokens / Degree);
   }
   static void allocate_shared_buffers(Arena<D>& arena, Saved& saved, Index tokens) {
     Part::allocate_shared_buffers(arena, saved.part, tokens);

@@ -27,7 +27,7 @@ class ParallelEmbedding {
     table_.visit([&](auto& table) { table.part = part; });
     group_ = &group;
     first_ = part.place * part.groups[0];
-    local_ = arena.template take<std::int32_t>(MemoryKind::activations, tokens);
+    local_ = arena.template allocate<std::int32_t>(MemoryKind::activations, tokens);
   }
 
   /// @param tokens  [tokens]

@@ -49,11 +49,11 @@ class ParallelHead {
     logits_.allocate_values(arena, kind, std::max<Index>(chunk_, Degree + 1), Rows);
     logits_.allocate_row_major(arena, kind, chunk_, Rows);
     if constexpr (Projection::quantized) logits_.allocate_transposed(arena, kind, chunk_, Rows);
-    statistics_ = arena.template take<float>(kind, Norm::statistics * chunk_);
-    input_gradient_ = arena.template take<T>(kind, chunk_ / Degree * Hidden);
-    targets_ = arena.template take<std::int32_t>(kind, chunk_);
-    losses_ = arena.template take<float>(kind, chunk_);
-    sums_ = arena.template take<LogitSum>(kind, (Degree + 1) * chunk_);
+    statistics_ = arena.template allocate<float>(kind, Norm::statistics * chunk_);
+    input_gradient_ = arena.template allocate<T>(kind, chunk_ / Degree * Hidden);
+    targets_ = arena.template allocate<std::int32_t>(kind, chunk_);
+    losses_ = arena.template allocate<float>(kind, chunk_);
+    sums_ = arena.template allocate<LogitSum>(kind, (Degree + 1) * chunk_);
   }
 
   template <class M>

@@ -88,16 +88,16 @@ struct Parameter {
   }
 
   /// Declares a parameter outside any flat parameters, and allocates its weight.
-  void take(Arena<D>& arena, std::string parameter_name, Index rows, Index columns,
-            Initial starts_from) {
+  void allocate(Arena<D>& arena, std::string parameter_name, Index rows, Index columns,
+                Initial starts_from) {
     declare(std::move(parameter_name), rows, columns, starts_from);
-    weight = {arena.template take<W>(MemoryKind::weights, weight.size()), weight.shape()};
+    weight = {arena.template allocate<W>(MemoryKind::weights, weight.size()), weight.shape()};
   }
 
   /// Allocates its gradient. Separate from the weight, because the gradient may share memory with
   /// data that is no longer needed when it is computed.
   void allocate_gradient(Arena<D>& arena) {
-    gradient = {arena.template take<G>(MemoryKind::gradients, weight.size()), weight.shape()};
+    gradient = {arena.template allocate<G>(MemoryKind::gradients, weight.size()), weight.shape()};
   }
 };
 

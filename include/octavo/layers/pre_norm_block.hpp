@@ -59,9 +59,9 @@ class PreNormBranches<std::index_sequence<I...>, T, Hidden, G, D, Branches...> {
 
   /// Allocates weights and their quantised copies.
   /// @param lender  see FlatParameters::allocate_weights
-  void take(Arena<D>& arena, const std::string& name, LayerRegistry<D> registry,
-            BlockInitial initial, Recompute recompute,
-            const FlatParameters<T, G, D>* lender = nullptr) {
+  void allocate(Arena<D>& arena, const std::string& name, LayerRegistry<D> registry,
+                BlockInitial initial, Recompute recompute,
+                const FlatParameters<T, G, D>* lender = nullptr) {
     recompute_ = recompute;
     (std::get<I>(branches_).declare(name, registry, initial,
                                     Recomputation{recompute, I == count - 1}),
@@ -84,7 +84,7 @@ class PreNormBranches<std::index_sequence<I...>, T, Hidden, G, D, Branches...> {
         shared.saved.branches);
     allocate_saved_if(arena, shared.saved, tokens,
                       [&](Recompute drop_level) { return recompute >= drop_level; });
-    T* gradient = arena.template take<T>(MemoryKind::activations, tokens / degree * Hidden);
+    T* gradient = arena.template allocate<T>(MemoryKind::activations, tokens / degree * Hidden);
     const auto allocate_scratch = [&]<class Branch>(std::type_identity<Branch>, auto& scratch) {
       scratch.normalised_gradient = gradient;
       return [&] { Branch::allocate_scratch(arena, scratch, tokens); };
@@ -197,7 +197,7 @@ class PreNormBranches<std::index_sequence<I...>, T, Hidden, G, D, Branches...> {
                saved.branches);
     if (!wanted(Recompute::block)) return;
     for (T*& state : saved.between) {
-      state = arena.template take<T>(MemoryKind::activations, tokens / degree * Hidden);
+      state = arena.template allocate<T>(MemoryKind::activations, tokens / degree * Hidden);
     }
   }
 

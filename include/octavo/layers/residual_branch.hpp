@@ -78,11 +78,11 @@ class ResidualBranch {
     constexpr auto kind = MemoryKind::activations;
     Part::allocate_saved(arena, saved.part, tokens, wanted);
     if (has_post_norm && wanted(kept_by_all_policies)) {
-      saved.result = arena.template take<T>(kind, tokens * Hidden);
-      saved.post_statistics = arena.template take<float>(kind, PostNorm::statistics * tokens);
+      saved.result = arena.template allocate<T>(kind, tokens * Hidden);
+      saved.post_statistics = arena.template allocate<float>(kind, PostNorm::statistics * tokens);
     }
     if (!wanted(Recompute::block)) return;
-    saved.statistics = arena.template take<float>(kind, Norm::statistics * tokens);
+    saved.statistics = arena.template allocate<float>(kind, Norm::statistics * tokens);
   }
   /// Allocates the memory that blocks share in the forward.
   static void allocate_shared_buffers(Arena<D>& arena, Saved& saved, Index tokens) {
@@ -91,7 +91,8 @@ class ResidualBranch {
   static void allocate_scratch(Arena<D>& arena, Scratch& scratch, Index tokens) {
     Part::allocate_scratch(arena, scratch.part, tokens);
     if (has_post_norm) {
-      scratch.result_gradient = arena.template take<T>(MemoryKind::activations, tokens * Hidden);
+      scratch.result_gradient =
+          arena.template allocate<T>(MemoryKind::activations, tokens * Hidden);
     }
   }
 

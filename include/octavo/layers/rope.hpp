@@ -27,10 +27,10 @@ class RoPE {
   /// Allocates the tables.
   /// @param batch   the largest batch
   /// @param tables  number of different rotations
-  void take(Arena<D>& arena, BatchShape batch, Index head_dim, int tables = 1) {
+  void allocate(Arena<D>& arena, BatchShape batch, Index head_dim, int tables = 1) {
     constexpr auto kind = MemoryKind::activations;
     const auto take_rows = [&](Index rows) -> TensorView<float, 2, D> {
-      return {arena.template take<float>(kind, rows * head_dim), {rows, head_dim}};
+      return {arena.template allocate<float>(kind, rows * head_dim), {rows, head_dim}};
     };
     tables_.resize(static_cast<std::size_t>(tables));
     for (Table& table : tables_) {

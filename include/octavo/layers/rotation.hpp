@@ -127,7 +127,7 @@ class NormalisedRotation final {
 /// The empty position data of blocks whose positions are part of the embedding.
 template <Device D>
 struct NoPositions {
-  void take(Arena<D>&, BatchShape) {}
+  void allocate(Arena<D>&, BatchShape) {}
   void initialize_sync(const Context<D>&) {}
   void place(const BatchView<D>&, const Context<D>&) const {}
 };

@@ -80,7 +80,7 @@ class ScalingTable {
   }
 
   /// Marks a weight with one scale as cast by ranks, each of which casts its shard. Call it before
-  /// `take`.
+  /// `allocate`.
   void set_cast_by_ranks(std::size_t number) { cast_by_ranks_[number] = true; }
 
   [[nodiscard]] std::size_t size() const { return rules_.size(); }
@@ -91,24 +91,24 @@ class ScalingTable {
   }
 
   /// Allocates the memory of all operands that were added.
-  void take(Arena<D>& arena) {
+  void allocate(Arena<D>& arena) {
     place_operands();
     const auto count = static_cast<Index>(size());
     Index longest = 0;
     for (const ScalingRule& rule : rules_) longest = std::max(longest, Index{rule.history_length});
-    device_rules_ = {arena.template take<ScalingRule>(MemoryKind::scaling, count), {count}};
+    device_rules_ = {arena.template allocate<ScalingRule>(MemoryKind::scaling, count), {count}};
     const Index history_begin = offsets().histories;
     const Index bytes =
         aligned(history_begin + count * longest * static_cast<Index>(sizeof(float)));
-    state_ = {arena.template take<std::byte>(MemoryKind::scaling, bytes), {bytes}};
-    snapshot_ = {arena.template take<std::byte>(MemoryKind::scaling, bytes), {bytes}};
-    last_step_state_ = {arena.template take<std::byte>(MemoryKind::scaling, history_begin),
+    state_ = {arena.template allocate<std::byte>(MemoryKind::scaling, bytes), {bytes}};
+    snapshot_ = {arena.template allocate<std::byte>(MemoryKind::scaling, bytes), {bytes}};
+    last_step_state_ = {arena.template allocate<std::byte>(MemoryKind::scaling, history_begin),
                         {history_begin}};
     operands_ = arrays_in(state_);
     float* history =
         state_.empty() ? nullptr : reinterpret_cast<float*>(state_.data() + history_begin);
     history_ = {history, {count, longest}};
-    found_ = {arena.template take<std::uint32_t>(MemoryKind::scaling, found_count_),
+    found_ = {arena.template allocate<std::uint32_t>(MemoryKind::scaling, found_count_),
               {found_count_}};
   }
 

@@ -32,10 +32,10 @@ class TensorParallelGroup {
 
   /// Allocates memory for the rows of a batch.
   /// @param bytes  of all of a batch's rows
-  void take(Arena<D>& arena, Index bytes) {
+  void allocate(Arena<D>& arena, Index bytes) {
     bytes_ = bytes;
-    terms_ = arena.template take<std::byte>(MemoryKind::communication, bytes);
-    gathered_ = arena.template take<std::byte>(MemoryKind::communication, bytes);
+    terms_ = arena.template allocate<std::byte>(MemoryKind::communication, bytes);
+    gathered_ = arena.template allocate<std::byte>(MemoryKind::communication, bytes);
   }
 
   /// Connects the group. Call it before the first exchange.

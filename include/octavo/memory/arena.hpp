@@ -58,7 +58,7 @@ struct ArenaRange {
 template <Device D>
 class Arena {
  public:
-  /// Creates a measuring arena: `take` returns null and only counts.
+  /// Creates a measuring arena: `allocate` returns null and only counts.
   Arena() = default;
   /// Creates an arena of `plan.peak` bytes, and `plan.host` bytes of host memory, allocated at
   /// once.
@@ -77,7 +77,7 @@ class Arena {
   /// measuring.
   /// @throws UsageError  if the arena is too small
   template <class T>
-  T* take(MemoryKind kind, Index count) {
+  T* allocate(MemoryKind kind, Index count) {
     const std::size_t bytes = aligned_bytes<T>(count);
     const std::size_t begin = used_;
     used_ += bytes;
@@ -90,10 +90,10 @@ class Arena {
     return reinterpret_cast<T*>(buffer_.data() + begin);
   }
 
-  /// Allocates like `take`, in host memory that device copies can access asynchronously. It counts
-  /// as no `MemoryKind`, and is not overlaid.
+  /// Allocates like `allocate`, in host memory that device copies can access asynchronously. It
+  /// counts as no `MemoryKind`, and is not overlaid.
   template <class T>
-  T* take_on_host(Index count) {
+  T* allocate_host(Index count) {
     const std::size_t begin = plan_.host;
     plan_.host += aligned_bytes<T>(count);
     if (measuring()) return nullptr;
@@ -103,11 +103,11 @@ class Arena {
     return reinterpret_cast<T*>(host_.get() + begin);
   }
 
-  /// Calls `take()`, and returns the device memory that it takes from this arena.
-  template <class Take>
-  ArenaRange range_of(const Take& take) {
+  /// Calls `function()`, and returns the device memory that it allocates in this arena.
+  template <class Function>
+  ArenaRange range_of(const Function& function) {
     const std::size_t begin = used_;
-    take();
+    function();
     return {measuring() ? nullptr : buffer_.data() + begin, used_ - begin};
   }
 

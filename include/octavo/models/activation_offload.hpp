@@ -31,10 +31,10 @@ class ActivationOffload {
   /// @param buffer  the memory of its activations, in the buffer of its number
   void add(const ArenaRange& buffer) { blocks_.push_back({buffer}); }
   /// Allocates the host memory of all blocks that do not remain in a buffer.
-  void take(Arena<D>& arena) {
+  void allocate(Arena<D>& arena) {
     const std::size_t stored = blocks_.size() - std::min(blocks_.size(), activation_buffers);
     for (Block& block : std::span(blocks_).first(stored)) {
-      block.host = arena.template take_on_host<std::byte>(static_cast<Index>(block.device.bytes));
+      block.host = arena.template allocate_host<std::byte>(static_cast<Index>(block.device.bytes));
       block.is_stored = true;
     }
   }

@@ -76,16 +76,16 @@ class Decoder {
     if constexpr (tensor_parallel > 1) divide_rows(arena);
     allocate_parameters(arena, limits);
     detail::check_reduced_tokens(batch, options_.head_chunk, scaling_.size() != 0, head_quantises_);
-    scaling_.take(arena);
-    driver_.expert_loss.take(arena);
-    weight_stage_.take(arena);
-    scratch_.take(arena);
+    scaling_.allocate(arena);
+    driver_.expert_loss.allocate(arena);
+    weight_stage_.allocate(arena);
+    scratch_.allocate(arena);
     if (!options_.gradients_share_memory) allocate_gradients(arena);
     allocate_activations(arena);
     const auto bytes = static_cast<Index>(detail::decoder_workspace<T>(
         manifest_, Family::block_shapes, attention_forward_of<Precision>, batch,
         options_.head_chunk, limits));
-    workspace_ = {arena.template take<std::byte>(MemoryKind::workspace, bytes), {bytes}};
+    workspace_ = {arena.template allocate<std::byte>(MemoryKind::workspace, bytes), {bytes}};
   }
   Decoder(const Decoder&) = delete;
   Decoder& operator=(const Decoder&) = delete;
@@ -377,7 +377,7 @@ class Decoder {
   /// Allocates the memory of offloaded activations. Segments use the same buffers.
   template <std::size_t... I>
   void allocate_offloaded(Arena<D>& arena, std::index_sequence<I...>) {
-    const auto take = [&](auto& segment, std::size_t buffer) {
+    const auto allocate = [&](auto& segment, std::size_t buffer) {
       return [&arena, &segment, buffer, rows = batch_.rows()] {
         std::remove_reference_t<decltype(segment)>::Block::allocate_offloaded(arena, segment.shared,
                                                                               buffer, rows);
@@ -385,13 +385,13 @@ class Decoder {
     };
     constexpr std::size_t layers = config.layers;
     for (std::size_t buffer = 0; buffer < std::min(layers, activation_buffers); ++buffer) {
-      arena.overlay(take(std::get<I>(segments_), buffer)...);
+      arena.overlay(allocate(std::get<I>(segments_), buffer)...);
     }
     std::size_t layer = 0;
     for_each_block([&](auto&, auto& shared) {
       offload_.add(shared.offloaded[layer++ % activation_buffers].memory);
     });
-    offload_.take(arena);
+    offload_.allocate(arena);
   }
 
   /// Allocates the activations that a block keeps until its backward.

@@ -29,7 +29,7 @@ void Decoder<Family, Precision, D, Gradient>::divide_rows(Arena<D>& arena) {
                        " tokens, but their number must be a multiple of the ", tensor_parallel,
                        " ranks of TensorParallel<", tensor_parallel, ">; change the batch");
   options_.head_chunk = round_up(options_.head_chunk, tensor_parallel);
-  group_.take(arena, batch_.rows() * config.hidden * static_cast<Index>(sizeof(T)));
+  group_.allocate(arena, batch_.rows() * config.hidden * static_cast<Index>(sizeof(T)));
   embedding_.share(arena, group_, vocabulary_part(), batch_.rows());
   head_weight_.part = vocabulary_part();
 }
@@ -66,9 +66,9 @@ void Decoder<Family, Precision, D, Gradient>::allocate_parameters(Arena<D>& aren
   std::array<const FlatParameters<T, G, D>*, 2> lenders{};  // two before, and the one before
   for_each_block([&](auto& block, auto&) {
     const std::size_t operands = scaling_.size();
-    block.take(arena, "blocks." + std::to_string(layer), registry,
-               {initial, Initial::normal(residual), config.norm_epsilon}, options_.recompute,
-               options_.weights_are_gathered ? lenders[0] : nullptr);
+    block.allocate(arena, "blocks." + std::to_string(layer), registry,
+                   {initial, Initial::normal(residual), config.norm_epsilon}, options_.recompute,
+                   options_.weights_are_gathered ? lenders[0] : nullptr);
     lenders = {lenders[1], &block.run()};
     block_quantises_[layer++] = scaling_.size() != operands;
   });
@@ -140,14 +140,14 @@ template <class Family, class Precision, Device D, class Gradient>
 void Decoder<Family, Precision, D, Gradient>::allocate_activations(Arena<D>& arena) {
   constexpr auto kind = MemoryKind::activations;
   const Index rows = batch_.rows();
-  positions_.take(arena, batch_);
+  positions_.allocate(arena, batch_);
   const Index own = own_rows(rows);
   driver_.stream.width = config.hidden;
   driver_.stream.ranks = tensor_parallel;
   for (int layer = 0; layer <= config.layers; ++layer) {
-    driver_.stream.states.push_back(arena.template take<T>(kind, own * config.hidden));
+    driver_.stream.states.push_back(arena.template allocate<T>(kind, own * config.hidden));
   }
-  driver_.stream.gradient_of_state = arena.template take<T>(kind, own * config.hidden);
+  driver_.stream.gradient_of_state = arena.template allocate<T>(kind, own * config.hidden);
   constexpr auto segments = std::make_index_sequence<std::tuple_size_v<SegmentTuple>>{};
   allocate_shared_buffers(arena, [&] { head_.allocate_scratch(arena); }, segments);
   if (options_.offload_activations) allocate_offloaded(arena, segments);

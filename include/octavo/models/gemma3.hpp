@@ -15,7 +15,9 @@ namespace octavo OCTAVO_ABI {
 template <Gemma3Config Config, Device D>
 class Gemma3Positions : public RoPE<D> {
  public:
-  void take(Arena<D>& arena, BatchShape batch) { RoPE<D>::take(arena, batch, Config.head_dim, 2); }
+  void allocate(Arena<D>& arena, BatchShape batch) {
+    RoPE<D>::allocate(arena, batch, Config.head_dim, 2);
+  }
   void initialize_sync(const Context<D>& context) {
     const RopeFrequencies global{static_cast<double>(Config.rope_theta), Config.head_dim,
                                  Config.rope_scaling, this->positions()};

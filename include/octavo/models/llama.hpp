@@ -14,7 +14,9 @@ namespace octavo OCTAVO_ABI {
 template <LlamaConfig Config, Device D>
 class LlamaPositions : public RoPE<D> {
  public:
-  void take(Arena<D>& arena, BatchShape batch) { RoPE<D>::take(arena, batch, Config.head_dim); }
+  void allocate(Arena<D>& arena, BatchShape batch) {
+    RoPE<D>::allocate(arena, batch, Config.head_dim);
+  }
   void initialize_sync(const Context<D>& context) {
     const RopeFrequencies frequencies{static_cast<double>(Config.rope_theta), Config.head_dim,
                                       Config.rope_scaling, this->positions()};

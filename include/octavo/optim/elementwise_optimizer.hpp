@@ -53,7 +53,7 @@ class RuleMemory {
              const Settings& settings, std::uint64_t seed, const Offload& offload, bool has_master)
       : settings_(checked(settings)),
         state_(arena, shards, seed, offload, has_master),
-        step_(arena.template take<Step>(MemoryKind::optimizer, 1), {1}) {}
+        step_(arena.template allocate<Step>(MemoryKind::optimizer, 1), {1}) {}
 
   /// Returns the number of steps that were not skipped.
   [[nodiscard]] std::int64_t steps() const { return state_.steps(); }

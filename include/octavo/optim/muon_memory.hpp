@@ -100,7 +100,7 @@ class MuonMemory {
         whole_(allocate_directions(arena, shards, ranks_ > 1)),
         adamw_state_(arena, ranges_of(shards, false), seed, offload, has_master),
         muon_state_(arena, ranges_of(shards, true), seed, offload, has_master),
-        steps_(arena.template take<AdamWStep>(MemoryKind::optimizer, 2), {2}) {
+        steps_(arena.template allocate<AdamWStep>(MemoryKind::optimizer, 2), {2}) {
     list_flats(shards);
     typename Orthogonalizer::Sizes most;
     for (const Flat& flat : flats_) {
@@ -112,7 +112,7 @@ class MuonMemory {
     }
     newton_schulz_ = Orthogonalizer(arena, most);
     const Index collected = group_.degree == 1 ? 0 : most.matrices;
-    collected_ = {arena.template take<Bf16>(MemoryKind::optimizer, collected), {collected}};
+    collected_ = {arena.template allocate<Bf16>(MemoryKind::optimizer, collected), {collected}};
     pad_to_largest_rank(arena, shards, offload, has_master);
   }
 
@@ -196,7 +196,7 @@ class MuonMemory {
         if (takes) most = std::max(most, whole_of(shard) * group_.degree);
       });
     }
-    return {arena.template take<Bf16>(MemoryKind::optimizer, most), {most}};
+    return {arena.template allocate<Bf16>(MemoryKind::optimizer, most), {most}};
   }
 
   /// Allocates unused memory, so that all ranks need as much as the rank with the largest states:
@@ -215,7 +215,7 @@ class MuonMemory {
     for (Index rank = 0; rank < ranks_ / group_.degree; ++rank)
       most = std::max(most, bytes_of(rank));
     const Index own = bytes_of(shards.front().begin / shards.front().weights.size());
-    arena.template take<std::byte>(MemoryKind::optimizer, most - own);
+    arena.template allocate<std::byte>(MemoryKind::optimizer, most - own);
   }
 
   /// Returns the shards of another rank as views without memory.

@@ -56,10 +56,10 @@ class NewtonSchulz {
   /// @param most  the maximum over all calls of `orthogonalize`
   NewtonSchulz(Arena<D>& arena, const Sizes& most) {
     constexpr auto kind = MemoryKind::optimizer;
-    const auto take = [&](Index count) { return arena.template take<T>(kind, count); };
-    buffers_ = {is_in_place ? nullptr : take(most.matrices), take(most.matrices)};
-    squares_ = {take(most.squares), take(most.squares)};
-    norm_ = {arena.template take<StepStatus>(kind, 1), {1}};
+    const auto allocate = [&](Index count) { return arena.template allocate<T>(kind, count); };
+    buffers_ = {is_in_place ? nullptr : allocate(most.matrices), allocate(most.matrices)};
+    squares_ = {allocate(most.squares), allocate(most.squares)};
+    norm_ = {arena.template allocate<StepStatus>(kind, 1), {1}};
   }
 
   /// Replaces each matrix U S Vᵀ by approximately U Vᵀ. The products are computed in FP32 and

@@ -79,10 +79,10 @@ class OptimizerState {
         is_on_host_(offload.optimizer),
         has_master_(has_master) {
     const auto on_device = [&]<class T>(Index count) {
-      return arena.template take<T>(MemoryKind::optimizer, count);
+      return arena.template allocate<T>(MemoryKind::optimizer, count);
     };
     const auto on_host = [&]<class T>(Index count) {
-      return arena.template take_on_host<T>(count);
+      return arena.template allocate_host<T>(count);
     };
     Index most = 0;  // elements of a chunk
     for (const Shard& shard : shards) most = std::max(most, shard.weights.size());

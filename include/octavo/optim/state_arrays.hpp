@@ -24,11 +24,11 @@ struct StateArrays {
   Array<TensorView<E8M0, 1, Where>, Count> scales{};
 
   StateArrays() = default;
-  /// @param take  allocates memory, as `take.template operator()<T>(count)`
-  template <class Take>
-  StateArrays(Index size, bool has_master, const Take& take) {
+  /// @param allocate  allocates memory, as `allocate.template operator()<T>(count)`
+  template <class Allocate>
+  StateArrays(Index size, bool has_master, const Allocate& allocate) {
     const auto of = [&]<class T>(TensorView<T, 1, Where>& view, Index count) {
-      view = { take.template operator()<T>(count), {count} };
+      view = { allocate.template operator()<T>(count), {count} };
     };
     if (has_master) of(master, size);
     for (std::size_t i = 0; i < Count; ++i) of(moments[i], size);

@@ -46,14 +46,14 @@ class SharedRuns : public SingleRank::Memory<W, G, D> {
       const Index size = run.size() / sharding_.ranks;
       Shared shared{&run, shard_of(run.weights()), {}, {}};
       if (sharding_.shards_weights()) {
-        shared.weights = {arena.template take<W>(MemoryKind::weights, size), {size}};
+        shared.weights = {arena.template allocate<W>(MemoryKind::weights, size), {size}};
       }
       if (run.has_fp8_values()) {
         shared.cast = {in, shared.weights, shard_of(run.fp8_values()), sharding_};
         rest = std::max(rest, shared.cast.rest_size());
       }
       if (!run.is_frozen()) {
-        shared.gradients = {arena.template take<Gradient>(MemoryKind::gradients, size), {size}};
+        shared.gradients = {arena.template allocate<Gradient>(MemoryKind::gradients, size), {size}};
         largest = std::max(largest, run.size());
       }
       runs_.push_back(shared);
@@ -61,18 +61,18 @@ class SharedRuns : public SingleRank::Memory<W, G, D> {
     constexpr auto kind = MemoryKind::communication;
     if (casts && sharding_.ranks > 1) {
       require_casts(rest >= 0);
-      rest_ = {arena.template take<W>(kind, rest), {rest}};
+      rest_ = {arena.template allocate<W>(kind, rest), {rest}};
     }
     if (packs) {
       const Index bytes = sharding_.ranks * PackedPart::bytes(largest / sharding_.ranks);
-      packed_ = {arena.template take<std::byte>(kind, bytes), {bytes}};
-      received_ = {arena.template take<std::byte>(kind, bytes), {bytes}};
+      packed_ = {arena.template allocate<std::byte>(kind, bytes), {bytes}};
+      received_ = {arena.template allocate<std::byte>(kind, bytes), {bytes}};
     } else {
       const Index bytes = largest * static_cast<Index>(sizeof(G));
-      received_ = {arena.template take<std::byte>(kind, bytes), {bytes}};
+      received_ = {arena.template allocate<std::byte>(kind, bytes), {bytes}};
     }
     const Index sums = sharding_.ranks * StepStatus::sums;
-    sums_ = {arena.template take<double>(kind, sums), {sharding_.ranks, StepStatus::sums}};
+    sums_ = {arena.template allocate<double>(kind, sums), {sharding_.ranks, StepStatus::sums}};
   }
 
   [[nodiscard]] std::vector<FlatShard<W, Gradient, D>> shards() const {

@@ -112,7 +112,7 @@ class ReplicaCheck {
       }
     }
     const auto count = static_cast<Index>(names_.size());
-    hashes_ = {arena.template take<std::uint64_t>(MemoryKind::communication, count), {count}};
+    hashes_ = {arena.template allocate<std::uint64_t>(MemoryKind::communication, count), {count}};
   }
 
   /// Counts a step.

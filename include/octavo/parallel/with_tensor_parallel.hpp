@@ -52,10 +52,10 @@ struct GroupMemory {
       largest = std::max(largest, of_run.elements);
     }
     constexpr auto kind = MemoryKind::communication;
-    own = {arena.template take<G>(kind, largest), {largest}};
-    of_group = {arena.template take<G>(kind, degree * largest), {degree * largest}};
+    own = {arena.template allocate<G>(kind, largest), {largest}};
+    of_group = {arena.template allocate<G>(kind, degree * largest), {degree * largest}};
     const Index ranks = sharding.ranks * degree;
-    all_sums = {arena.template take<double>(kind, ranks * StepStatus::sums),
+    all_sums = {arena.template allocate<double>(kind, ranks * StepStatus::sums),
                 {ranks, StepStatus::sums}};
   }
 

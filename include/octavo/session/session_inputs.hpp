@@ -66,15 +66,15 @@ struct SessionBuffers {
     constexpr auto kind = MemoryKind::activations;
     const Index rows = options.batch.rows();
     const Index all = rows * options.micro_batches;
-    tokens = {arena.template take<std::int32_t>(kind, all), {all}};
-    targets = {arena.template take<std::int32_t>(kind, all), {all}};
+    tokens = {arena.template allocate<std::int32_t>(kind, all), {all}};
+    targets = {arena.template allocate<std::int32_t>(kind, all), {all}};
     const Index tables = document_table_elements(options.batch) * options.micro_batches;
-    document_tables = {arena.template take<std::int32_t>(kind, tables), {tables}};
-    gradient_scale = {arena.template take<float>(kind, 1), {1}};
-    losses = {arena.template take<float>(kind, rows), {rows}};
-    status = {arena.template take<StepStatus>(kind, 1), {1}};
-    limits = {arena.template take<StepLimits>(kind, 1), {1}};
-    hash = {arena.template take<std::uint64_t>(kind, 1), {1}};
+    document_tables = {arena.template allocate<std::int32_t>(kind, tables), {tables}};
+    gradient_scale = {arena.template allocate<float>(kind, 1), {1}};
+    losses = {arena.template allocate<float>(kind, rows), {rows}};
+    status = {arena.template allocate<StepStatus>(kind, 1), {1}};
+    limits = {arena.template allocate<StepLimits>(kind, 1), {1}};
+    hash = {arena.template allocate<std::uint64_t>(kind, 1), {1}};
   }
 
   [[nodiscard]] std::size_t staged_bytes() const {

@@ -56,8 +56,8 @@ std::vector<FlatShard<W, G, D>> trained(std::vector<FlatShard<W, G, D>> shards) 
   return shards;
 }
 
-/// The type that takes the memory of ranks or an optimizer in a plan: `Memory`, which needs no code
-/// for the device, or `For` if there is no `Memory`.
+/// The type that allocates the memory of ranks or an optimizer in a plan: `Memory`, which needs no
+/// code for the device, or `For` if there is no `Memory`.
 template <class Kind, class W, class G, Device D>
 struct Planned {
   using Type = typename Kind::template For<W, G, D>;
@@ -70,8 +70,8 @@ struct Planned<Kind, W, G, D> {
 
 }  // namespace detail
 
-/// Takes the memory of a session except its model's. Ranks and the optimizer are functions, so that
-/// a program that plans many combinations compiles each model, each type of ranks and each
+/// Allocates the memory of a session except its model's. Ranks and the optimizer are functions, so
+/// that a program that plans many combinations compiles each model, each type of ranks and each
 /// optimizer once.
 /// @tparam W  format of the model's weights
 /// @tparam G  format of its gradients
@@ -84,8 +84,8 @@ struct SessionMemory {
   struct Ranks {
     bool casts_weights;  ///< whether ranks send each other weights in FP8
     Index degree;        ///< number of ranks that share the model's layers
-    /// Takes the memory of ranks, and returns the shards of this one.
-    Shards (*take)(Arena<D>&, const ModelRuns<W, G, D>&, const Sharding&, Index degree);
+    /// Allocates the memory of ranks, and returns the shards of this one.
+    Shards (*allocate)(Arena<D>&, const ModelRuns<W, G, D>&, const Sharding&, Index degree);
   };
   using Optimizer = void (*)(Arena<D>&, const Shards&, const SessionOptions&);
 
@@ -115,16 +115,16 @@ struct SessionMemory {
   template <class Kind>
   static Optimizer of_optimizer() {
     return [](Arena<D>& arena, const Shards& shards, const SessionOptions& options) {
-      const typename detail::Planned<Kind, W, G, D>::Type taken(
+      const typename detail::Planned<Kind, W, G, D>::Type allocated(
           arena, shards, options.optimizer.of<typename Kind::Settings>(), options.seed,
           options.offload);
     };
   }
 
-  /// Takes memory in the order in which a session does.
-  void take(Arena<D>& arena, const ModelRuns<W, G, D>& runs, const ScalingTable<D>& scaling,
-            const SessionOptions& options) const {
-    optimizer(arena, detail::trained(ranks.take(arena, runs, options.sharding, ranks.degree)),
+  /// Allocates memory in the order in which a session does.
+  void allocate(Arena<D>& arena, const ModelRuns<W, G, D>& runs, const ScalingTable<D>& scaling,
+                const SessionOptions& options) const {
+    optimizer(arena, detail::trained(ranks.allocate(arena, runs, options.sharding, ranks.degree)),
               options);
     const ReplicaCheck<D> replicas(arena, runs, scaling, options.check_replicas);
     const detail::SessionBuffers<D> buffers(arena, options);
@@ -162,7 +162,7 @@ template <class Model>
   Arena<typename Model::DeviceType> arena;
   const Model model(arena, options.batch,
                     detail::model_options(options, memory.ranks.casts_weights), limits);
-  memory.take(arena, model.runs(), model.scaling(), options);
+  memory.allocate(arena, model.runs(), model.scaling(), options);
   return arena.plan();
 }
 

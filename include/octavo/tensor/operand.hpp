@@ -97,7 +97,7 @@ struct OperandMemory {
   Storage* values = nullptr;
 
   void allocate_values(Arena<D>& arena, MemoryKind kind, Index rows, Index columns) {
-    values = arena.template take<Storage>(kind, rows * columns);
+    values = arena.template allocate<Storage>(kind, rows * columns);
   }
   void allocate_row_major(Arena<D>&, MemoryKind, Index, Index) {}
   void allocate_transposed(Arena<D>&, MemoryKind, Index, Index) {}
@@ -132,18 +132,20 @@ struct OperandMemory<P, Kind, D> {
   Scale* transposed_scales = nullptr;
 
   void allocate_values(Arena<D>& arena, MemoryKind kind, Index rows, Index columns) {
-    values = arena.template take<Storage>(kind, rows * columns);
+    values = arena.template allocate<Storage>(kind, rows * columns);
   }
   void allocate_row_major(Arena<D>& arena, MemoryKind kind, Index rows, Index columns) {
-    row_major = arena.template take<Format>(kind, element_bytes(rows, columns));
+    row_major = arena.template allocate<Format>(kind, element_bytes(rows, columns));
     if constexpr (!per_tensor) {
-      row_major_scales = arena.template take<Scale>(kind, scale_count<Granularity>(rows, columns));
+      row_major_scales =
+          arena.template allocate<Scale>(kind, scale_count<Granularity>(rows, columns));
     }
   }
   void allocate_transposed(Arena<D>& arena, MemoryKind kind, Index rows, Index columns) {
-    transposed = arena.template take<Format>(kind, element_bytes(rows, columns));
+    transposed = arena.template allocate<Format>(kind, element_bytes(rows, columns));
     if constexpr (!per_tensor) {
-      transposed_scales = arena.template take<Scale>(kind, scale_count<Granularity>(columns, rows));
+      transposed_scales =
+          arena.template allocate<Scale>(kind, scale_count<Granularity>(columns, rows));
     }
   }
 
