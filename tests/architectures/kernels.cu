@@ -13,13 +13,13 @@ void cast(const Operand<P, Kind, Cuda>& operand, const Context<Cuda>& context) {
 
 template <class P, OperandKind Kind>
 using Of = const Operand<P, Kind, Cuda>&;
-using Place = const Context<Cuda>&;
+using OnCuda = const Context<Cuda>&;
 
-template void cast(Of<Fp8Recipe<Delayed>, OperandKind::output_gradient>, Place);
-template void cast(Of<Fp8Recipe<Rowwise>, OperandKind::input>, Place);
-template void cast(Of<Mxfp8, OperandKind::input>, Place);
-template void cast(Of<Nvfp4, OperandKind::output_gradient>, Place);
-template void cast(Of<Nvfp4, OperandKind::weight>, Place);
+template void cast(Of<Fp8Recipe<Delayed>, OperandKind::output_gradient>, OnCuda);
+template void cast(Of<Fp8Recipe<Rowwise>, OperandKind::input>, OnCuda);
+template void cast(Of<Mxfp8, OperandKind::input>, OnCuda);
+template void cast(Of<Nvfp4, OperandKind::output_gradient>, OnCuda);
+template void cast(Of<Nvfp4, OperandKind::weight>, OnCuda);
 
 template <class P>
 void norm_and_gate(TensorView<const Bf16, 2, Cuda> x, const NormWeight<Bf16, Cuda>& weight,
@@ -33,7 +33,7 @@ void norm_and_gate(TensorView<const Bf16, 2, Cuda> x, const NormWeight<Bf16, Cud
 template void norm_and_gate(TensorView<const Bf16, 2, Cuda>, const NormWeight<Bf16, Cuda>&,
                             Of<Fp8Recipe<Delayed>, OperandKind::input>,
                             Of<Fp8Recipe<Delayed>, OperandKind::output_gradient>,
-                            TensorView<float, 1, Cuda>, Place);
+                            TensorView<float, 1, Cuda>, OnCuda);
 
 template <class T>
 void loss(TensorView<T, 2, Cuda> logits, TensorView<const std::int32_t, 1, Cuda> targets,
@@ -42,6 +42,6 @@ void loss(TensorView<T, 2, Cuda> logits, TensorView<const std::int32_t, 1, Cuda>
                 context);
 }
 template void loss(TensorView<Bf16, 2, Cuda>, TensorView<const std::int32_t, 1, Cuda>,
-                   TensorView<float, 1, Cuda>, Place);
+                   TensorView<float, 1, Cuda>, OnCuda);
 
 }  // namespace octavo::architectures

@@ -16,7 +16,7 @@
 namespace octavo::attention_on_cuda {
 
 using namespace attention_formula;
-using support::Place;
+using support::TestDevice;
 
 /// What attention runs through: the kernels for this GPU, those for every GPU from 8.0 on, or
 /// cuDNN.
@@ -71,17 +71,17 @@ class Attention {
             const DeviceLimits<Cuda>& limits = {.cudnn = false},
             const std::vector<Index>& begins = {})
       : shape_(shape),
-        place_(workspace_for(shape, limits)),
-        qkv_(place_.matrix(inputs.qkv, shape.heads.columns())),
-        output_gradient_(place_.matrix(inputs.output_gradient, output_columns())),
+        device_(workspace_for(shape, limits)),
+        qkv_(device_.matrix(inputs.qkv, shape.heads.columns())),
+        output_gradient_(device_.matrix(inputs.output_gradient, output_columns())),
         output_(poisoned(output_columns())),
         qkv_gradient_(poisoned(shape.heads.columns())),
-        log_sum_exp_(place_.template make_poisoned<float>(statistics()), {statistics()}) {
+        log_sum_exp_(device_.template make_poisoned<float>(statistics()), {statistics()}) {
     if constexpr (std::is_same_v<D, Cuda>) {
-      set_limits(place_.context(), limits);
+      set_limits(device_.context(), limits);
     }
     const std::vector<std::int32_t> tables = tables_of(begins);
-    if (!tables.empty()) tables_ = place_.make(tables);
+    if (!tables.empty()) tables_ = device_.make(tables);
   }
 
   /// Divides the rows anew, in the same memory.
@@ -115,9 +115,9 @@ class Attention {
     log_sum_exp_ = {log_sum_exp_.data(), {statistics()}};
   }
   [[nodiscard]] Results<T> results() const {
-    return {place_.read(output_), place_.read(qkv_gradient_), place_.read(log_sum_exp_)};
+    return {device_.read(output_), device_.read(qkv_gradient_), device_.read(log_sum_exp_)};
   }
-  [[nodiscard]] const Context<D>& context() const { return place_.context(); }
+  [[nodiscard]] const Context<D>& context() const { return device_.context(); }
 
  private:
   [[nodiscard]] BatchShape batch() const {
@@ -140,11 +140,11 @@ class Attention {
   [[nodiscard]] Index output_columns() const { return shape_.heads.heads * shape_.heads.head_dim; }
   [[nodiscard]] Index statistics() const { return shape_.rows() * shape_.heads.heads; }
   TensorView<T, 2, D> poisoned(Index columns) {
-    return {place_.template make_poisoned<T>(shape_.rows() * columns), {shape_.rows(), columns}};
+    return {device_.template make_poisoned<T>(shape_.rows() * columns), {shape_.rows(), columns}};
   }
 
   AttentionShape shape_;
-  Place<D> place_;
+  TestDevice<D> device_;
   std::int32_t* tables_ = nullptr;
   TensorView<T, 2, D> qkv_, output_gradient_, output_, qkv_gradient_;
   TensorView<float, 1, D> log_sum_exp_;

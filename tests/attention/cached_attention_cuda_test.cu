@@ -13,7 +13,7 @@ namespace cached_attention_cuda_test {
 using support::constant;
 using support::normal_values;
 using support::OnGpu;
-using support::Place;
+using support::TestDevice;
 
 struct Shape {
   HeadLayout layout;
@@ -35,29 +35,29 @@ class Decoding {
   Decoding(const Shape& shape, Index rows)
       : shape_(shape),
         rows_(rows),
-        place_(cached_attention_workspace(shape.layout, rows, shape.capacity, Context<D>())),
-        qkv_(place_.matrix(normal_values<T>(rows * shape.layout.columns(), 1.5f, 1),
-                           shape.layout.columns())),
+        device_(cached_attention_workspace(shape.layout, rows, shape.capacity, Context<D>())),
+        qkv_(device_.matrix(normal_values<T>(rows * shape.layout.columns(), 1.5f, 1),
+                            shape.layout.columns())),
         keys_(normal_values<T>(shape.capacity * kv_columns(), 1.5f, 2)),
         values_(normal_values<T>(shape.capacity * kv_columns(), 1.5f, 3)),
-        cache_{place_.matrix(keys_, kv_columns()), place_.matrix(values_, kv_columns())},
-        positions_(place_.vector(positions_from(0, rows))),
-        output_(place_.template make_poisoned<T>(rows * out_columns()), {rows, out_columns()}) {}
+        cache_{device_.matrix(keys_, kv_columns()), device_.matrix(values_, kv_columns())},
+        positions_(device_.vector(positions_from(0, rows))),
+        output_(device_.template make_poisoned<T>(rows * out_columns()), {rows, out_columns()}) {}
 
   /// New rows begin at `first`; what lies behind them is NaN, which whoever reads it shows.
   void go_to(Index first) {
     const std::vector<std::int32_t> positions = positions_from(first, rows_);
     copy_to_device_sync(positions_.data(), positions.data(),
-                        positions.size() * sizeof(std::int32_t), place_.context());
+                        positions.size() * sizeof(std::int32_t), device_.context());
     set(cache_.keys, keys_, first + rows_);
     set(cache_.values, values_, first + rows_);
   }
   void run() {
     cached_attention(constant(qkv_), shape_.layout, shape_.options, constant(positions_), cache_,
-                     output_, place_.context());
+                     output_, device_.context());
   }
-  [[nodiscard]] std::vector<T> output() const { return place_.read(output_); }
-  [[nodiscard]] const Context<D>& context() const { return place_.context(); }
+  [[nodiscard]] std::vector<T> output() const { return device_.read(output_); }
+  [[nodiscard]] const Context<D>& context() const { return device_.context(); }
 
  private:
   [[nodiscard]] Index kv_columns() const { return shape_.layout.kv_heads * shape_.layout.head_dim; }
@@ -70,7 +70,7 @@ class Decoding {
 
   Shape shape_;
   Index rows_;
-  Place<D> place_;
+  TestDevice<D> device_;
   TensorView<T, 2, D> qkv_;
   std::vector<T> keys_, values_;
   KeyValueCache<T, D> cache_;
@@ -197,25 +197,25 @@ struct Appended {
 template <class T, Device D>
 Appended<T> append(HeadLayout layout, Index rows, Index first, Index capacity, bool rotates,
                    bool normalises) {
-  Place<D> place;
+  TestDevice<D> device;
   const Index columns = layout.kv_heads * layout.head_dim;
   const auto qkv =
-      place.matrix(normal_values<T>(rows * layout.columns(), 1.0f, 1), layout.columns());
+      device.matrix(normal_values<T>(rows * layout.columns(), 1.0f, 1), layout.columns());
   const KeyValueCache<T, D> cache{
-      place.matrix(normal_values<T>(capacity * columns, 1.0f, 2), columns),
-      place.matrix(normal_values<T>(capacity * columns, 1.0f, 3), columns)};
-  const auto query_weight = constant(place.vector(normal_values<T>(layout.head_dim, 1.0f, 4)));
-  const auto key_weight = constant(place.vector(normal_values<T>(layout.head_dim, 1.0f, 5)));
-  const auto positions = constant(place.vector(positions_from(first, rows)));
+      device.matrix(normal_values<T>(capacity * columns, 1.0f, 2), columns),
+      device.matrix(normal_values<T>(capacity * columns, 1.0f, 3), columns)};
+  const auto query_weight = constant(device.vector(normal_values<T>(layout.head_dim, 1.0f, 4)));
+  const auto key_weight = constant(device.vector(normal_values<T>(layout.head_dim, 1.0f, 5)));
+  const auto positions = constant(device.vector(positions_from(first, rows)));
   QkNorm<const T, D> norm;
   if (normalises) norm = {query_weight, key_weight, 1e-6f};
   TensorView<const float, 2, D> rotation;
   if (rotates) {
     rotation =
-        place.matrix(normal_values<float>(capacity * layout.head_dim, 1.0f, 6), layout.head_dim);
+        device.matrix(normal_values<float>(capacity * layout.head_dim, 1.0f, 6), layout.head_dim);
   }
-  append_to_cache(qkv, layout, norm, rotation, positions, cache, place.context());
-  return {place.read(qkv), place.read(cache.keys), place.read(cache.values)};
+  append_to_cache(qkv, layout, norm, rotation, positions, cache, device.context());
+  return {device.read(qkv), device.read(cache.keys), device.read(cache.values)};
 }
 
 template <class T>

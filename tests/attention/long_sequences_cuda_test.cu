@@ -19,7 +19,7 @@ using attention_on_cuda::name_of;
 using attention_on_cuda::set_limits;
 using support::constant;
 using support::OnGpu;
-using support::Place;
+using support::TestDevice;
 
 std::size_t at(Index i) { return static_cast<std::size_t>(i); }
 
@@ -51,25 +51,26 @@ class LongSequence {
         output_gradient_(spread_values(shape.tokens * out_columns(), 1.5f, 2)) {}
 
   [[nodiscard]] Results run(Library through) const {
-    Place<Cuda> place(attention_workspace(shape_, DeviceLimits<Cuda>()));
-    set_limits(place.context(), limits_of(through));
-    const auto qkv = place.matrix(qkv_, columns());
-    const auto output_gradient = constant(place.matrix(output_gradient_, out_columns()));
+    TestDevice<Cuda> device(attention_workspace(shape_, DeviceLimits<Cuda>()));
+    set_limits(device.context(), limits_of(through));
+    const auto qkv = device.matrix(qkv_, columns());
+    const auto output_gradient = constant(device.matrix(output_gradient_, out_columns()));
     const auto matrix = [&](Index width) {
-      return TensorView<Bf16, 2, Cuda>{place.make_poisoned<Bf16>(shape_.tokens * width),
+      return TensorView<Bf16, 2, Cuda>{device.make_poisoned<Bf16>(shape_.tokens * width),
                                        {shape_.tokens, width}};
     };
     const auto output = matrix(out_columns());
     const auto gradient = matrix(columns());
     const Index statistics = shape_.tokens * shape_.heads.heads;
-    const TensorView<float, 1, Cuda> log_sum_exp{place.make_poisoned<float>(statistics),
+    const TensorView<float, 1, Cuda> log_sum_exp{device.make_poisoned<float>(statistics),
                                                  {statistics}};
     const char* library = through == Library::cudnn ? "cudnn" : "octavo";
-    EXPECT_STREQ(attention_forward(shape_, qkv, {}, output, log_sum_exp, place.context()), library);
-    EXPECT_STREQ(attention_backward(shape_, constant(qkv), {}, constant(output), output_gradient,
-                                    constant(log_sum_exp), gradient, place.context()),
+    EXPECT_STREQ(attention_forward(shape_, qkv, {}, output, log_sum_exp, device.context()),
                  library);
-    return {place.read(output), place.read(gradient), place.read(log_sum_exp)};
+    EXPECT_STREQ(attention_backward(shape_, constant(qkv), {}, constant(output), output_gradient,
+                                    constant(log_sum_exp), gradient, device.context()),
+                 library);
+    return {device.read(output), device.read(gradient), device.read(log_sum_exp)};
   }
 
   /// The query, output, and their like of one row.
@@ -281,13 +282,13 @@ void expect_workspace_suffices(const AttentionShape& shape, std::size_t bytes, L
   constexpr Index guard = 4096;
   const Index columns = shape.heads.columns();
   const Index out_columns = shape.heads.heads * shape.heads.head_dim;
-  Place<Cuda> place;
-  Context<Cuda>& context = place.context();
-  std::byte* memory = place.make_poisoned<std::byte>(static_cast<Index>(bytes) + guard);
+  TestDevice<Cuda> device;
+  Context<Cuda>& context = device.context();
+  std::byte* memory = device.make_poisoned<std::byte>(static_cast<Index>(bytes) + guard);
   context.bind_workspace({memory, bytes});
   set_limits(context, limits_of(through));
   const auto matrix = [&](Index width) {
-    TensorView<Bf16, 2, Cuda> view{place.make<Bf16>(shape.rows() * width), {shape.rows(), width}};
+    TensorView<Bf16, 2, Cuda> view{device.make<Bf16>(shape.rows() * width), {shape.rows(), width}};
     fill_zero(view.data(), view.bytes(), context);
     return view;
   };
@@ -296,11 +297,11 @@ void expect_workspace_suffices(const AttentionShape& shape, std::size_t bytes, L
   const auto output_gradient = matrix(out_columns);
   const auto gradient = matrix(columns);
   const Index statistics = shape.rows() * shape.heads.heads;
-  const TensorView<float, 1, Cuda> log_sum_exp{place.make<float>(statistics), {statistics}};
+  const TensorView<float, 1, Cuda> log_sum_exp{device.make<float>(statistics), {statistics}};
   (void)attention_forward(shape, qkv, {}, output, log_sum_exp, context);
   (void)attention_backward(shape, constant(qkv), {}, constant(output), constant(output_gradient),
                            constant(log_sum_exp), gradient, context);
-  EXPECT_TRUE(place.read(memory + bytes, guard) == std::vector<std::byte>(guard, std::byte{0xff}));
+  EXPECT_TRUE(device.read(memory + bytes, guard) == std::vector<std::byte>(guard, std::byte{0xff}));
 }
 
 TEST_P(LongSequencesOnCuda, WorkspaceSuffices) {
@@ -336,8 +337,8 @@ TEST_F(LongSequencesOfRopeOnCuda, RotateByPositionAngle) {
   const auto frequency = [](Index j) {
     return std::pow(500'000.0, -static_cast<double>(j) / static_cast<double>(half));
   };
-  Place<Cuda> place;
-  const Context<Cuda>& context = place.context();
+  TestDevice<Cuda> device;
+  const Context<Cuda>& context = device.context();
   RoPE<Cuda> rope;
   Arena<Cuda> measuring;
   rope.allocate(measuring, {1, tokens}, layout.head_dim);
@@ -346,13 +347,13 @@ TEST_F(LongSequencesOfRopeOnCuda, RotateByPositionAngle) {
   rope.fill_sync(frequency, context);
   const auto table = rope.rotations(BatchShape{1, tokens}).table;
   const std::vector<Bf16> before = spread_values(tokens * layout.columns(), 2.0f, 3);
-  const auto qkv = place.matrix(before, layout.columns());
+  const auto qkv = device.matrix(before, layout.columns());
   rope_forward(constant(qkv), layout, QkNorm<const Bf16, Cuda>{}, table, tokens, qkv, context);
-  const std::vector<Bf16> rotated = place.read(qkv);
+  const std::vector<Bf16> rotated = device.read(qkv);
   const Operand<Bf16, OperandKind::output_gradient, Cuda> back{qkv};
   rope_backward(qkv, layout, TensorView<const Bf16, 2, Cuda>{}, QkNorm<const Bf16, Cuda>{},
                 QkNorm<float, Cuda>{}, table, tokens, back, context);
-  const std::vector<Bf16> returned = place.read(qkv);
+  const std::vector<Bf16> returned = device.read(qkv);
   for (const Index token : some_rows(tokens)) {
     for (Index head = 0; head < layout.heads + layout.kv_heads; ++head) {
       for (Index j = 0; j < half; ++j) {

@@ -10,7 +10,7 @@
 namespace octavo {
 namespace replay_cuda_test {
 
-using support::Place;
+using support::TestDevice;
 
 class ReplayOnCuda : public support::OnGpu {};
 class ContextsOnCuda : public support::OnGpu {};
@@ -23,18 +23,18 @@ void add_step(TensorView<const float, 1, Cuda> step, TensorView<StepStatus, 1, C
 
 /// A number on the GPU that a recorded body adds to a sum.
 struct Sum {
-  Place<Cuda> place;
-  TensorView<float, 1, Cuda> step = place.vector(std::vector<float>{0.0f});
-  TensorView<StepStatus, 1, Cuda> status = place.vector(std::vector<StepStatus>{StepStatus{}});
+  TestDevice<Cuda> device;
+  TensorView<float, 1, Cuda> step = device.vector(std::vector<float>{0.0f});
+  TensorView<StepStatus, 1, Cuda> status = device.vector(std::vector<StepStatus>{StepStatus{}});
 
   void add(float number) {
-    copy_to_device_sync(step.data(), &number, sizeof(number), place.context());
-    add_step(step, status, place.context());
+    copy_to_device_sync(step.data(), &number, sizeof(number), device.context());
+    add_step(step, status, device.context());
   }
   void set_step(float number) {
-    copy_to_device_sync(step.data(), &number, sizeof(number), place.context());
+    copy_to_device_sync(step.data(), &number, sizeof(number), device.context());
   }
-  [[nodiscard]] double value() const { return place.read(status)[0].loss_sum; }
+  [[nodiscard]] double value() const { return device.read(status)[0].loss_sum; }
 };
 
 void expect_counts(const ReplayCounts& counts, std::uint64_t runs, std::uint64_t recordings,
@@ -50,9 +50,9 @@ TEST_F(ReplayOnCuda, RunsThenRecordsThenLaunches) {
   int calls = 0;
   for (const float number : {1.0f, 10.0f, 100.0f, 1000.0f}) {
     sum.set_step(number);
-    replay.run(sum.place.context(), [&] {
+    replay.run(sum.device.context(), [&] {
       ++calls;
-      add_step(sum.step, sum.status, sum.place.context());
+      add_step(sum.step, sum.status, sum.device.context());
     });
   }
   EXPECT_EQ(sum.value(), 1111.0);
@@ -65,8 +65,8 @@ TEST_F(ReplayOnCuda, SurvivesExceptionsInFirstAndRecordedRuns) {
   sum.set_step(1.0f);
   Replay<Cuda> replay;
   const auto run = [&](bool faulty) {
-    replay.run(sum.place.context(), [&] {
-      add_step(sum.step, sum.status, sum.place.context());
+    replay.run(sum.device.context(), [&] {
+      add_step(sum.step, sum.status, sum.device.context());
       if (faulty) throw std::runtime_error("a fault");
     });
   };
@@ -90,9 +90,9 @@ TEST_F(ReplayOnCuda, SurvivesInvalidatedCapture) {
   sum.set_step(1.0f);
   Replay<Cuda> replay;
   const auto run = [&](bool faulty) {
-    replay.run(sum.place.context(), [&] {
-      add_step(sum.step, sum.status, sum.place.context());
-      if (faulty) sum.place.context().synchronize();
+    replay.run(sum.device.context(), [&] {
+      add_step(sum.step, sum.status, sum.device.context());
+      if (faulty) sum.device.context().synchronize();
     });
   };
   run(false);
@@ -176,9 +176,9 @@ TEST_F(ContextsOnTwoGpus, InterleaveOnOneThread) {
     result.resize(64 * 32);
     copy_to_host_sync(result.data(), one->floats(2 * 64 * 128), result.size() * sizeof(float),
                       one->context);
-    cudaPointerAttributes place{};
-    ASSERT_EQ(cudaPointerGetAttributes(&place, one->memory.data()), cudaSuccess);
-    EXPECT_EQ(place.device, gpu++);
+    cudaPointerAttributes attributes{};
+    ASSERT_EQ(cudaPointerGetAttributes(&attributes, one->memory.data()), cudaSuccess);
+    EXPECT_EQ(attributes.device, gpu++);
   }
   ASSERT_EQ(results[0].size(), results[1].size());
   for (std::size_t i = 0; i < results[0].size(); ++i) {

@@ -8,8 +8,8 @@ namespace octavo {
 namespace emulated_cuda_test {
 
 using support::normal_values;
-using support::OperandPlace;
-using support::Place;
+using support::TestDevice;
+using support::TestOperand;
 
 template <class P>
 class EmulatedOnCuda : public support::OnGpu {};
@@ -40,35 +40,36 @@ std::vector<double> exact_values(QuantizedView<Format, Granularity, L, Cpu> copy
 /// One operand on both devices.
 template <class P, OperandKind Kind>
 struct Both {
-  Place<Cpu> on_cpu{row_amaxes_workspace(512, 512)};
+  TestDevice<Cpu> on_cpu{row_amaxes_workspace(512, 512)};
   std::vector<Bf16> values;
-  OperandPlace<P, Kind, Cpu> cpu;
-  OperandPlace<P, Kind, Cuda> cuda;
+  TestOperand<P, Kind, Cpu> cpu;
+  TestOperand<P, Kind, Cuda> cuda;
 
-  Both(Place<Cuda>& place, Index rows, Index columns, float deviation, unsigned seed)
+  Both(TestDevice<Cuda>& device, Index rows, Index columns, float deviation, unsigned seed)
       : values(normal_values<Bf16>(rows * columns, deviation, seed)),
         cpu(on_cpu, values, columns, 1 / deviation),
-        cuda(place, values, columns, 1 / deviation) {
+        cuda(device, values, columns, 1 / deviation) {
     quantize(cpu.operand(), on_cpu.context());
-    quantize(cuda.operand(), place.context());
+    quantize(cuda.operand(), device.context());
   }
 };
 
 /// Expects a · bᵀ + addend + bias; `a` and `b` are pairs of copies on both devices.
 template <class P, class CpuA, class CpuB, class A, class B>
-void expect_product(Place<Cuda>& place, CpuA cpu_a, CpuB cpu_b, A a, B b, bool adds, bool biased) {
+void expect_product(TestDevice<Cuda>& device, CpuA cpu_a, CpuB cpu_b, A a, B b, bool adds,
+                    bool biased) {
   const Index m = a.outer();
   const Index n = b.outer();
   const Index k = a.inner();
   const std::vector<float> before = normal_values<float>(m * n, 0.1f, 8);
   const std::vector<float> bias = normal_values<float>(n, 0.1f, 9);
-  const auto y = place.matrix(before, n);
+  const auto y = device.matrix(before, n);
   GemmOutput<float, Cuda> output{y, {}, {}};
   if (adds) output.addend = y;
-  if (biased) output.bias = support::constant(place.vector(bias));
-  const GemmRun run = matmul_emulated(a, b, output, place.context());
+  if (biased) output.bias = support::constant(device.vector(bias));
+  const GemmRun run = matmul_emulated(a, b, output, device.context());
   EXPECT_STREQ(run.implementation, gemm_implementation<Emulated<P>>(Cuda{}));
-  const std::vector<float> found = place.read(y);
+  const std::vector<float> found = device.read(y);
   const std::vector<double> left = exact_values(cpu_a);
   const std::vector<double> right = exact_values(cpu_b);
   // Rounding a scale that is no power of two to BF16, and sums in FP32 by the tensor cores.
@@ -94,21 +95,21 @@ void expect_product(Place<Cuda>& place, CpuA cpu_a, CpuB cpu_b, A a, B b, bool a
 
 TYPED_TEST(EmulatedOnCuda, ProductsMatchCpuCopies) {
   using P = TypeParam;
-  Place<Cuda> place(emulated_matmul_workspace(512, 512, 512, DeviceLimits<Cuda>{}));
-  const Both<P, OperandKind::input> x(place, tokens, in, 1.0f, 1);
-  const Both<P, OperandKind::weight> w(place, out, in, 0.05f, 2);
-  const Both<P, OperandKind::output_gradient> dy(place, tokens, out, 1e-3f, 3);
+  TestDevice<Cuda> device(emulated_matmul_workspace(512, 512, 512, DeviceLimits<Cuda>{}));
+  const Both<P, OperandKind::input> x(device, tokens, in, 1.0f, 1);
+  const Both<P, OperandKind::weight> w(device, out, in, 0.05f, 2);
+  const Both<P, OperandKind::output_gradient> dy(device, tokens, out, 1e-3f, 3);
   const auto cpu_x = x.cpu.operand();
   const auto cpu_w = w.cpu.operand();
   const auto cpu_dy = dy.cpu.operand();
   const auto cuda_x = x.cuda.operand();
   const auto cuda_w = w.cuda.operand();
   const auto cuda_dy = dy.cuda.operand();
-  expect_product<P>(place, cpu_x.row_major, cpu_w.row_major, cuda_x.row_major, cuda_w.row_major,
+  expect_product<P>(device, cpu_x.row_major, cpu_w.row_major, cuda_x.row_major, cuda_w.row_major,
                     false, true);
-  expect_product<P>(place, cpu_dy.row_major, cpu_w.transposed, cuda_dy.row_major, cuda_w.transposed,
-                    false, false);
-  expect_product<P>(place, cpu_dy.transposed, cpu_x.transposed, cuda_dy.transposed,
+  expect_product<P>(device, cpu_dy.row_major, cpu_w.transposed, cuda_dy.row_major,
+                    cuda_w.transposed, false, false);
+  expect_product<P>(device, cpu_dy.transposed, cpu_x.transposed, cuda_dy.transposed,
                     cuda_x.transposed, true, false);
 }
 
@@ -119,7 +120,7 @@ using Squares = PerBlock<16, 16, E4M3>;
 
 template <class Granularity>
 void expect_swizzled(Index rows, Index inner) {
-  Place<Cuda> place;
+  TestDevice<Cuda> device;
   std::vector<E4M3> scales;
   for (Index i = 0; i < scale_count<Granularity>(rows, inner); ++i) {
     scales.push_back(E4M3::from_bits(static_cast<std::uint8_t>(1 + i * 7 % 126)));
@@ -138,10 +139,10 @@ void expect_swizzled(Index rows, Index inner) {
     }
   }
   const QuantizedView<E2M1, Granularity, Layout::row_major, Cuda> operand{
-      nullptr, place.make(scales), rows, inner};
-  const TensorView<E4M3, 1, Cuda> found{place.make_poisoned<E4M3>(count), {count}};
-  EXPECT_EQ(detail::swizzle_scales(operand, found.data(), place.context()), count);
-  EXPECT_EQ(place.read(found), expected) << rows << " " << inner;
+      nullptr, device.make(scales), rows, inner};
+  const TensorView<E4M3, 1, Cuda> found{device.make_poisoned<E4M3>(count), {count}};
+  EXPECT_EQ(detail::swizzle_scales(operand, found.data(), device.context()), count);
+  EXPECT_EQ(device.read(found), expected) << rows << " " << inner;
 }
 
 TEST_F(Nvfp4ProductsOnCuda, ReadSwizzledScales) {
@@ -152,22 +153,22 @@ TEST_F(Nvfp4ProductsOnCuda, ReadSwizzledScales) {
 }
 
 TEST_F(Nvfp4ProductsOnCuda, RequireGpuSupport) {
-  Place<Cuda> place(std::size_t{64} << 20);
-  if (!place.context().limits().gpu.mx_products) {
-    EXPECT_THROW(require_products<Nvfp4>(place.context().limits()), ConfigError);
-    EXPECT_NO_THROW(require_products<Emulated<Nvfp4>>(place.context().limits()));
+  TestDevice<Cuda> device(std::size_t{64} << 20);
+  if (!device.context().limits().gpu.mx_products) {
+    EXPECT_THROW(require_products<Nvfp4>(device.context().limits()), ConfigError);
+    EXPECT_NO_THROW(require_products<Emulated<Nvfp4>>(device.context().limits()));
     return;
   }
-  const Both<Nvfp4, OperandKind::input> x(place, 128, 128, 1.0f, 1);
-  const Both<Nvfp4, OperandKind::weight> w(place, 128, 128, 1.0f, 2);
+  const Both<Nvfp4, OperandKind::input> x(device, 128, 128, 1.0f, 1);
+  const Both<Nvfp4, OperandKind::weight> w(device, 128, 128, 1.0f, 2);
   const auto a = x.cuda.operand().row_major;
   const auto b = w.cuda.operand().row_major;
-  const TensorView<float, 2, Cuda> y{place.make<float>(128 * 128), {128, 128}};
+  const TensorView<float, 2, Cuda> y{device.make<float>(128 * 128), {128, 128}};
   const GemmOutput<float, Cuda> output{y, {}, {}};
-  (void)matmul_forward(a, b, output, place.context());
-  const auto found = place.read(y);
-  (void)matmul_emulated(a, b, output, place.context());
-  const auto expected = place.read(y);
+  (void)matmul_forward(a, b, output, device.context());
+  const auto found = device.read(y);
+  (void)matmul_emulated(a, b, output, device.context());
+  const auto expected = device.read(y);
   for (std::size_t i = 0; i < found.size(); ++i) ASSERT_NEAR(found[i], expected[i], 1e-3) << i;
 }
 

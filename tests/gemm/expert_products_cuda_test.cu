@@ -37,24 +37,24 @@ template <Device D>
 class Bench {
  public:
   explicit Bench(const Sizes& sizes, Cores cores = Cores::best)
-      : count(expert_row_count(sizes.tokens, sizes.experts)), place_(workspace(sizes, count)) {
+      : count(expert_row_count(sizes.tokens, sizes.experts)), device_(workspace(sizes, count)) {
     if constexpr (std::is_same_v<D, Cuda>) {
-      if (cores == Cores::generic) place_.context().set_gpu(features_of(89));
-      if (cores == Cores::older) place_.context().set_gpu(features_of(86));
+      if (cores == Cores::generic) device_.context().set_gpu(features_of(89));
+      if (cores == Cores::older) device_.context().set_gpu(features_of(86));
     }
     const auto allocate = [&](Index size) {
-      return place_.template make_poisoned<std::int32_t>(size);
+      return device_.template make_poisoned<std::int32_t>(size);
     };
     rows = {{allocate(count), {count}},
             {allocate(sizes.tokens), {sizes.tokens, 1}},
             {allocate(sizes.experts + 1), {sizes.experts + 1}},
             {allocate(count / expert_tile), {count / expert_tile}}};
-    order_by_expert(constant(place_.matrix(random_choices(sizes), 1)), rows, place_.context());
-    pairs = place_.read(rows.pairs);
+    order_by_expert(constant(device_.matrix(random_choices(sizes), 1)), rows, device_.context());
+    pairs = device_.read(rows.pairs);
   }
 
-  [[nodiscard]] Place<D>& place() { return place_; }
-  [[nodiscard]] const Context<D>& context() const { return place_.context(); }
+  [[nodiscard]] TestDevice<D>& device() { return device_; }
+  [[nodiscard]] const Context<D>& context() const { return device_.context(); }
   /// Random values, with zeros in padding and unused rows.
   template <class T>
   [[nodiscard]] std::vector<T> random_rows(Index columns, unsigned seed) const {
@@ -67,7 +67,7 @@ class Bench {
   }
   template <class T>
   [[nodiscard]] TensorView<T, 2, D> result(Index row_count, Index columns) {
-    return {place_.template make_poisoned<T>(row_count * columns), {row_count, columns}};
+    return {device_.template make_poisoned<T>(row_count * columns), {row_count, columns}};
   }
 
   Index count;
@@ -82,7 +82,7 @@ class Bench {
                      row_amaxes_workspace(std::max(count, sizes.experts * sizes.out),
                                           std::max(sizes.out, sizes.in))});
   }
-  Place<D> place_;
+  TestDevice<D> device_;
 };
 
 template <class T, class G>
@@ -95,20 +95,20 @@ template <class T, class G, Device D>
 Results<T, G> multiply_dense(const Sizes& sizes, Cores cores = Cores::best) {
   const auto [tokens, experts, out, in] = sizes;
   Bench<D> bench(sizes, cores);
-  auto& place = bench.place();
+  auto& device = bench.device();
   const auto& context = bench.context();
-  const auto x = place.matrix(bench.template random_rows<T>(in, 2), in);
-  const auto dy = place.matrix(bench.template random_rows<T>(out, 3), out);
-  const auto w = place.matrix(normal_values<T>(experts * out * in, 1.0f, 4), in);
+  const auto x = device.matrix(bench.template random_rows<T>(in, 2), in);
+  const auto dy = device.matrix(bench.template random_rows<T>(out, 3), out);
+  const auto w = device.matrix(normal_values<T>(experts * out * in, 1.0f, 4), in);
   const auto y = bench.template result<T>(bench.count, out);
   const auto dx = bench.template result<T>(bench.count, in);
   const auto dw = bench.template result<G>(experts * out, in);
-  const auto sum = place.matrix(normal_values<G>(experts * out * in, 1.0f, 5), in);
+  const auto sum = device.matrix(normal_values<G>(experts * out * in, 1.0f, 5), in);
   (void)experts_forward(constant(x), constant(w), bench.rows, y, context);
   (void)experts_input_gradient(constant(dy), constant(w), bench.rows, dx, context);
   (void)experts_weight_gradient(constant(dy), constant(x), bench.rows, dw, false, context);
   (void)experts_weight_gradient(constant(dy), constant(x), bench.rows, sum, true, context);
-  return {place.read(y), place.read(dx), place.read(dw), place.read(sum)};
+  return {device.read(y), device.read(dx), device.read(dw), device.read(sum)};
 }
 
 /// @param tolerance  of sums of products of normal values
@@ -157,21 +157,21 @@ template <class P, Device D>
 Results<Bf16, float> multiply_quantized(const Sizes& sizes, Cores cores = Cores::best) {
   const auto [tokens, experts, out, in] = sizes;
   Bench<D> bench(sizes, cores);
-  auto& place = bench.place();
+  auto& device = bench.device();
   const auto& context = bench.context();
-  const OperandPlace<P, OperandKind::input, D> x(place, bench.template random_rows<Bf16>(in, 2), in,
-                                                 1.0f);
-  const OperandPlace<P, OperandKind::output_gradient, D> dy(
-      place, bench.template random_rows<Bf16>(out, 3), out, 1.0f);
-  const OperandPlace<P, OperandKind::weight, D> w(
-      place, normal_values<Bf16>(experts * out * in, 1.0f, 4), in, 1.0f);
+  const TestOperand<P, OperandKind::input, D> x(device, bench.template random_rows<Bf16>(in, 2), in,
+                                                1.0f);
+  const TestOperand<P, OperandKind::output_gradient, D> dy(
+      device, bench.template random_rows<Bf16>(out, 3), out, 1.0f);
+  const TestOperand<P, OperandKind::weight, D> w(
+      device, normal_values<Bf16>(experts * out * in, 1.0f, 4), in, 1.0f);
   quantize(x.operand(), context);
   quantize(dy.operand(), context);
   quantize(w.operand(), context);
   const auto y = bench.template result<Bf16>(bench.count, out);
   const auto dx = bench.template result<Bf16>(bench.count, in);
   const auto dw = bench.template result<float>(experts * out, in);
-  const auto sum = place.matrix(normal_values<float>(experts * out * in, 1.0f, 5), in);
+  const auto sum = device.matrix(normal_values<float>(experts * out * in, 1.0f, 5), in);
   (void)experts_forward(x.operand().row_major, w.operand().row_major, bench.rows, y, context);
   (void)experts_input_gradient(dy.operand().row_major, w.operand().transposed, bench.rows, dx,
                                context);
@@ -179,7 +179,7 @@ Results<Bf16, float> multiply_quantized(const Sizes& sizes, Cores cores = Cores:
                                 false, context);
   (void)experts_weight_gradient(dy.operand().transposed, x.operand().transposed, bench.rows, sum,
                                 true, context);
-  return {place.read(y), place.read(dx), place.read(dw), place.read(sum)};
+  return {device.read(y), device.read(dx), device.read(dw), device.read(sum)};
 }
 
 TEST_F(ExpertProductsOnCuda, InFp8AreRefusedWhereTheGpuHasNone) {

@@ -12,7 +12,7 @@ namespace few_rows_cuda_test {
 using support::constant;
 using support::normal_values;
 using support::OnGpu;
-using support::Place;
+using support::TestDevice;
 
 struct Case {
   Index rows, out, in;
@@ -53,17 +53,17 @@ std::vector<double> bounds(const Case& at, const std::vector<T>& x,
 template <class T, class Y, Device D, class Weight>
 std::vector<Y> product(const Case& at, const std::vector<T>& x, const Weight& weight) {
   Context<D> limits;
-  Place<D> place(few_rows_workspace(at.in, limits));
-  const auto addend = constant(place.matrix(normal_values<Y>(at.rows * at.out, 1.0f, 3), at.out));
-  const auto bias = constant(place.vector(normal_values<Y>(at.out, 1.0f, 4)));
+  TestDevice<D> device(few_rows_workspace(at.in, limits));
+  const auto addend = constant(device.matrix(normal_values<Y>(at.rows * at.out, 1.0f, 3), at.out));
+  const auto bias = constant(device.vector(normal_values<Y>(at.out, 1.0f, 4)));
   GemmOutput<Y, D> y{
-      {place.template make_poisoned<Y>(at.rows * at.out), {at.rows, at.out}}, {}, {}};
+      {device.template make_poisoned<Y>(at.rows * at.out), {at.rows, at.out}}, {}, {}};
   if (at.adds) y.addend = addend;
   if (at.biased) y.bias = bias;
-  const auto rows = constant(place.matrix(x, at.in));
-  const GemmRun run = few_rows_forward(rows, weight(place), y, place.context());
+  const auto rows = constant(device.matrix(x, at.in));
+  const GemmRun run = few_rows_forward(rows, weight(device), y, device.context());
   EXPECT_STREQ(run.implementation, few_rows_implementation(D{}));
-  return place.read(y.result);
+  return device.read(y.result);
 }
 
 constexpr Case cases[] = {{1, 576, 576},
@@ -87,8 +87,8 @@ void compare_dense() {
     SCOPED_TRACE(text_of(at));
     const auto x = normal_values<T>(at.rows * at.in, 1.0f, 1);
     const auto elements = normal_values<T>(at.offset + at.out * at.in, 1.0f, 2);
-    const auto weight = [&]<Device D>(Place<D>& place) {
-      return TensorView<const T, 2, D>{place.make(elements) + at.offset, {at.out, at.in}};
+    const auto weight = [&]<Device D>(TestDevice<D>& device) {
+      return TensorView<const T, 2, D>{device.make(elements) + at.offset, {at.out, at.in}};
     };
     std::vector<double> values;
     for (auto element = elements.begin() + at.offset; element != elements.end(); ++element) {
@@ -109,9 +109,9 @@ void compare_quantized() {
     const auto numbers = normal_values<float>(scale_count<Granularity>(at.out, at.in), 1.0f, 5);
     std::vector<Scale> scales;
     for (const float number : numbers) scales.push_back(Scale(0.1f + std::abs(number)));
-    const auto weight = [&]<Device D>(Place<D>& place) {
-      return QuantizedView<W, Granularity, Layout::row_major, D>{place.make(codes) + at.offset,
-                                                                 place.make(scales), at.out, at.in};
+    const auto weight = [&]<Device D>(TestDevice<D>& device) {
+      return QuantizedView<W, Granularity, Layout::row_major, D>{
+          device.make(codes) + at.offset, device.make(scales), at.out, at.in};
     };
     std::vector<double> values;
     for (Index row = 0; row < at.out; ++row) {
@@ -146,15 +146,15 @@ TEST_F(FewRowsOnCuda, ResultMayAliasAddend) {
   const Case at{3, 576, 576, true};
   const auto x = normal_values<Bf16>(at.rows * at.in, 1.0f, 1);
   const auto elements = normal_values<Bf16>(at.out * at.in, 1.0f, 2);
-  const auto weight = [&]<Device D>(Place<D>& place) {
-    return constant(place.matrix(elements, at.in));
+  const auto weight = [&]<Device D>(TestDevice<D>& device) {
+    return constant(device.matrix(elements, at.in));
   };
   const auto expected = product<Bf16, Bf16, Cuda>(at, x, weight);
-  Place<Cuda> place;
-  const auto result = place.matrix(normal_values<Bf16>(at.rows * at.out, 1.0f, 3), at.out);
-  (void)few_rows_forward(constant(place.matrix(x, at.in)), weight(place),
-                         GemmOutput<Bf16, Cuda>{result, constant(result), {}}, place.context());
-  EXPECT_EQ(place.read(result), expected);
+  TestDevice<Cuda> device;
+  const auto result = device.matrix(normal_values<Bf16>(at.rows * at.out, 1.0f, 3), at.out);
+  (void)few_rows_forward(constant(device.matrix(x, at.in)), weight(device),
+                         GemmOutput<Bf16, Cuda>{result, constant(result), {}}, device.context());
+  EXPECT_EQ(device.read(result), expected);
 }
 
 // Each product begins to read its weight while the one before it, whose result it multiplies, runs.
@@ -163,21 +163,21 @@ TEST_F(FewRowsOnCuda, PrefetchingWeightsChangesNoBit) {
   constexpr int products = 200;
   const auto elements = normal_values<Bf16>(size * size, 0.02f, 2);
   const auto run = [&](bool ahead) {
-    Place<Cuda> place;
-    const auto weight = constant(place.matrix(elements, size));
-    const auto stream = place.matrix(normal_values<Bf16>(size, 1.0f, 1), size);
-    const auto branch = place.matrix(std::vector<Bf16>(size), size);
+    TestDevice<Cuda> device;
+    const auto weight = constant(device.matrix(elements, size));
+    const auto stream = device.matrix(normal_values<Bf16>(size, 1.0f, 1), size);
+    const auto branch = device.matrix(std::vector<Bf16>(size), size);
     for (int i = 0; i < products; ++i) {
       const bool grows = i % 2 == 1;
       const auto x = constant(grows ? branch : stream);
       const GemmOutput<Bf16, Cuda> y{grows ? stream : branch,
                                      grows ? constant(stream) : TensorView<const Bf16, 2, Cuda>{},
                                      {}};
-      (void)few_rows_forward(x, weight, y, place.context(),
+      (void)few_rows_forward(x, weight, y, device.context(),
                              {ahead ? WeightReads::ahead : WeightReads::in_order});
-      if (!ahead) place.context().synchronize();
+      if (!ahead) device.context().synchronize();
     }
-    return place.read(stream);
+    return device.read(stream);
   };
   const auto expected = run(false);
   EXPECT_EQ(run(true), expected);
@@ -190,13 +190,13 @@ template <class T, class W>
 void compare_fused(const Case& at) {
   SCOPED_TRACE(text_of(at));
   constexpr float epsilon = 1e-5f;
-  Place<Cuda> place;
-  const auto& context = place.context();
+  TestDevice<Cuda> device;
+  const auto& context = device.context();
   const bool normalises = at.rows == 1;
-  const auto x = constant(place.matrix(normal_values<T>(at.rows * at.in, 1.0f, 1), at.in));
-  const auto gain = constant(place.vector(normal_values<T>(at.in, 1.0f, 2)));
-  const auto elements = place.make(normal_values<W>(at.out * at.in, 1.0f, 3));
-  const auto scales = place.make(normal_values<float>(at.out, 1.0f, 4));
+  const auto x = constant(device.matrix(normal_values<T>(at.rows * at.in, 1.0f, 1), at.in));
+  const auto gain = constant(device.vector(normal_values<T>(at.in, 1.0f, 2)));
+  const auto elements = device.make(normal_values<W>(at.out * at.in, 1.0f, 3));
+  const auto scales = device.make(normal_values<float>(at.out, 1.0f, 4));
   const Index half = at.out / 2;
   const auto multiply = [&](TensorView<const T, 2, Cuda> rows, TensorView<T, 2, Cuda> y,
                             const FewRowsOptions<T, Cuda>& options) {
@@ -209,7 +209,7 @@ void compare_fused(const Case& at) {
     }
   };
   const auto matrix = [&](Index columns) {
-    return TensorView<T, 2, Cuda>{place.template make_poisoned<T>(at.rows * columns),
+    return TensorView<T, 2, Cuda>{device.template make_poisoned<T>(at.rows * columns),
                                   {at.rows, columns}};
   };
   using Precision = std::conditional_t<std::is_same_v<T, float>, Fp32, Bf16>;
@@ -222,14 +222,14 @@ void compare_fused(const Case& at) {
   const auto found = matrix(half);
   if (normalises) {
     rms_norm_forward(x, gain, epsilon, operand(input),
-                     TensorView<float, 1, Cuda>{place.make<float>(1), {1}}, context);
+                     TensorView<float, 1, Cuda>{device.make<float>(1), {1}}, context);
   }
   multiply(normalises ? constant(input) : x, wide, {});
   swiglu_forward(constant(wide), operand(expected), context);
   FewRowsOptions<T, Cuda> options{.is_gated = true};
   if (normalises) options.norm = {gain, epsilon};
   multiply(x, found, options);
-  EXPECT_EQ(place.read(found), place.read(expected));
+  EXPECT_EQ(device.read(found), device.read(expected));
 }
 
 TEST_F(FewRowsOnCuda, FusedNormAndGateAreBitwiseEqualToSeparate) {
@@ -248,23 +248,23 @@ void compare_cached(HeadLayout layout, Index in, Index first, Index rows, bool r
   SCOPED_TRACE(message(layout.heads, "/", layout.kv_heads, " heads of ", layout.head_dim, ", ",
                        rows, " rows of ", in, " at ", first, rotates ? ", rotated" : ""));
   constexpr Index capacity = 20;
-  Place<Cuda> place;
-  const auto& context = place.context();
+  TestDevice<Cuda> device;
+  const auto& context = device.context();
   const Index columns = layout.columns();
   const Index of_cache = layout.kv_heads * layout.head_dim;
-  const auto x = constant(place.matrix(normal_values<T>(rows * in, 1.0f, 1), in));
-  const auto elements = place.make(normal_values<W>(columns * in, 1.0f, 3));
-  const auto scales = place.make(normal_values<float>(columns, 1.0f, 4));
-  const auto gain = constant(place.vector(normal_values<T>(in, 1.0f, 2)));
-  const auto bias = constant(place.vector(normal_values<T>(columns, 1.0f, 5)));
+  const auto x = constant(device.matrix(normal_values<T>(rows * in, 1.0f, 1), in));
+  const auto elements = device.make(normal_values<W>(columns * in, 1.0f, 3));
+  const auto scales = device.make(normal_values<float>(columns, 1.0f, 4));
+  const auto gain = constant(device.vector(normal_values<T>(in, 1.0f, 2)));
+  const auto bias = constant(device.vector(normal_values<T>(columns, 1.0f, 5)));
   const auto table =
-      place.matrix(normal_values<float>(capacity * layout.head_dim, 1.0f, 6), layout.head_dim);
+      device.matrix(normal_values<float>(capacity * layout.head_dim, 1.0f, 6), layout.head_dim);
   std::vector<std::int32_t> places;
   for (Index row = 0; row < rows; ++row) places.push_back(static_cast<std::int32_t>(first + row));
-  const auto positions = constant(place.vector(places));
+  const auto positions = constant(device.vector(places));
   const auto make_rows = [&]() -> CacheRows<T, Cuda> {
     const auto cache = [&](unsigned seed) {
-      return place.matrix(normal_values<T>(capacity * of_cache, 1.0f, seed), of_cache);
+      return device.matrix(normal_values<T>(capacity * of_cache, 1.0f, seed), of_cache);
     };
     TensorView<const float, 2, Cuda> rotation;
     if (rotates) rotation = table;
@@ -282,7 +282,8 @@ void compare_cached(HeadLayout layout, Index in, Index first, Index rows, bool r
     }
   };
   const auto matrix = [&] {
-    return TensorView<T, 2, Cuda>{place.template make_poisoned<T>(rows * columns), {rows, columns}};
+    return TensorView<T, 2, Cuda>{device.template make_poisoned<T>(rows * columns),
+                                  {rows, columns}};
   };
   const auto qkv = matrix();
   const auto y = matrix();
@@ -291,10 +292,10 @@ void compare_cached(HeadLayout layout, Index in, Index first, Index rows, bool r
   multiply(qkv, {});
   append_to_cache(qkv, expected, context);
   multiply(y, found);
-  EXPECT_EQ(place.read(found.cache.keys), place.read(expected.cache.keys));
-  EXPECT_EQ(place.read(found.cache.values), place.read(expected.cache.values));
-  const std::vector<T> whole = place.read(qkv);
-  const std::vector<T> made = place.read(y);
+  EXPECT_EQ(device.read(found.cache.keys), device.read(expected.cache.keys));
+  EXPECT_EQ(device.read(found.cache.values), device.read(expected.cache.values));
+  const std::vector<T> whole = device.read(qkv);
+  const std::vector<T> made = device.read(y);
   for (Index row = 0; row < rows; ++row) {
     const auto begin = static_cast<std::ptrdiff_t>(row * columns);
     const auto end = begin + static_cast<std::ptrdiff_t>(layout.heads * layout.head_dim);

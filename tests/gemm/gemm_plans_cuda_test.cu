@@ -38,12 +38,12 @@ std::vector<GemmKey> three_keys() {
 }
 
 /// A context and memory to run products in.
-struct Place {
+struct ProductBench {
   Context<Cuda> context;
   Buffer<Cuda> workspace{detail::cublas_workspace_bytes, context};
   Buffer<Cuda> operands{16 * mebibyte, context};
 
-  Place() {
+  ProductBench() {
     context.bind_workspace({workspace.data(), workspace.size()});
     fill_zero(operands.data(), operands.size(), context);
   }
@@ -79,7 +79,7 @@ struct Place {
 class GemmPlansOnCuda : public support::OnGpuIn<Fp8Recipe<Tensorwise>> {};
 
 TEST_F(GemmPlansOnCuda, NextRunTakesPlansFromText) {
-  Place first;
+  ProductBench first;
   const GemmPlanSummary chosen = first.prepare(GemmChoice::rehearsed);
   EXPECT_EQ(chosen.rehearsed, 3);
   EXPECT_EQ(chosen.recorded, 0);
@@ -88,7 +88,7 @@ TEST_F(GemmPlansOnCuda, NextRunTakesPlansFromText) {
   for (const GemmPlanRecord& record : records) EXPECT_GT(record.microseconds, 0);
   const std::string text = gemm_plans_text(records);
   std::printf("%s", text.c_str());
-  Place second;
+  ProductBench second;
   take_gemm_plans(read_gemm_plans(text, "text"), second.context);
   const GemmPlanSummary taken = second.prepare(GemmChoice::rehearsed);
   EXPECT_EQ(taken.recorded, 3);
@@ -98,13 +98,13 @@ TEST_F(GemmPlansOnCuda, NextRunTakesPlansFromText) {
 }
 
 TEST_F(GemmPlansOnCuda, IgnoresRecordsOfOtherCardOrLibrary) {
-  Place first;
+  ProductBench first;
   first.prepare(GemmChoice::rehearsed);
   const std::vector<GemmPlanRecord> records = gemm_plans(first.context);
   const auto recorded_with = [&](const auto& change) {
     std::vector<GemmPlanRecord> changed = records;
     for (GemmPlanRecord& record : changed) change(record.library);
-    Place second;
+    ProductBench second;
     take_gemm_plans(changed, second.context);
     return second.prepare(GemmChoice::rehearsed).recorded;
   };
@@ -115,13 +115,13 @@ TEST_F(GemmPlansOnCuda, IgnoresRecordsOfOtherCardOrLibrary) {
 }
 
 TEST_F(GemmPlansOnCuda, ReplacesAndReportsRefusedAlgorithm) {
-  Place first;
+  ProductBench first;
   first.prepare(GemmChoice::rehearsed);
   std::vector<GemmPlanRecord> records = gemm_plans(first.context);
   for (GemmPlanRecord& record : records) {
     if (record.key == three_keys()[1]) record.algorithm.fill(0);
   }
-  Place second;
+  ProductBench second;
   take_gemm_plans(records, second.context);
   const GemmPlanSummary summary = second.prepare(GemmChoice::rehearsed);
   EXPECT_EQ(summary.recorded, 2);
@@ -132,13 +132,13 @@ TEST_F(GemmPlansOnCuda, ReplacesAndReportsRefusedAlgorithm) {
 }
 
 TEST_F(GemmPlansOnCuda, DeterministicContextTakesRecordsWithoutTiming) {
-  Place first;
+  ProductBench first;
   first.prepare(GemmChoice::rehearsed);
-  Place without;
+  ProductBench without;
   without.context.set_deterministic(true);
   EXPECT_EQ(without.prepare(GemmChoice::rehearsed).heuristic, 3);
   EXPECT_TRUE(gemm_plans(without.context).empty());
-  Place with;
+  ProductBench with;
   with.context.set_deterministic(true);
   take_gemm_plans(gemm_plans(first.context), with.context);
   EXPECT_EQ(with.prepare(GemmChoice::rehearsed).recorded, 3);
@@ -146,39 +146,39 @@ TEST_F(GemmPlansOnCuda, DeterministicContextTakesRecordsWithoutTiming) {
 }
 
 TEST_F(GemmPlansOnCuda, EmptyRehearsalKeepsHeuristicChoice) {
-  Place place;
+  ProductBench bench;
   const std::vector<GemmKey> keys = three_keys();
-  EXPECT_EQ(prepare_gemms(keys, GemmChoice::rehearsed, place.context), 3);
-  rehearse_gemms_sync([] {}, place.context);
-  EXPECT_EQ(gemm_plan_summary(place.context).heuristic, 3);
-  EXPECT_TRUE(gemm_plans(place.context).empty());
+  EXPECT_EQ(prepare_gemms(keys, GemmChoice::rehearsed, bench.context), 3);
+  rehearse_gemms_sync([] {}, bench.context);
+  EXPECT_EQ(gemm_plan_summary(bench.context).heuristic, 3);
+  EXPECT_TRUE(gemm_plans(bench.context).empty());
 }
 
 // In the first pass, where some have been chosen, and while passes are compared.
 TEST_F(GemmPlansOnCuda, FailingPassKeepsHeuristicChoice) {
   const std::vector<GemmKey> keys = three_keys();
   for (const int last : {1, 47, 49}) {
-    Place place;
-    EXPECT_EQ(prepare_gemms(keys, GemmChoice::rehearsed, place.context), 3);
+    ProductBench bench;
+    EXPECT_EQ(prepare_gemms(keys, GemmChoice::rehearsed, bench.context), 3);
     int passes = 0;
     const auto pass = [&] {
-      place.run(keys[0]);
-      for (int i = 0; i < 100; ++i) place.run(keys[1]);
+      bench.run(keys[0]);
+      for (int i = 0; i < 100; ++i) bench.run(keys[1]);
       require<ShapeError>(++passes < last, "a pass that fails");
     };
-    EXPECT_THROW(rehearse_gemms_sync(pass, place.context), ShapeError);
-    EXPECT_EQ(gemm_plan_summary(place.context).heuristic, 3) << last;
-    EXPECT_TRUE(gemm_plans(place.context).empty()) << last;
-    EXPECT_NO_THROW(place.run(keys[0]));
+    EXPECT_THROW(rehearse_gemms_sync(pass, bench.context), ShapeError);
+    EXPECT_EQ(gemm_plan_summary(bench.context).heuristic, 3) << last;
+    EXPECT_TRUE(gemm_plans(bench.context).empty()) << last;
+    EXPECT_NO_THROW(bench.run(keys[0]));
   }
 }
 
 /// The words of the algorithm that cuBLASLt's heuristics put first.
-std::array<std::uint64_t, 8> first_guess(const GemmKey& key, const Place& place) {
+std::array<std::uint64_t, 8> first_guess(const GemmKey& key, const ProductBench& bench) {
   cublasLtHandle_t handle = nullptr;
   EXPECT_EQ(cublasLtCreate(&handle), CUBLAS_STATUS_SUCCESS);
   detail::GemmProduct product(key);
-  const auto* scale = reinterpret_cast<const float*>(place.operands.data());
+  const auto* scale = reinterpret_cast<const float*>(bench.operands.data());
   product.set_vectors({scale, scale});
   const detail::GemmAlgorithm algorithm = product.algorithms(handle, 1).front();
   cublasLtDestroy(handle);
@@ -188,47 +188,47 @@ std::array<std::uint64_t, 8> first_guess(const GemmKey& key, const Place& place)
 }
 
 TEST_F(GemmPlansOnCuda, KeepsWinnerOfPassComparison) {
-  Place place;
-  const GemmPlanSummary summary = place.prepare(GemmChoice::rehearsed);
+  ProductBench bench;
+  const GemmPlanSummary summary = bench.prepare(GemmChoice::rehearsed);
   EXPECT_EQ(summary.keeps_first, summary.rehearsed_pass >= 0.998 * summary.heuristic_pass);
   int others = 0;
-  for (const GemmPlanRecord& record : gemm_plans(place.context)) {
-    others += record.algorithm != first_guess(record.key, place) ? 1 : 0;
+  for (const GemmPlanRecord& record : gemm_plans(bench.context)) {
+    others += record.algorithm != first_guess(record.key, bench) ? 1 : 0;
   }
   EXPECT_EQ(summary.keeps_first, others == 0);
 }
 
 // Who asks for no rehearsal gets none, though another has announced one.
 TEST_F(GemmPlansOnCuda, HeuristicRequestCancelsAnnouncedRehearsal) {
-  Place place;
-  EXPECT_EQ(prepare_gemms(three_keys(), GemmChoice::rehearsed, place.context), 3);
-  place.run(three_keys()[0]);
-  EXPECT_EQ(prepare_gemms(three_keys(), GemmChoice::heuristic, place.context), 0);
-  rehearse_gemms_sync([] {}, place.context);
-  EXPECT_EQ(gemm_plan_summary(place.context).heuristic, 3);
+  ProductBench bench;
+  EXPECT_EQ(prepare_gemms(three_keys(), GemmChoice::rehearsed, bench.context), 3);
+  bench.run(three_keys()[0]);
+  EXPECT_EQ(prepare_gemms(three_keys(), GemmChoice::heuristic, bench.context), 0);
+  rehearse_gemms_sync([] {}, bench.context);
+  EXPECT_EQ(gemm_plan_summary(bench.context).heuristic, 3);
 }
 
 // What one session of a context left to the heuristics, the next may try, and what it was given
 // since, it uses.
 TEST_F(GemmPlansOnCuda, LaterSessionCanRehearseAndTakeRecords) {
-  Place place;
-  EXPECT_EQ(place.prepare(GemmChoice::heuristic).heuristic, 3);
-  const GemmPlanSummary tried = place.prepare(GemmChoice::rehearsed);
+  ProductBench bench;
+  EXPECT_EQ(bench.prepare(GemmChoice::heuristic).heuristic, 3);
+  const GemmPlanSummary tried = bench.prepare(GemmChoice::rehearsed);
   EXPECT_EQ(tried.rehearsed, 3);
   EXPECT_EQ(tried.heuristic, 0);
   EXPECT_GT(tried.heuristic_pass, 0);
   EXPECT_GT(tried.rehearsed_pass, 0);
-  std::vector<GemmPlanRecord> records = gemm_plans(place.context);
+  std::vector<GemmPlanRecord> records = gemm_plans(bench.context);
   records[0].microseconds = 12345.5;
-  take_gemm_plans(records, place.context);
-  EXPECT_EQ(place.prepare(GemmChoice::rehearsed).recorded, 3);
-  EXPECT_EQ(gemm_plans_text(gemm_plans(place.context)), gemm_plans_text(records));
+  take_gemm_plans(records, bench.context);
+  EXPECT_EQ(bench.prepare(GemmChoice::rehearsed).recorded, 3);
+  EXPECT_EQ(gemm_plans_text(gemm_plans(bench.context)), gemm_plans_text(records));
 }
 
 TEST_F(GemmPlansOnCuda, GivenRecordsReplacePlansImmediately) {
-  Place first;
+  ProductBench first;
   first.prepare(GemmChoice::rehearsed);
-  Place second;
+  ProductBench second;
   EXPECT_EQ(second.prepare(GemmChoice::heuristic).heuristic, 3);
   take_gemm_plans(gemm_plans(first.context), second.context);
   EXPECT_EQ(gemm_plan_summary(second.context).recorded, 3);
@@ -236,24 +236,24 @@ TEST_F(GemmPlansOnCuda, GivenRecordsReplacePlansImmediately) {
 }
 
 TEST_F(GemmPlansOnCuda, RefusedRecordsKeepPlanAndAreReportedOnce) {
-  Place place;
-  place.prepare(GemmChoice::rehearsed);
-  const std::vector<GemmPlanRecord> chosen = gemm_plans(place.context);
+  ProductBench bench;
+  bench.prepare(GemmChoice::rehearsed);
+  const std::vector<GemmPlanRecord> chosen = gemm_plans(bench.context);
   std::vector<GemmPlanRecord> broken = chosen;
   for (GemmPlanRecord& record : broken) record.algorithm.fill(0);
-  take_gemm_plans(broken, place.context);
-  for (const GemmKey& key : three_keys()) EXPECT_NO_THROW(place.run(key));
-  EXPECT_EQ(gemm_plans_text(gemm_plans(place.context)), gemm_plans_text(chosen));
-  EXPECT_EQ(gemm_plan_summary(place.context).refused.size(), 3u);
-  EXPECT_EQ(place.prepare(GemmChoice::rehearsed).refused.size(), 3u) << "told to the next session";
-  EXPECT_TRUE(place.prepare(GemmChoice::rehearsed).refused.empty());
+  take_gemm_plans(broken, bench.context);
+  for (const GemmKey& key : three_keys()) EXPECT_NO_THROW(bench.run(key));
+  EXPECT_EQ(gemm_plans_text(gemm_plans(bench.context)), gemm_plans_text(chosen));
+  EXPECT_EQ(gemm_plan_summary(bench.context).refused.size(), 3u);
+  EXPECT_EQ(bench.prepare(GemmChoice::rehearsed).refused.size(), 3u) << "told to the next session";
+  EXPECT_TRUE(bench.prepare(GemmChoice::rehearsed).refused.empty());
 }
 
 // Between the announcement and the rehearsal, which has nothing left to try.
 TEST_F(GemmPlansOnCuda, RehearsalPreservesGivenRecords) {
-  Place first;
+  ProductBench first;
   first.prepare(GemmChoice::rehearsed);
-  Place second;
+  ProductBench second;
   EXPECT_EQ(prepare_gemms(three_keys(), GemmChoice::rehearsed, second.context), 3);
   take_gemm_plans(gemm_plans(first.context), second.context);
   int passes = 0;
@@ -263,13 +263,13 @@ TEST_F(GemmPlansOnCuda, RehearsalPreservesGivenRecords) {
 }
 
 TEST_F(GemmPlansOnCuda, SummaryCoversLastPreparedProducts) {
-  Place place;
-  place.prepare(GemmChoice::heuristic);
+  ProductBench bench;
+  bench.prepare(GemmChoice::heuristic);
   const std::vector<GemmKey> one{three_keys()[2]};
-  EXPECT_EQ(prepare_gemms(one, GemmChoice::heuristic, place.context), 0);
-  EXPECT_EQ(gemm_plan_summary(place.context).heuristic, 1);
-  place.run(three_keys()[0]);
-  EXPECT_EQ(gemm_plan_summary(place.context).heuristic, 1) << "an earlier session's product";
+  EXPECT_EQ(prepare_gemms(one, GemmChoice::heuristic, bench.context), 0);
+  EXPECT_EQ(gemm_plan_summary(bench.context).heuristic, 1);
+  bench.run(three_keys()[0]);
+  EXPECT_EQ(gemm_plan_summary(bench.context).heuristic, 1) << "an earlier session's product";
 }
 
 /// Algorithms that are told apart by their first word.
@@ -329,16 +329,16 @@ TEST_F(GemmPlansOnCuda, InterruptedTrialKeepsFirstAlgorithm) {
 
 // Recorded, too, where nothing can be timed.
 TEST_F(GemmPlansOnCuda, UnannouncedProductsUseHeuristicChoice) {
-  Place place;
-  place.run(three_keys()[0]);  // starts the library, which a recording does not allow
-  const cudaStream_t stream = place.context.stream();
+  ProductBench bench;
+  bench.run(three_keys()[0]);  // starts the library, which a recording does not allow
+  const cudaStream_t stream = bench.context.stream();
   cudaGraph_t graph = nullptr;
   check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
-  EXPECT_NO_THROW(place.run(three_keys()[2]));
+  EXPECT_NO_THROW(bench.run(three_keys()[2]));
   check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
   cudaGraphDestroy(graph);
-  EXPECT_EQ(gemm_plan_summary(place.context).heuristic, 2);
-  EXPECT_TRUE(gemm_plans(place.context).empty());
+  EXPECT_EQ(gemm_plan_summary(bench.context).heuristic, 2);
+  EXPECT_TRUE(gemm_plans(bench.context).empty());
 }
 
 }  // namespace gemm_plans_cuda_test

@@ -12,7 +12,7 @@ using Mx = PerBlock<1, 32, E8M0>;
 
 TEST_F(MxScalesOnCuda, AreSwizzledWithZeroPadding) {
   for (const auto& [rows, inner] : {std::pair<Index, Index>{128, 128}, {1, 32}, {300, 4128}}) {
-    support::Place<Cuda> place;
+    support::TestDevice<Cuda> device;
     const Index blocks = inner / 32;
     std::vector<E8M0> scales;
     for (Index i = 0; i < rows * blocks; ++i) {
@@ -26,30 +26,30 @@ TEST_F(MxScalesOnCuda, AreSwizzledWithZeroPadding) {
             scales[static_cast<std::size_t>(row * blocks + block)];
       }
     }
-    const QuantizedView<E4M3, Mx, Layout::row_major, Cuda> operand{nullptr, place.make(scales),
+    const QuantizedView<E4M3, Mx, Layout::row_major, Cuda> operand{nullptr, device.make(scales),
                                                                    rows, inner};
-    const TensorView<E8M0, 1, Cuda> found{place.make_poisoned<E8M0>(count), {count}};
-    detail::swizzle_scales(operand, found.data(), place.context());
-    EXPECT_EQ(place.read(found), expected) << rows << " " << inner;
+    const TensorView<E8M0, 1, Cuda> found{device.make_poisoned<E8M0>(count), {count}};
+    detail::swizzle_scales(operand, found.data(), device.context());
+    EXPECT_EQ(device.read(found), expected) << rows << " " << inner;
   }
 }
 
 TEST_F(MxScalesOnCuda, ProductsRequireGpuSupport) {
   constexpr Index side = 128;
-  support::Place<Cuda> place(std::size_t{64} << 20);
-  if (!place.context().limits().gpu.mx_products) {
-    EXPECT_THROW(require_products<Mxfp8>(place.context().limits()), ConfigError);
+  support::TestDevice<Cuda> device(std::size_t{64} << 20);
+  if (!device.context().limits().gpu.mx_products) {
+    EXPECT_THROW(require_products<Mxfp8>(device.context().limits()), ConfigError);
     return;
   }
   // With E8M0 scales of 1 and elements of 1, each result is the number of elements.
   const std::vector<E4M3> ones(static_cast<std::size_t>(side * side), E4M3(1.0f));
   const std::vector<E8M0> scales(static_cast<std::size_t>(side * side / 32), E8M0(1.0f));
-  const QuantizedView<E4M3, Mx, Layout::row_major, Cuda> a{place.make(ones), place.make(scales),
+  const QuantizedView<E4M3, Mx, Layout::row_major, Cuda> a{device.make(ones), device.make(scales),
                                                            side, side};
-  const TensorView<Bf16, 2, Cuda> y{place.make<Bf16>(side * side), {side, side}};
+  const TensorView<Bf16, 2, Cuda> y{device.make<Bf16>(side * side), {side, side}};
   const GemmOutput<Bf16, Cuda> output{y, {}, {}};
-  detail::matmul_quantized_body(GemmAccumulation::full, a, a, output, place.context());
-  for (const Bf16 value : place.read(y)) ASSERT_EQ(static_cast<float>(value), 128.0f);
+  detail::matmul_quantized_body(GemmAccumulation::full, a, a, output, device.context());
+  for (const Bf16 value : device.read(y)) ASSERT_EQ(static_cast<float>(value), 128.0f);
 }
 
 }  // namespace mx_scales_cuda_test

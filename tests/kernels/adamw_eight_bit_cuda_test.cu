@@ -6,7 +6,7 @@ namespace octavo::adamw_eight_bit_cuda_test {
 using support::constant;
 using support::expect_close;
 using support::normal_values;
-using support::Place;
+using support::TestDevice;
 
 class AdamWEightBitOnCuda : public support::OnGpu {};
 
@@ -54,13 +54,13 @@ struct Way {
 
 template <class W, class G, Device D>
 State<W> update_on(const State<W>& before, const std::vector<G>& gradients, const Way& way) {
-  Place<D> place;
+  TestDevice<D> device;
   const auto vector = [&](auto values) {
     using T = typename decltype(values)::value_type;
     const auto count = static_cast<Index>(values.size());
     if (count == 0) return TensorView<T, 1, D>{};
     values.insert(values.begin(), static_cast<std::size_t>(way.lead), T{});
-    return TensorView<T, 1, D>{place.make(values) + way.lead, {count}};
+    return TensorView<T, 1, D>{device.make(values) + way.lead, {count}};
   };
   AdamWParameter<W, G, EightBit, D> parameter;
   parameter.weight = vector(before.weight);
@@ -75,17 +75,17 @@ State<W> update_on(const State<W>& before, const std::vector<G>& gradients, cons
   StepStatus status{};
   status.clip_coefficient = clip;
   status.skip = way.skip ? 1 : 0;
-  const auto step = place.vector(std::vector<AdamWStep>{now});
-  const auto decided = constant(place.vector(std::vector<StepStatus>{status}));
+  const auto step = device.vector(std::vector<AdamWStep>{now});
+  const auto decided = constant(device.vector(std::vector<StepStatus>{status}));
   for (const auto [begin, end] :
        {std::array{Index{0}, way.cut}, {way.cut, parameter.weight.size()}}) {
     adamw_update(part_of(parameter, begin, end - begin), AdamWSettings{}, constant(step), decided,
-                 place.context());
+                 device.context());
   }
-  State<W> after{place.read(parameter.weight),       {},
-                 place.read(parameter.first_moment), place.read(parameter.second_moment),
-                 place.read(parameter.first_scale),  place.read(parameter.second_scale)};
-  if (!before.master.empty()) after.master = place.read(parameter.master);
+  State<W> after{device.read(parameter.weight),       {},
+                 device.read(parameter.first_moment), device.read(parameter.second_moment),
+                 device.read(parameter.first_scale),  device.read(parameter.second_scale)};
+  if (!before.master.empty()) after.master = device.read(parameter.master);
   return after;
 }
 

@@ -3,7 +3,7 @@
 
 namespace octavo::adapter_cuda_test {
 
-using support::Place;
+using support::TestDevice;
 
 /// Two adapters of rank 3 in a layer of 40 columns, of which the first 5 and 8 between have none.
 AdapterLayout layout() {
@@ -29,24 +29,24 @@ std::vector<T> values(Index count, unsigned seed) {
 
 template <Device D, class T>
 std::vector<T> spread() {
-  Place<D> place;
+  TestDevice<D> device;
   const AdapterLayout adapters = layout();
-  const auto stacked = place.matrix(values<T>(adapters.rows() * adapters.rank, 1), adapters.rank);
-  const TensorView<T, 2, D> result{place.template make_poisoned<T>(out * adapters.width),
+  const auto stacked = device.matrix(values<T>(adapters.rows() * adapters.rank, 1), adapters.rank);
+  const TensorView<T, 2, D> result{device.template make_poisoned<T>(out * adapters.width),
                                    {out, adapters.width}};
-  spread_adapters(support::constant(stacked), adapters, result, place.context());
-  return place.read(result);
+  spread_adapters(support::constant(stacked), adapters, result, device.context());
+  return device.read(result);
 }
 
 template <Device D, class T>
 std::vector<T> gradient(bool accumulate) {
-  Place<D> place;
+  TestDevice<D> device;
   const AdapterLayout adapters = layout();
-  const auto of_spread = place.matrix(values<T>(out * adapters.width, 2), adapters.width);
-  const auto result = place.matrix(values<T>(adapters.rows() * adapters.rank, 3), adapters.rank);
+  const auto of_spread = device.matrix(values<T>(out * adapters.width, 2), adapters.width);
+  const auto result = device.matrix(values<T>(adapters.rows() * adapters.rank, 3), adapters.rank);
   stack_adapter_gradients(support::constant(of_spread), adapters, result, accumulate,
-                          place.context());
-  return place.read(result);
+                          device.context());
+  return device.read(result);
 }
 
 template <class T>

@@ -16,28 +16,28 @@ class CrossEntropyOnCuda : public support::OnGpu {};
 template <class T>
 void expect_nan(Index vocabulary, Index padded) {
   SCOPED_TRACE(message(vocabulary, " in ", padded));
-  support::Place<Cuda> place;
+  support::TestDevice<Cuda> device;
   const auto outside = static_cast<std::int32_t>(vocabulary);
   const std::vector<std::int32_t> targets{
       2,  outside, std::numeric_limits<std::int32_t>::max(), static_cast<std::int32_t>(padded),
       -1, 0};
   const auto rows = static_cast<Index>(targets.size());
-  const auto logits = place.matrix(support::normal_values<T>(rows * padded, 3.0f, 1), padded);
-  const TensorView<float, 1, Cuda> losses{place.make_poisoned<float>(rows), {rows}};
-  const TensorView<const float, 1, Cuda> scale = place.vector(std::vector<float>{0.125f});
-  const auto ids = constant(place.vector(targets));
+  const auto logits = device.matrix(support::normal_values<T>(rows * padded, 3.0f, 1), padded);
+  const TensorView<float, 1, Cuda> losses{device.make_poisoned<float>(rows), {rows}};
+  const TensorView<const float, 1, Cuda> scale = device.vector(std::vector<float>{0.125f});
+  const auto ids = constant(device.vector(targets));
   const auto expect_losses = [&] {
-    const std::vector<float> found = place.read(losses);
+    const std::vector<float> found = device.read(losses);
     for (std::size_t t = 0; t < targets.size(); ++t) {
       EXPECT_EQ(std::isnan(found[t]), targets[t] >= outside) << t;
     }
     EXPECT_EQ(found[4], 0.0f);
   };
-  cross_entropy(logits, ids, losses, vocabulary, {}, place.context());
+  cross_entropy(logits, ids, losses, vocabulary, {}, device.context());
   expect_losses();
-  cross_entropy(logits, ids, losses, vocabulary, scale, place.context());
+  cross_entropy(logits, ids, losses, vocabulary, scale, device.context());
   expect_losses();
-  const std::vector<T> gradient = place.read(logits);
+  const std::vector<T> gradient = device.read(logits);
   for (std::size_t i = 0; i < gradient.size(); ++i) {
     const std::size_t row = i / static_cast<std::size_t>(padded);
     const bool is_padding =

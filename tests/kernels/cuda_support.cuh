@@ -17,12 +17,12 @@
 
 namespace octavo::support {
 
-/// One device with buffers for one test: each array in memory of its own, so that a sanitizer sees
-/// what is read or written beside it.
+/// The context of a device and the arrays of one test. Each array has its own allocation, so that a
+/// sanitizer detects accesses outside of it.
 template <Device D>
-class Place {
+class TestDevice {
  public:
-  explicit Place(std::size_t workspace = 0) {
+  explicit TestDevice(std::size_t workspace = 0) {
     if (workspace == 0) return;
     context_.bind_workspace({make<std::byte>(static_cast<Index>(workspace)), workspace});
   }
@@ -30,13 +30,13 @@ class Place {
   [[nodiscard]] const Context<D>& context() const { return context_; }
   [[nodiscard]] Context<D>& context() { return context_; }
 
-  /// `count` elements, not initialised, so that a sanitizer sees who reads them.
+  /// Returns `count` uninitialised elements, so that a sanitizer detects reads of them.
   template <class T>
   T* make(Index count) {
     buffers_.emplace_back(static_cast<std::size_t>(count) * sizeof(T), context_);
     return reinterpret_cast<T*>(buffers_.back().data());
   }
-  /// `count` elements of which every bit is set.
+  /// Returns `count` elements with all bits set.
   template <class T>
   T* make_poisoned(Index count) {
     T* memory = make<T>(count);
@@ -104,7 +104,7 @@ struct OperandBytes {
 
 /// A quantised operand with all its memory on one device.
 template <class P, OperandKind Kind, Device D>
-class OperandPlace {
+class TestOperand {
  public:
   using Memory = OperandMemory<P, Kind, D>;
   using Format = typename Memory::Format;
@@ -112,19 +112,19 @@ class OperandPlace {
   using Granularity = typename Memory::Granularity;
 
   /// @param scale  in the slot before
-  OperandPlace(Place<D>& place, const std::vector<Bf16>& values, Index columns, float scale)
-      : place_(place), rows_(static_cast<Index>(values.size()) / columns), columns_(columns) {
-    memory_.values = place.make(values);
-    memory_.row_major = place.template make_poisoned<Format>(copy_bytes());
-    memory_.transposed = place.template make_poisoned<Format>(copy_bytes());
-    memory_.row_major_scales = place.template make_poisoned<Scale>(row_scales());
-    memory_.transposed_scales = place.template make_poisoned<Scale>(column_scales());
+  TestOperand(TestDevice<D>& device, const std::vector<Bf16>& values, Index columns, float scale)
+      : device_(device), rows_(static_cast<Index>(values.size()) / columns), columns_(columns) {
+    memory_.values = device.make(values);
+    memory_.row_major = device.template make_poisoned<Format>(copy_bytes());
+    memory_.transposed = device.template make_poisoned<Format>(copy_bytes());
+    memory_.row_major_scales = device.template make_poisoned<Scale>(row_scales());
+    memory_.transposed_scales = device.template make_poisoned<Scale>(column_scales());
     OperandScaling before{};
     before.scale = scale;
     before.scale_inverse = 1.0f / scale;
     before.last_amax_bits = 7;
     before.saturated = 5;
-    slot_ = place.make(std::vector<OperandScaling>{before});
+    slot_ = device.make(std::vector<OperandScaling>{before});
   }
 
   [[nodiscard]] Operand<P, Kind, D> operand(OperandCopies copies = {}, bool record = true) const {
@@ -133,13 +133,13 @@ class OperandPlace {
 
   [[nodiscard]] OperandBytes read() const {
     const auto bytes = [&](const auto* memory, Index count) {
-      return place_.read(reinterpret_cast<const std::uint8_t*>(memory),
-                         count * static_cast<Index>(sizeof(*memory)));
+      return device_.read(reinterpret_cast<const std::uint8_t*>(memory),
+                          count * static_cast<Index>(sizeof(*memory)));
     };
     return {elements(bytes(memory_.row_major, copy_bytes())),
             bytes(memory_.row_major_scales, row_scales()),
             elements(bytes(memory_.transposed, copy_bytes())),
-            bytes(memory_.transposed_scales, column_scales()), place_.read(slot_, 1)[0]};
+            bytes(memory_.transposed_scales, column_scales()), device_.read(slot_, 1)[0]};
   }
 
  private:
@@ -159,7 +159,7 @@ class OperandPlace {
   [[nodiscard]] Index row_scales() const { return scale_count<Granularity>(rows_, columns_); }
   [[nodiscard]] Index column_scales() const { return scale_count<Granularity>(columns_, rows_); }
 
-  Place<D>& place_;
+  TestDevice<D>& device_;
   Index rows_;
   Index columns_;
   Memory memory_;

@@ -4,7 +4,7 @@
 namespace octavo::dequantize_cuda_test {
 
 using support::normal_values;
-using support::Place;
+using support::TestDevice;
 
 struct Sizes {
   Index rows, columns,
@@ -14,7 +14,7 @@ struct Sizes {
 template <class W, class Granularity, class T, Device D>
 std::vector<T> values_of(const Sizes& at) {
   using Scale = typename Granularity::Scale;
-  Place<D> place;
+  TestDevice<D> device;
   const auto codes = normal_values<W>(at.offset + at.rows * at.columns, 30.0f, 1);
   std::vector<Scale> scales;
   for (const float number :
@@ -22,12 +22,12 @@ std::vector<T> values_of(const Sizes& at) {
     scales.push_back(Scale(0.1f + std::abs(number)));
   }
   const Index size = at.rows * at.columns;
-  const TensorView<T, 2, D> values{place.template make_poisoned<T>(size), {at.rows, at.columns}};
+  const TensorView<T, 2, D> values{device.template make_poisoned<T>(size), {at.rows, at.columns}};
   dequantize(
-      QuantizedView<W, Granularity, Layout::row_major, D>{place.make(codes) + at.offset,
-                                                          place.make(scales), at.rows, at.columns},
-      values, place.context());
-  return place.read(values);
+      QuantizedView<W, Granularity, Layout::row_major, D>{device.make(codes) + at.offset,
+                                                          device.make(scales), at.rows, at.columns},
+      values, device.context());
+  return device.read(values);
 }
 
 class DequantizeOnCuda : public support::OnGpu {};
@@ -53,18 +53,18 @@ template <Device D>
 std::vector<Bf16> weights_of_experts() {
   constexpr Index rows = 4 * 48;
   constexpr Index columns = 147;
-  Place<D> place;
+  TestDevice<D> device;
   const auto codes = normal_values<E4M3>(rows * columns, 30.0f, 1);
   const std::vector<Bf16> before(static_cast<std::size_t>(rows * columns), Bf16(7.0f));
   const std::vector<std::int32_t> offsets{0, 0, 128, 128, 256};
   ExpertRows<D> of_experts;
-  of_experts.offsets = {place.make(offsets), {5}};
-  const TensorView<Bf16, 2, D> values{place.make(before), {rows, columns}};
+  of_experts.offsets = {device.make(offsets), {5}};
+  const TensorView<Bf16, 2, D> values{device.make(before), {rows, columns}};
   dequantize_experts(
       QuantizedView<E4M3, PerTensor, Layout::row_major, D>{
-          place.make(codes), place.make(std::vector<float>{0.25f}), rows, columns},
-      of_experts, values, place.context());
-  return place.read(values);
+          device.make(codes), device.make(std::vector<float>{0.25f}), rows, columns},
+      of_experts, values, device.context());
+  return device.read(values);
 }
 
 TEST_F(DequantizeOnCuda, ExpertsWithoutRowsMatchCpu) {

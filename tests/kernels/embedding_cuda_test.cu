@@ -10,7 +10,7 @@ namespace embedding_cuda_test {
 
 using support::constant;
 using support::normal_values;
-using support::Place;
+using support::TestDevice;
 
 class EmbeddingOnCuda : public support::OnGpu {};
 
@@ -74,12 +74,12 @@ std::vector<std::int32_t> equal_tokens(Index count, std::int32_t token) {
 
 template <Device D, class G>
 std::vector<G> backward_on(const Inputs<G>& inputs) {
-  Place<D> place(embedding_workspace(inputs.count()));
-  const auto gradient = place.matrix(inputs.gradient, inputs.columns);
-  embedding_backward(constant(place.vector(inputs.tokens)),
-                     constant(place.matrix(inputs.y_gradient, inputs.columns)), gradient,
-                     place.context());
-  return place.read(gradient);
+  TestDevice<D> device(embedding_workspace(inputs.count()));
+  const auto gradient = device.matrix(inputs.gradient, inputs.columns);
+  embedding_backward(constant(device.vector(inputs.tokens)),
+                     constant(device.matrix(inputs.y_gradient, inputs.columns)), gradient,
+                     device.context());
+  return device.read(gradient);
 }
 
 template <class G>
@@ -92,12 +92,13 @@ TEST_F(EmbeddingOnCuda, ForwardCopiesTheRows) {
   for (const Index columns : {8, 37, 520, 4104}) {
     const std::vector<std::int32_t> tokens = some_tokens(257, 3);
     const std::vector<Bf16> table = normal_values<Bf16>(vocabulary * columns, 1.0f, 1);
-    Place<Cuda> place;
+    TestDevice<Cuda> device;
     const Index count = static_cast<Index>(tokens.size());
-    const TensorView<Bf16, 2, Cuda> y{place.make_poisoned<Bf16>(count * columns), {count, columns}};
-    embedding_forward(constant(place.vector(tokens)), constant(place.matrix(table, columns)), y,
-                      place.context());
-    const std::vector<Bf16> copied = place.read(y);
+    const TensorView<Bf16, 2, Cuda> y{device.make_poisoned<Bf16>(count * columns),
+                                      {count, columns}};
+    embedding_forward(constant(device.vector(tokens)), constant(device.matrix(table, columns)), y,
+                      device.context());
+    const std::vector<Bf16> copied = device.read(y);
     for (std::size_t t = 0; t < tokens.size(); ++t) {
       const auto row = table.begin() + tokens[t] * columns;
       ASSERT_TRUE(std::equal(row, row + columns, copied.begin() + static_cast<Index>(t) * columns))
@@ -116,12 +117,12 @@ TEST_F(EmbeddingOnCuda, OutOfRangeTokensReadAndWriteNothing) {
       tokens[5] = 0x7fffffff;
       tokens[7] = -1;
       const std::vector<Bf16> table = normal_values<Bf16>(vocabulary * columns, 1.0f, 1);
-      Place<Cuda> place;
-      const TensorView<Bf16, 2, Cuda> y{place.make_poisoned<Bf16>(count * columns),
+      TestDevice<Cuda> device;
+      const TensorView<Bf16, 2, Cuda> y{device.make_poisoned<Bf16>(count * columns),
                                         {count, columns}};
-      embedding_forward(constant(place.vector(tokens)), constant(place.matrix(table, columns)), y,
-                        place.context());
-      const std::vector<Bf16> read = place.read(y);
+      embedding_forward(constant(device.vector(tokens)), constant(device.matrix(table, columns)), y,
+                        device.context());
+      const std::vector<Bf16> read = device.read(y);
       for (Index c = 0; c < columns; ++c) {
         const auto at = [&](Index t) { return read[static_cast<std::size_t>(t * columns + c)]; };
         ASSERT_TRUE(std::isnan(static_cast<float>(at(1)))) << count << ' ' << columns;
@@ -237,20 +238,20 @@ TEST_F(EmbeddingOnCuda, BackwardIsDeterministic) {
 double milliseconds(const std::vector<std::int32_t>& tokens) {
   constexpr Index columns = 4096;
   const auto count = static_cast<Index>(tokens.size());
-  Place<Cuda> place(embedding_workspace(count));
-  const cudaStream_t stream = place.context().stream();
-  const auto all = constant(place.vector(tokens));
-  const TensorView<Bf16, 2, Cuda> y_gradient{place.make<Bf16>(count * columns), {count, columns}};
-  const TensorView<Bf16, 2, Cuda> gradient{place.make<Bf16>(vocabulary * columns),
+  TestDevice<Cuda> device(embedding_workspace(count));
+  const cudaStream_t stream = device.context().stream();
+  const auto all = constant(device.vector(tokens));
+  const TensorView<Bf16, 2, Cuda> y_gradient{device.make<Bf16>(count * columns), {count, columns}};
+  const TensorView<Bf16, 2, Cuda> gradient{device.make<Bf16>(vocabulary * columns),
                                            {vocabulary, columns}};
-  fill_zero(y_gradient.data(), y_gradient.bytes(), place.context());
-  fill_zero(gradient.data(), gradient.bytes(), place.context());
+  fill_zero(y_gradient.data(), y_gradient.bytes(), device.context());
+  fill_zero(gradient.data(), gradient.bytes(), device.context());
   cudaEvent_t events[2];
   for (cudaEvent_t& event : events) check(cudaEventCreate(&event), "cudaEventCreate");
   float best = INFINITY;
   for (int run = 0; run < 4; ++run) {
     check(cudaEventRecord(events[0], stream), "cudaEventRecord");
-    embedding_backward(all, constant(y_gradient), gradient, place.context());
+    embedding_backward(all, constant(y_gradient), gradient, device.context());
     check(cudaEventRecord(events[1], stream), "cudaEventRecord");
     check(cudaEventSynchronize(events[1]), "cudaEventSynchronize");
     float time = 0;
@@ -284,23 +285,24 @@ TEST_F(EmbeddingOnCuda, EmbeddingWorkspaceSuffices) {
     for (Index i = 0; i < count; ++i) {
       tokens.push_back(static_cast<std::int32_t>(random() % static_cast<std::uint32_t>(words)));
     }
-    Place<Cuda> place;
+    TestDevice<Cuda> device;
     const std::size_t bytes = embedding_workspace(count);
-    std::byte* memory = place.make_poisoned<std::byte>(static_cast<Index>(bytes) + guard);
-    place.context().bind_workspace({memory, bytes});
+    std::byte* memory = device.make_poisoned<std::byte>(static_cast<Index>(bytes) + guard);
+    device.context().bind_workspace({memory, bytes});
     const auto sorted =
-        detail::sort_tokens(constant(place.vector(tokens)), Index{words}, place.context());
+        detail::sort_tokens(constant(device.vector(tokens)), Index{words}, device.context());
     ASSERT_EQ(sorted.count, count);
     std::vector<std::int32_t> order(tokens.size());
     std::iota(order.begin(), order.end(), 0);
     const auto token = [&](std::int32_t i) { return tokens[static_cast<std::size_t>(i)]; };
     std::stable_sort(order.begin(), order.end(),
                      [&](std::int32_t a, std::int32_t b) { return token(a) < token(b); });
-    EXPECT_TRUE(place.read(sorted.positions, count) == order) << count;
+    EXPECT_TRUE(device.read(sorted.positions, count) == order) << count;
     std::vector<std::int32_t> in_order;
     for (const std::int32_t i : order) in_order.push_back(token(i));
-    EXPECT_TRUE(place.read(sorted.tokens, count) == in_order) << count;
-    EXPECT_TRUE(place.read(memory + bytes, guard) == std::vector<std::byte>(guard, std::byte{0xff}))
+    EXPECT_TRUE(device.read(sorted.tokens, count) == in_order) << count;
+    EXPECT_TRUE(device.read(memory + bytes, guard) ==
+                std::vector<std::byte>(guard, std::byte{0xff}))
         << count;
   }
 }

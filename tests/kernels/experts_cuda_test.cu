@@ -30,48 +30,48 @@ struct Routed {
 template <class T, Device D>
 Routed<T> route(const Sizes& sizes, const Routed<T>* given = nullptr) {
   const auto [tokens, hidden, experts, choices, renormalised] = sizes;
-  Place<D> place(router_workspace(experts, hidden));
-  const auto& context = place.context();
-  const auto x = place.matrix(normal_values<T>(tokens * hidden, 1.0f, 1), hidden);
-  const auto w = place.matrix(normal_values<T>(experts * hidden, 0.2f, 2), hidden);
-  const TensorView<float, 2, D> logits{place.template make<float>(tokens * experts),
+  TestDevice<D> device(router_workspace(experts, hidden));
+  const auto& context = device.context();
+  const auto x = device.matrix(normal_values<T>(tokens * hidden, 1.0f, 1), hidden);
+  const auto w = device.matrix(normal_values<T>(experts * hidden, 0.2f, 2), hidden);
+  const TensorView<float, 2, D> logits{device.template make<float>(tokens * experts),
                                        {tokens, experts}};
   router_logits(constant(x), constant(w), logits, context);
   Routed<T> result;
-  result.logits = place.read(logits);
+  result.logits = device.read(logits);
 
   ExpertChoices<D> chosen{
-      {place.template make_poisoned<float>(tokens * experts), {tokens, experts}},
-      {place.template make_poisoned<std::int32_t>(tokens * choices), {tokens, choices}},
-      {place.template make_poisoned<float>(tokens * choices), {tokens, choices}},
+      {device.template make_poisoned<float>(tokens * experts), {tokens, experts}},
+      {device.template make_poisoned<std::int32_t>(tokens * choices), {tokens, choices}},
+      {device.template make_poisoned<float>(tokens * choices), {tokens, choices}},
       renormalised};
   choose_experts(constant(logits), chosen, context);
   const ExpertBalance<D> balance{
-      place.vector(std::vector<std::int32_t>(static_cast<std::size_t>(experts), 3)),
-      place.vector(std::vector<float>(static_cast<std::size_t>(experts), 0.5f))};
+      device.vector(std::vector<std::int32_t>(static_cast<std::size_t>(experts), 3)),
+      device.vector(std::vector<float>(static_cast<std::size_t>(experts), 0.5f))};
   add_expert_balance(chosen, balance, context);
-  const auto loss = place.vector(std::vector<float>{-1.0f});
+  const auto loss = device.vector(std::vector<float>{-1.0f});
   expert_balance_loss(balance, tokens, loss, context);
-  result.probabilities = place.read(chosen.probabilities);
-  result.experts = place.read(chosen.experts);
-  result.weights = place.read(chosen.weights);
-  result.counts = place.read(balance.counts);
-  result.sums = place.read(balance.probabilities);
-  result.loss = place.read(loss);
+  result.probabilities = device.read(chosen.probabilities);
+  result.experts = device.read(chosen.experts);
+  result.weights = device.read(chosen.weights);
+  result.counts = device.read(balance.counts);
+  result.sums = device.read(balance.probabilities);
+  result.loss = device.read(loss);
 
-  const auto dw = place.matrix(normal_values<float>(tokens * choices, 1.0f, 3), choices);
-  TensorView<float, 2, D> gradient{place.template make_poisoned<float>(tokens * experts),
+  const auto dw = device.matrix(normal_values<float>(tokens * choices, 1.0f, 3), choices);
+  TensorView<float, 2, D> gradient{device.template make_poisoned<float>(tokens * experts),
                                    {tokens, experts}};
   choose_experts_backward(chosen, constant(dw), BalanceTerm<D>::of(balance, 1.0f, tokens), gradient,
                           context);
-  result.logits_gradient = place.read(gradient);
-  if (given != nullptr) gradient = place.matrix(given->logits_gradient, experts);
-  const auto dx = place.matrix(normal_values<T>(tokens * hidden, 1.0f, 4), hidden);
-  const auto w_gradient = place.matrix(normal_values<T>(experts * hidden, 1.0f, 5), hidden);
+  result.logits_gradient = device.read(gradient);
+  if (given != nullptr) gradient = device.matrix(given->logits_gradient, experts);
+  const auto dx = device.matrix(normal_values<T>(tokens * hidden, 1.0f, 4), hidden);
+  const auto w_gradient = device.matrix(normal_values<T>(experts * hidden, 1.0f, 5), hidden);
   add_router_input_gradient(constant(gradient), constant(w), dx, context);
   router_weight_gradient(constant(gradient), constant(x), w_gradient, true, context);
-  result.x_gradient = place.read(dx);
-  result.w_gradient = place.read(w_gradient);
+  result.x_gradient = device.read(dx);
+  result.w_gradient = device.read(w_gradient);
   return result;
 }
 
@@ -106,17 +106,17 @@ class RouterTiesOnCuda : public OnGpu {};
 
 TEST_F(RouterTiesOnCuda, PreferLowerExpertAndRankNanLast) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
-  Place<Cuda> place;
-  const auto logits = place.matrix(std::vector<float>{1, 3, 3, 1, 3,       //
-                                                      -0.0f, 0, -1, 0, 0,  //
-                                                      nan, 1, -2, -nan, nan},
-                                   5);
-  const ExpertChoices<Cuda> chosen{{place.make<float>(15), {3, 5}},
-                                   {place.make<std::int32_t>(12), {3, 4}},
-                                   {place.make<float>(12), {3, 4}},
+  TestDevice<Cuda> device;
+  const auto logits = device.matrix(std::vector<float>{1, 3, 3, 1, 3,       //
+                                                       -0.0f, 0, -1, 0, 0,  //
+                                                       nan, 1, -2, -nan, nan},
+                                    5);
+  const ExpertChoices<Cuda> chosen{{device.make<float>(15), {3, 5}},
+                                   {device.make<std::int32_t>(12), {3, 4}},
+                                   {device.make<float>(12), {3, 4}},
                                    true};
-  choose_experts(constant(logits), chosen, place.context());
-  EXPECT_EQ(place.read(chosen.experts),
+  choose_experts(constant(logits), chosen, device.context());
+  EXPECT_EQ(device.read(chosen.experts),
             (std::vector<std::int32_t>{1, 2, 4, 0, 0, 1, 3, 4, 1, 2, 0, 3}));
 }
 
@@ -136,18 +136,18 @@ std::vector<std::int32_t> random_choices(const Sizes& sizes, unsigned seed) {
 
 /// The experts' rows with their memory.
 template <Device D>
-ExpertRows<D> make_rows(Place<D>& place, const Sizes& sizes) {
+ExpertRows<D> make_rows(TestDevice<D>& device, const Sizes& sizes) {
   const Index rows = expert_row_count(sizes.tokens * sizes.choices, sizes.experts);
   const auto allocate = [&](Index count) {
-    return place.template make_poisoned<std::int32_t>(count);
+    return device.template make_poisoned<std::int32_t>(count);
   };
   const ExpertRows<D> result{
       {allocate(rows), {rows}},
       {allocate(sizes.tokens * sizes.choices), {sizes.tokens, sizes.choices}},
       {allocate(sizes.experts + 1), {sizes.experts + 1}},
       {allocate(rows / expert_tile), {rows / expert_tile}}};
-  const auto experts = place.matrix(random_choices(sizes, 1), sizes.choices);
-  order_by_expert(constant(experts), result, place.context());
+  const auto experts = device.matrix(random_choices(sizes, 1), sizes.choices);
+  order_by_expert(constant(experts), result, device.context());
   return result;
 }
 
@@ -162,34 +162,35 @@ struct Rows {
 template <class T, Device D>
 Rows<T> run_rows(const Sizes& sizes) {
   const auto [tokens, hidden, experts, choices, renormalised] = sizes;
-  Place<D> place(expert_order_workspace(tokens * choices));
-  const auto& context = place.context();
-  const auto rows = make_rows(place, sizes);
+  TestDevice<D> device(expert_order_workspace(tokens * choices));
+  const auto& context = device.context();
+  const auto rows = make_rows(device, sizes);
   const Index count = rows.rows();
   const auto make = [&](Index columns) {
-    return TensorView<T, 2, D>{place.template make_poisoned<T>(count * columns), {count, columns}};
+    return TensorView<T, 2, D>{device.template make_poisoned<T>(count * columns), {count, columns}};
   };
-  const auto x = place.matrix(normal_values<T>(tokens * hidden, 1.0f, 2), hidden);
+  const auto x = device.matrix(normal_values<T>(tokens * hidden, 1.0f, 2), hidden);
   const auto copies = make(hidden);
   copy_to_experts(constant(x), rows, Operand<T, OperandKind::input, D>{copies}, context);
-  const auto outputs = place.matrix(normal_values<T>(count * hidden, 1.0f, 3), hidden);
-  const TensorView<T, 2, D> sum{place.template make_poisoned<T>(tokens * hidden), {tokens, hidden}};
+  const auto outputs = device.matrix(normal_values<T>(count * hidden, 1.0f, 3), hidden);
+  const TensorView<T, 2, D> sum{device.template make_poisoned<T>(tokens * hidden),
+                                {tokens, hidden}};
   sum_of_experts(constant(outputs), rows, constant(x), sum, context);
-  const auto gate_up = place.matrix(normal_values<T>(count * 2 * hidden, 2.0f, 4), 2 * hidden);
-  const auto weights = place.matrix(normal_values<float>(tokens * choices, 1.0f, 5), choices);
-  const auto dy = place.matrix(normal_values<T>(count * hidden, 1.0f, 6), hidden);
+  const auto gate_up = device.matrix(normal_values<T>(count * 2 * hidden, 2.0f, 4), 2 * hidden);
+  const auto weights = device.matrix(normal_values<float>(tokens * choices, 1.0f, 5), choices);
+  const auto dy = device.matrix(normal_values<T>(count * hidden, 1.0f, 6), hidden);
   const auto activated = make(hidden);
   const auto gradient = make(2 * hidden);
   const TensorView<float, 2, D> weight_gradient{
-      place.template make_poisoned<float>(tokens * choices), {tokens, choices}};
+      device.template make_poisoned<float>(tokens * choices), {tokens, choices}};
   experts_swiglu_forward(constant(gate_up), constant(weights), rows,
                          Operand<T, OperandKind::input, D>{activated}, context);
   experts_swiglu_backward(constant(dy), constant(gate_up), constant(weights), rows,
                           Operand<T, OperandKind::output_gradient, D>{gradient}, weight_gradient,
                           context);
-  return {place.read(rows.pairs), place.read(rows.places), place.read(rows.offsets),
-          place.read(rows.tiles), place.read(copies),      place.read(sum),
-          place.read(activated),  place.read(gradient),    place.read(weight_gradient)};
+  return {device.read(rows.pairs), device.read(rows.places), device.read(rows.offsets),
+          device.read(rows.tiles), device.read(copies),      device.read(sum),
+          device.read(activated),  device.read(gradient),    device.read(weight_gradient)};
 }
 
 template <class T>
@@ -222,14 +223,14 @@ TYPED_TEST(ExpertRowsOnCuda, AgreeWithTheCpu) {
 template <class P, Device D>
 OperandBytes cast_copies(const Sizes& sizes) {
   const Index count = expert_row_count(sizes.tokens * sizes.choices, sizes.experts);
-  Place<D> place(std::max(expert_order_workspace(sizes.tokens * sizes.choices),
-                          row_amaxes_workspace(count, sizes.hidden)));
-  const auto rows = make_rows(place, sizes);
+  TestDevice<D> device(std::max(expert_order_workspace(sizes.tokens * sizes.choices),
+                                row_amaxes_workspace(count, sizes.hidden)));
+  const auto rows = make_rows(device, sizes);
   const auto x =
-      place.matrix(normal_values<Bf16>(sizes.tokens * sizes.hidden, 1.0f, 2), sizes.hidden);
+      device.matrix(normal_values<Bf16>(sizes.tokens * sizes.hidden, 1.0f, 2), sizes.hidden);
   const std::vector<Bf16> before(static_cast<std::size_t>(count * sizes.hidden));
-  const OperandPlace<P, OperandKind::input, D> y(place, before, sizes.hidden, 4.0f);
-  copy_to_experts(constant(x), rows, y.operand(), place.context());
+  const TestOperand<P, OperandKind::input, D> y(device, before, sizes.hidden, 4.0f);
+  copy_to_experts(constant(x), rows, y.operand(), device.context());
   return y.read();
 }
 

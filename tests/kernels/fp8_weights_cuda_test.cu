@@ -3,18 +3,18 @@
 
 namespace octavo::fp8_weights_cuda_test {
 
-using support::Place;
+using support::TestDevice;
 
 class Fp8WeightsOnCuda : public support::OnGpu {};
 
 template <Device D>
 std::uint32_t raised(const std::vector<Bf16>& values, Index first) {
-  Place<D> place;
-  const TensorView<Bf16, 1, D> all = place.vector(values);
-  std::uint32_t* amax = place.make(std::vector<std::uint32_t>{float_bits(0.5f)});
+  TestDevice<D> device;
+  const TensorView<Bf16, 1, D> all = device.vector(values);
+  std::uint32_t* amax = device.make(std::vector<std::uint32_t>{float_bits(0.5f)});
   raise_amax(support::constant(all.rows(first, all.size() - first)),
-             TensorView<std::uint32_t, 1, D>{amax, {1}}, place.context());
-  return place.read(amax, 1)[0];
+             TensorView<std::uint32_t, 1, D>{amax, {1}}, device.context());
+  return device.read(amax, 1)[0];
 }
 
 TEST_F(Fp8WeightsOnCuda, AmaxesMatchCpu) {
@@ -31,20 +31,20 @@ TEST_F(Fp8WeightsOnCuda, AmaxesMatchCpu) {
 /// Scales and recorded amaxes after set_current_scales.
 template <Device D>
 std::vector<std::uint32_t> scales(const std::vector<float>& amaxes, bool power_of_two) {
-  Place<D> place;
+  TestDevice<D> device;
   const auto count = static_cast<Index>(amaxes.size());
   std::vector<std::uint32_t> found;
   for (const float amax : amaxes) found.push_back(float_bits(amax));
   const ScalingArrays<D> operands{
-      place.vector(std::vector<std::uint32_t>(amaxes.size(), float_bits(1.0f))),
-      place.vector(std::vector<OperandScale>(amaxes.size(), OperandScale{7, 7, 7, 7})),
-      place.vector(std::vector<OperandStatistics>(amaxes.size()))};
+      device.vector(std::vector<std::uint32_t>(amaxes.size(), float_bits(1.0f))),
+      device.vector(std::vector<OperandScale>(amaxes.size(), OperandScale{7, 7, 7, 7})),
+      device.vector(std::vector<OperandStatistics>(amaxes.size()))};
   const std::vector<ScalingRule> rules(amaxes.size(),
                                        ScalingRule{448.0f, 0, 0, power_of_two ? 1 : 0});
-  set_current_scales(support::constant(place.vector(found)), operands,
-                     support::constant(place.vector(rules)), true, place.context());
-  std::vector<std::uint32_t> bits = place.read(operands.amax_bits);
-  for (const OperandScale& scale : place.read(operands.scales)) {
+  set_current_scales(support::constant(device.vector(found)), operands,
+                     support::constant(device.vector(rules)), true, device.context());
+  std::vector<std::uint32_t> bits = device.read(operands.amax_bits);
+  for (const OperandScale& scale : device.read(operands.scales)) {
     bits.insert(bits.end(), {float_bits(scale.scale), float_bits(scale.scale_inverse)});
   }
   EXPECT_EQ(bits.size(), static_cast<std::size_t>(3 * count));
@@ -62,15 +62,15 @@ TEST_F(Fp8WeightsOnCuda, ScalesMatchCpu) {
 template <Device D>
 std::vector<std::uint8_t> turned(const std::vector<E4M3>& fp8_values, Index rows, Index columns,
                                  Index begin) {
-  Place<D> place;
-  E4M3* target = place.template make_poisoned<E4M3>(rows * columns);
+  TestDevice<D> device;
+  E4M3* target = device.template make_poisoned<E4M3>(rows * columns);
   transpose_fp8_values(
-      QuantizedView<E4M3, PerTensor, Layout::row_major, D>{place.make(fp8_values) + begin, nullptr,
+      QuantizedView<E4M3, PerTensor, Layout::row_major, D>{device.make(fp8_values) + begin, nullptr,
                                                            rows, columns},
       QuantizedView<E4M3, PerTensor, Layout::transposed, D>{target, nullptr, columns, rows},
-      place.context());
+      device.context());
   std::vector<std::uint8_t> bytes;
-  for (const E4M3 code : place.read(target, rows * columns)) bytes.push_back(code.bits);
+  for (const E4M3 code : device.read(target, rows * columns)) bytes.push_back(code.bits);
   return bytes;
 }
 

@@ -3,17 +3,17 @@
 
 namespace octavo::hash_cuda_test {
 
-using support::Place;
+using support::TestDevice;
 
 template <Device D>
 std::uint64_t hash_of(const std::vector<std::uint64_t>& words) {
-  Place<D> place;
+  TestDevice<D> device;
   const auto bytes = static_cast<Index>(words.size() * sizeof(std::uint64_t));
-  const TensorView<std::uint64_t, 1, D> hash{place.template make_poisoned<std::uint64_t>(1), {1}};
+  const TensorView<std::uint64_t, 1, D> hash{device.template make_poisoned<std::uint64_t>(1), {1}};
   hash_bytes(
-      TensorView<const std::byte, 1, D>{reinterpret_cast<std::byte*>(place.make(words)), {bytes}},
-      hash, place.context());
-  return place.read(hash)[0];
+      TensorView<const std::byte, 1, D>{reinterpret_cast<std::byte*>(device.make(words)), {bytes}},
+      hash, device.context());
+  return device.read(hash)[0];
 }
 
 class HashOnCuda : public support::OnGpu {};

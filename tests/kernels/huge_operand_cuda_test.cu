@@ -9,7 +9,7 @@ namespace octavo {
 namespace huge_operand_cuda_test {
 
 using support::constant;
-using support::Place;
+using support::TestDevice;
 
 constexpr Index rows = (Index{1} << 18) + 272;
 constexpr Index columns = Index{1} << 13;
@@ -62,16 +62,16 @@ class HugeOperandOnCuda : public support::OnGpu {
 constexpr const char* no_memory = "the GPU has not enough memory free";
 
 /// Values on the GPU.
-TensorView<Bf16, 2, Cuda> filled(Place<Cuda>& place) {
-  Bf16* values = place.make<Bf16>(count);
-  fill<<<4096, 256, 0, place.context().stream()>>>(values, count);
+TensorView<Bf16, 2, Cuda> filled(TestDevice<Cuda>& device) {
+  Bf16* values = device.make<Bf16>(count);
+  fill<<<4096, 256, 0, device.context().stream()>>>(values, count);
   check(cudaGetLastError(), "the launch of fill");
   return {values, {rows, columns}};
 }
 
 template <class T>
-T one(const Place<Cuda>& place, const T* source) {
-  return place.read(source, 1)[0];
+T one(const TestDevice<Cuda>& device, const T* source) {
+  return device.read(source, 1)[0];
 }
 
 /// A quantised operand without values of its own.
@@ -86,18 +86,18 @@ struct Quantised {
   Memory memory;
   OperandScaling* slot;
 
-  Quantised(Place<Cuda>& place, TensorView<Bf16, 2, Cuda> values, float scale) {
+  Quantised(TestDevice<Cuda>& device, TensorView<Bf16, 2, Cuda> values, float scale) {
     memory.values = values.data();
-    memory.row_major = place.make<Format>(count);
-    memory.transposed = place.make<Format>(count);
-    memory.row_major_scales = place.make<Scale>(scale_count<Granularity>(rows, columns));
-    memory.transposed_scales = place.make<Scale>(scale_count<Granularity>(columns, rows));
+    memory.row_major = device.make<Format>(count);
+    memory.transposed = device.make<Format>(count);
+    memory.row_major_scales = device.make<Scale>(scale_count<Granularity>(rows, columns));
+    memory.transposed_scales = device.make<Scale>(scale_count<Granularity>(columns, rows));
     OperandScaling before{};
     before.scale = scale;
     before.scale_inverse = 1.0f / scale;
-    slot = place.make(std::vector<OperandScaling>{before});
-    quantize(memory.operand(rows, columns, slot, true, {}), place.context());
-    place.context().synchronize();
+    slot = device.make(std::vector<OperandScaling>{before});
+    quantize(memory.operand(rows, columns, slot, true, {}), device.context());
+    device.context().synchronize();
   }
 };
 
@@ -113,45 +113,45 @@ float largest_magnitude(Index first, Index stride, Index size) {
 
 /// Looks at both copies of an operand with one scale.
 template <class P>
-void expect_one_scale(const Place<Cuda>& place, const Quantised<P>& operand) {
+void expect_one_scale(const TestDevice<Cuda>& device, const Quantised<P>& operand) {
   using Format = typename Quantised<P>::Format;
-  const OperandScaling slot = one(place, operand.slot);
+  const OperandScaling slot = one(device, operand.slot);
   EXPECT_EQ(slot.elements, static_cast<std::uint64_t>(count));
   EXPECT_EQ(float_from_bits(slot.amax_bits), 0x1.fep4f);  // every pattern is there many times
   for (const Index i : positions(count)) {
     const Format row_major(static_cast<float>(element(i)) * slot.scale);
-    ASSERT_EQ(one(place, operand.memory.row_major + i).bits, row_major.bits) << "row-major " << i;
+    ASSERT_EQ(one(device, operand.memory.row_major + i).bits, row_major.bits) << "row-major " << i;
     const Format transposed(static_cast<float>(element(i % rows * columns + i / rows)) *
                             slot.scale);
-    ASSERT_EQ(one(place, operand.memory.transposed + i).bits, transposed.bits)
+    ASSERT_EQ(one(device, operand.memory.transposed + i).bits, transposed.bits)
         << "transposed " << i;
   }
 }
 
 TEST_F(HugeOperandOnCuda, IsQuantizedWithDelayedScale) {
-  Place<Cuda> place;
-  if (!fits(place.context(), quantised_bytes)) GTEST_SKIP() << no_memory;
-  const Quantised<Fp8Recipe<Delayed>> operand(place, filled(place), 3.7f);
-  expect_one_scale(place, operand);
-  EXPECT_EQ(one(place, operand.slot).scale, 3.7f);
+  TestDevice<Cuda> device;
+  if (!fits(device.context(), quantised_bytes)) GTEST_SKIP() << no_memory;
+  const Quantised<Fp8Recipe<Delayed>> operand(device, filled(device), 3.7f);
+  expect_one_scale(device, operand);
+  EXPECT_EQ(one(device, operand.slot).scale, 3.7f);
 }
 
 TEST_F(HugeOperandOnCuda, IsQuantizedWithCurrentScale) {
-  Place<Cuda> place;
-  if (!fits(place.context(), quantised_bytes)) GTEST_SKIP() << no_memory;
-  const Quantised<Fp8Recipe<Tensorwise>> operand(place, filled(place), 1.0f);
-  expect_one_scale(place, operand);
-  EXPECT_EQ(one(place, operand.slot).scale, 448.0f / 0x1.fep4f);
-  EXPECT_EQ(one(place, operand.slot).saturated, 0u);
+  TestDevice<Cuda> device;
+  if (!fits(device.context(), quantised_bytes)) GTEST_SKIP() << no_memory;
+  const Quantised<Fp8Recipe<Tensorwise>> operand(device, filled(device), 1.0f);
+  expect_one_scale(device, operand);
+  EXPECT_EQ(one(device, operand.slot).scale, 448.0f / 0x1.fep4f);
+  EXPECT_EQ(one(device, operand.slot).saturated, 0u);
 }
 
 TEST_F(HugeOperandOnCuda, IsQuantizedWithBlockScales) {
   using P = Fp8Recipe<Blockwise>;
   using Format = Quantised<P>::Format;
-  Place<Cuda> place;
-  if (!fits(place.context(), quantised_bytes)) GTEST_SKIP() << no_memory;
-  const Quantised<P> operand(place, filled(place), 1.0f);
-  EXPECT_EQ(one(place, operand.slot).elements, static_cast<std::uint64_t>(count));
+  TestDevice<Cuda> device;
+  if (!fits(device.context(), quantised_bytes)) GTEST_SKIP() << no_memory;
+  const Quantised<P> operand(device, filled(device), 1.0f);
+  EXPECT_EQ(one(device, operand.slot).elements, static_cast<std::uint64_t>(count));
   constexpr Index block = 128;
   /// An element of a copy of `outer` rows of `inner`, whose neighbours lie `stride` apart.
   const auto expect = [&](const char* name, const Format* copy, const float* scales, Index i,
@@ -163,8 +163,8 @@ TEST_F(HugeOperandOnCuda, IsQuantizedWithBlockScales) {
         largest_magnitude(from + first * stride, stride, std::min(block, inner - first));
     const float scale = std::exp2(std::floor(std::log2(448.0f / amax)));
     const Format expected(static_cast<float>(element(from + column * stride)) * scale);
-    ASSERT_EQ(one(place, copy + i).bits, expected.bits) << name << ' ' << i;
-    ASSERT_EQ(one(place, scales + column / block * outer + row), 1.0f / scale) << name << ' ' << i;
+    ASSERT_EQ(one(device, copy + i).bits, expected.bits) << name << ' ' << i;
+    ASSERT_EQ(one(device, scales + column / block * outer + row), 1.0f / scale) << name << ' ' << i;
   };
   for (const Index i : positions(count)) {
     expect("row-major", operand.memory.row_major, operand.memory.row_major_scales, i, rows, columns,
@@ -177,21 +177,21 @@ TEST_F(HugeOperandOnCuda, IsQuantizedWithBlockScales) {
 // The gates are the first half of each row, the ups the second.
 TEST_F(HugeOperandOnCuda, GoesThroughSwiglu) {
   constexpr Index ffn = columns / 2;
-  Place<Cuda> place;
-  if (!fits(place.context(), count * 5)) GTEST_SKIP() << no_memory;
-  const auto gate_up = filled(place);
-  const Operand<Bf16, OperandKind::input, Cuda> y{{place.make<Bf16>(rows * ffn), {rows, ffn}}};
+  TestDevice<Cuda> device;
+  if (!fits(device.context(), count * 5)) GTEST_SKIP() << no_memory;
+  const auto gate_up = filled(device);
+  const Operand<Bf16, OperandKind::input, Cuda> y{{device.make<Bf16>(rows * ffn), {rows, ffn}}};
   const Operand<Bf16, OperandKind::output_gradient, Cuda> gradient{
-      {place.make<Bf16>(count), {rows, columns}}};
-  swiglu_forward(constant(gate_up), y, place.context());
+      {device.make<Bf16>(count), {rows, columns}}};
+  swiglu_forward(constant(gate_up), y, device.context());
   const TensorView<const Bf16, 2, Cuda> y_gradient{gate_up.data(), {rows, ffn}};
-  swiglu_backward(y_gradient, constant(gate_up), gradient, place.context());
-  place.context().synchronize();
+  swiglu_backward(y_gradient, constant(gate_up), gradient, device.context());
+  device.context().synchronize();
   const auto value = [](Index i) { return static_cast<double>(static_cast<float>(element(i))); };
   // Half a unit of BF16's last place, and FP32 arithmetic on terms of this magnitude.
   const auto near = [&](const char* name, Index at, const Bf16* result, double expected,
                         double magnitude) {
-    const auto actual = static_cast<double>(static_cast<float>(one(place, result + at)));
+    const auto actual = static_cast<double>(static_cast<float>(one(device, result + at)));
     ASSERT_NEAR(actual, expected, 0x1.02p-8 * std::abs(expected) + 0x1p-19 * magnitude)
         << name << ' ' << at;
   };

@@ -12,8 +12,8 @@ using support::column_counts;
 using support::constant;
 using support::expect_close;
 using support::normal_values;
-using support::Place;
 using support::row_counts;
+using support::TestDevice;
 
 constexpr std::size_t workspace = detail::kernel_workspace_bytes;
 
@@ -30,19 +30,19 @@ struct NormResult {
 template <class P, Device D>
 auto rms_norm_on(Index rows, Index columns) {
   using T = typename PrecisionTraits<P>::Storage;
-  Place<D> place(workspace);
-  const auto x = constant(place.matrix(normal_values<T>(rows * columns, 2.0f, 1), columns));
-  const auto weight = constant(place.vector(normal_values<T>(columns, 1.0f, 2)));
-  const auto dy = constant(place.matrix(normal_values<T>(rows * columns, 1.0f, 3), columns));
-  const auto dx = place.matrix(normal_values<T>(rows * columns, 1.0f, 4), columns);
-  const auto dw = place.vector(normal_values<float>(columns, 1.0f, 5));
+  TestDevice<D> device(workspace);
+  const auto x = constant(device.matrix(normal_values<T>(rows * columns, 2.0f, 1), columns));
+  const auto weight = constant(device.vector(normal_values<T>(columns, 1.0f, 2)));
+  const auto dy = constant(device.matrix(normal_values<T>(rows * columns, 1.0f, 3), columns));
+  const auto dx = device.matrix(normal_values<T>(rows * columns, 1.0f, 4), columns);
+  const auto dw = device.vector(normal_values<float>(columns, 1.0f, 5));
   const Operand<P, OperandKind::input, D> y{
-      {place.template make<T>(rows * columns), {rows, columns}}};
-  const TensorView<float, 1, D> inverse_rms{place.template make<float>(rows), {rows}};
-  rms_norm_forward(x, weight, 1e-5f, y, inverse_rms, place.context());
-  rms_norm_backward(dy, x, weight, constant(inverse_rms), dx, dw, place.context());
-  return NormResult<T>{place.read(y.values), place.read(dx), place.read(inverse_rms),
-                       place.read(dw)};
+      {device.template make<T>(rows * columns), {rows, columns}}};
+  const TensorView<float, 1, D> inverse_rms{device.template make<float>(rows), {rows}};
+  rms_norm_forward(x, weight, 1e-5f, y, inverse_rms, device.context());
+  rms_norm_backward(dy, x, weight, constant(inverse_rms), dx, dw, device.context());
+  return NormResult<T>{device.read(y.values), device.read(dx), device.read(inverse_rms),
+                       device.read(dw)};
 }
 
 template <class P>
@@ -87,23 +87,23 @@ struct LayerNormResult {
 template <class P, Device D>
 auto layer_norm_on(Index rows, Index columns) {
   using T = typename PrecisionTraits<P>::Storage;
-  Place<D> place(workspace);
+  TestDevice<D> device(workspace);
   std::vector<T> shifted = normal_values<T>(rows * columns, 2.0f, 1);
   for (T& value : shifted) value = T(static_cast<float>(value) + 3.0f);
-  const auto x = constant(place.matrix(shifted, columns));
-  const auto weight = constant(place.vector(normal_values<T>(columns, 1.0f, 2)));
-  const auto bias = constant(place.vector(normal_values<T>(columns, 1.0f, 6)));
-  const auto dy = constant(place.matrix(normal_values<T>(rows * columns, 1.0f, 3), columns));
-  const auto dx = place.matrix(normal_values<T>(rows * columns, 1.0f, 4), columns);
-  const auto dw = place.vector(normal_values<float>(columns, 1.0f, 5));
-  const auto db = place.vector(normal_values<float>(columns, 1.0f, 7));
+  const auto x = constant(device.matrix(shifted, columns));
+  const auto weight = constant(device.vector(normal_values<T>(columns, 1.0f, 2)));
+  const auto bias = constant(device.vector(normal_values<T>(columns, 1.0f, 6)));
+  const auto dy = constant(device.matrix(normal_values<T>(rows * columns, 1.0f, 3), columns));
+  const auto dx = device.matrix(normal_values<T>(rows * columns, 1.0f, 4), columns);
+  const auto dw = device.vector(normal_values<float>(columns, 1.0f, 5));
+  const auto db = device.vector(normal_values<float>(columns, 1.0f, 7));
   const Operand<P, OperandKind::input, D> y{
-      {place.template make<T>(rows * columns), {rows, columns}}};
-  const TensorView<float, 1, D> statistics{place.template make<float>(2 * rows), {2 * rows}};
-  layer_norm_forward(x, weight, bias, 1e-5f, y, statistics, place.context());
-  layer_norm_backward(dy, x, weight, constant(statistics), dx, dw, db, place.context());
-  return LayerNormResult<T>{place.read(y.values), place.read(dx), place.read(statistics),
-                            place.read(dw), place.read(db)};
+      {device.template make<T>(rows * columns), {rows, columns}}};
+  const TensorView<float, 1, D> statistics{device.template make<float>(2 * rows), {2 * rows}};
+  layer_norm_forward(x, weight, bias, 1e-5f, y, statistics, device.context());
+  layer_norm_backward(dy, x, weight, constant(statistics), dx, dw, db, device.context());
+  return LayerNormResult<T>{device.read(y.values), device.read(dx), device.read(statistics),
+                            device.read(dw), device.read(db)};
 }
 
 template <class P>
@@ -147,17 +147,17 @@ TEST_F(KernelsOnCuda, LayerNormOfManyRowsAndColumnsMatchesCpu) {
 template <class P, Device D>
 auto gelu_on(Index rows, Index columns) {
   using T = typename PrecisionTraits<P>::Storage;
-  Place<D> place(workspace);
-  const auto x = constant(place.matrix(normal_values<T>(rows * columns, 3.0f, 1), columns));
-  const auto dy = constant(place.matrix(normal_values<T>(rows * columns, 1.0f, 2), columns));
-  const auto sums = place.vector(normal_values<float>(columns, 1.0f, 3));
+  TestDevice<D> device(workspace);
+  const auto x = constant(device.matrix(normal_values<T>(rows * columns, 3.0f, 1), columns));
+  const auto dy = constant(device.matrix(normal_values<T>(rows * columns, 1.0f, 2), columns));
+  const auto sums = device.vector(normal_values<float>(columns, 1.0f, 3));
   const Operand<P, OperandKind::input, D> y{
-      {place.template make<T>(rows * columns), {rows, columns}}};
+      {device.template make<T>(rows * columns), {rows, columns}}};
   const Operand<P, OperandKind::output_gradient, D> gradient{
-      {place.template make<T>(rows * columns), {rows, columns}}};
-  gelu_forward(x, y, place.context());
-  gelu_backward(dy, x, gradient, sums, place.context());
-  return std::tuple(place.read(y.values), place.read(gradient.values), place.read(sums));
+      {device.template make<T>(rows * columns), {rows, columns}}};
+  gelu_forward(x, y, device.context());
+  gelu_backward(dy, x, gradient, sums, device.context());
+  return std::tuple(device.read(y.values), device.read(gradient.values), device.read(sums));
 }
 
 template <class P>
@@ -185,21 +185,21 @@ TEST_F(KernelsOnCuda, GeluMatchesCpu) {
 
 template <class T, Device D>
 auto positions_on(Index sequences, Index sequence, Index columns) {
-  Place<D> place(workspace);
+  TestDevice<D> device(workspace);
   const Index rows = sequences * sequence;
   std::vector<std::int32_t> tokens;
   for (Index t = 0; t < rows; ++t) tokens.push_back(static_cast<std::int32_t>(t * 7 % 11));
-  const auto table = constant(place.matrix(normal_values<T>(11 * columns, 1.0f, 1), columns));
+  const auto table = constant(device.matrix(normal_values<T>(11 * columns, 1.0f, 1), columns));
   const auto positions =
-      constant(place.matrix(normal_values<T>((sequence + 2) * columns, 1.0f, 2), columns));
-  const auto dy = constant(place.matrix(normal_values<T>(rows * columns, 1.0f, 3), columns));
+      constant(device.matrix(normal_values<T>((sequence + 2) * columns, 1.0f, 2), columns));
+  const auto dy = constant(device.matrix(normal_values<T>(rows * columns, 1.0f, 3), columns));
   const auto gradient =
-      place.matrix(normal_values<float>((sequence + 2) * columns, 1.0f, 4), columns);
-  const TensorView<T, 2, D> y{place.template make<T>(rows * columns), {rows, columns}};
-  position_embedding_forward(constant(place.vector(tokens)), table, positions, {nullptr, sequence},
-                             y, place.context());
-  positions_backward(dy, sequence, gradient, place.context());
-  return std::pair(place.read(y), place.read(gradient));
+      device.matrix(normal_values<float>((sequence + 2) * columns, 1.0f, 4), columns);
+  const TensorView<T, 2, D> y{device.template make<T>(rows * columns), {rows, columns}};
+  position_embedding_forward(constant(device.vector(tokens)), table, positions, {nullptr, sequence},
+                             y, device.context());
+  positions_backward(dy, sequence, gradient, device.context());
+  return std::pair(device.read(y), device.read(gradient));
 }
 
 TEST_F(KernelsOnCuda, LearnedPositionsAreBitwiseEqualToCpu) {
@@ -216,15 +216,15 @@ TEST_F(KernelsOnCuda, LearnedPositionsAreBitwiseEqualToCpu) {
 template <class P, Device D>
 auto swiglu_on(Index rows, Index ffn) {
   using T = typename PrecisionTraits<P>::Storage;
-  Place<D> place;
-  const auto gate_up = constant(place.matrix(normal_values<T>(rows * 2 * ffn, 4.0f, 1), 2 * ffn));
-  const auto dy = constant(place.matrix(normal_values<T>(rows * ffn, 1.0f, 2), ffn));
-  const Operand<P, OperandKind::input, D> y{{place.template make<T>(rows * ffn), {rows, ffn}}};
+  TestDevice<D> device;
+  const auto gate_up = constant(device.matrix(normal_values<T>(rows * 2 * ffn, 4.0f, 1), 2 * ffn));
+  const auto dy = constant(device.matrix(normal_values<T>(rows * ffn, 1.0f, 2), ffn));
+  const Operand<P, OperandKind::input, D> y{{device.template make<T>(rows * ffn), {rows, ffn}}};
   const Operand<P, OperandKind::output_gradient, D> gradient{
-      {place.template make<T>(rows * 2 * ffn), {rows, 2 * ffn}}};
-  swiglu_forward(gate_up, y, place.context());
-  swiglu_backward(dy, gate_up, gradient, place.context());
-  return std::pair(place.read(y.values), place.read(gradient.values));
+      {device.template make<T>(rows * 2 * ffn), {rows, 2 * ffn}}};
+  swiglu_forward(gate_up, y, device.context());
+  swiglu_backward(dy, gate_up, gradient, device.context());
+  return std::pair(device.read(y.values), device.read(gradient.values));
 }
 
 template <class P>
@@ -263,36 +263,36 @@ struct RopeResult {
 template <class P, Device D>
 auto rope_on(const RopeCase& test) {
   using T = typename PrecisionTraits<P>::Storage;
-  Place<D> place(workspace);
+  TestDevice<D> device(workspace);
   const HeadLayout layout = test.layout;
   const Index columns = layout.columns();
   const Index sequence = (test.rows + 1) / 2;
   std::vector<float> angles = normal_values<float>(sequence * layout.head_dim, 0.7f, 1);
-  const auto rotation = constant(place.matrix(angles, layout.head_dim));
-  const auto qkv = place.matrix(normal_values<T>(test.rows * columns, 1.0f, 2), columns);
-  const auto gradient = place.matrix(normal_values<T>(test.rows * columns, 1.0f, 3), columns);
+  const auto rotation = constant(device.matrix(angles, layout.head_dim));
+  const auto qkv = device.matrix(normal_values<T>(test.rows * columns, 1.0f, 2), columns);
+  const auto gradient = device.matrix(normal_values<T>(test.rows * columns, 1.0f, 3), columns);
   QkNorm<const T, D> norm;
   QkNorm<float, D> norm_gradient;
   if (test.normalised) {
-    norm = {place.vector(normal_values<T>(layout.head_dim, 1.0f, 4)),
-            place.vector(normal_values<T>(layout.head_dim, 1.0f, 5)), 1e-6f};
-    norm_gradient = {place.vector(normal_values<float>(layout.head_dim, 1.0f, 6)),
-                     place.vector(normal_values<float>(layout.head_dim, 1.0f, 7)), 1e-6f};
+    norm = {device.vector(normal_values<T>(layout.head_dim, 1.0f, 4)),
+            device.vector(normal_values<T>(layout.head_dim, 1.0f, 5)), 1e-6f};
+    norm_gradient = {device.vector(normal_values<float>(layout.head_dim, 1.0f, 6)),
+                     device.vector(normal_values<float>(layout.head_dim, 1.0f, 7)), 1e-6f};
   }
   const auto other = [&](auto view) {
     return test.in_place
                ? view
-               : place.matrix(std::vector<T>(static_cast<std::size_t>(view.size())), columns);
+               : device.matrix(std::vector<T>(static_cast<std::size_t>(view.size())), columns);
   };
   const auto rotated = other(qkv);
   const Operand<P, OperandKind::output_gradient, D> result{other(gradient)};
-  rope_forward(constant(qkv), layout, norm, rotation, sequence, rotated, place.context());
+  rope_forward(constant(qkv), layout, norm, rotation, sequence, rotated, device.context());
   rope_backward(gradient, layout, constant(qkv), norm, norm_gradient, rotation, sequence, result,
-                place.context());
-  RopeResult<T> all{place.read(rotated), place.read(result.values), {}, {}};
+                device.context());
+  RopeResult<T> all{device.read(rotated), device.read(result.values), {}, {}};
   if (test.normalised) {
-    all.query_gradient = place.read(norm_gradient.query);
-    all.key_gradient = place.read(norm_gradient.key);
+    all.query_gradient = device.read(norm_gradient.query);
+    all.key_gradient = device.read(norm_gradient.key);
   }
   return all;
 }
@@ -349,24 +349,24 @@ struct CrossEntropyCase {
 
 template <class T, Device D>
 auto cross_entropy_on(const CrossEntropyCase& test) {
-  Place<D> place;
+  TestDevice<D> device;
   std::vector<T> values = normal_values<T>(test.rows * test.padded, 5.0f, 1);
   const Index unmasked = test.vocabulary - test.masked;
   for (Index row = 0; row < test.rows; ++row) {
     std::fill_n(values.begin() + row * test.padded + unmasked, test.masked, T(-INFINITY));
   }
-  const auto logits = place.matrix(values, test.padded);
+  const auto logits = device.matrix(values, test.padded);
   std::vector<std::int32_t> targets = some_tokens(test.rows, static_cast<std::int32_t>(unmasked));
   if (test.rows > 4) targets[4] = -1;
   for (Index row = 0; row < test.rows && test.counted_every != 0; ++row) {
     if (row % test.counted_every != 1) targets[static_cast<std::size_t>(row)] = -1;
   }
-  const TensorView<float, 1, D> losses{place.template make<float>(test.rows), {test.rows}};
+  const TensorView<float, 1, D> losses{device.template make<float>(test.rows), {test.rows}};
   TensorView<const float, 1, D> gradient_scale;
-  if (test.gradient_scale) gradient_scale = place.vector(std::vector{*test.gradient_scale});
-  cross_entropy(logits, constant(place.vector(targets)), losses, test.vocabulary, gradient_scale,
-                place.context());
-  return std::pair(place.read(losses), place.read(logits));
+  if (test.gradient_scale) gradient_scale = device.vector(std::vector{*test.gradient_scale});
+  cross_entropy(logits, constant(device.vector(targets)), losses, test.vocabulary, gradient_scale,
+                device.context());
+  return std::pair(device.read(losses), device.read(logits));
 }
 
 template <class T>
@@ -492,29 +492,29 @@ struct UpdateInputs {
 
 template <class W, class G, class M, Device D>
 UpdateResult<W, M> update_on(const UpdateInputs<W, G, M>& inputs, bool skip, Index cut = 0) {
-  Place<D> place;
+  TestDevice<D> device;
   AdamWParameter<W, G, M, D> parameter;
-  parameter.weight = place.vector(inputs.weight);
-  parameter.gradient = place.vector(inputs.gradient);
-  if (!inputs.master.empty()) parameter.master = place.vector(inputs.master);
-  parameter.first_moment = place.vector(inputs.first);
-  parameter.second_moment = place.vector(inputs.second);
+  parameter.weight = device.vector(inputs.weight);
+  parameter.gradient = device.vector(inputs.gradient);
+  if (!inputs.master.empty()) parameter.master = device.vector(inputs.master);
+  parameter.first_moment = device.vector(inputs.first);
+  parameter.second_moment = device.vector(inputs.second);
   parameter.weight_decay = update_decay;
   parameter.random_stream = 5;
   StepStatus status{};
   status.clip_coefficient = update_clip;
   status.skip = skip ? 1 : 0;
-  const auto step = place.vector(std::vector<AdamWStep>{update_step});
-  const auto now = constant(place.vector(std::vector<StepStatus>{status}));
+  const auto step = device.vector(std::vector<AdamWStep>{update_step});
+  const auto now = constant(device.vector(std::vector<StepStatus>{status}));
   for (const auto [begin, end] : {std::array{Index{0}, cut}, {cut, parameter.weight.size()}}) {
     adamw_update(part_of(parameter, begin, end - begin), AdamWSettings{}, constant(step), now,
-                 place.context());
+                 device.context());
   }
-  UpdateResult<W, M> result{place.read(parameter.weight),
+  UpdateResult<W, M> result{device.read(parameter.weight),
                             {},
-                            place.read(parameter.first_moment),
-                            place.read(parameter.second_moment)};
-  if (!inputs.master.empty()) result.master = place.read(parameter.master);
+                            device.read(parameter.first_moment),
+                            device.read(parameter.second_moment)};
+  if (!inputs.master.empty()) result.master = device.read(parameter.master);
   return result;
 }
 
@@ -565,32 +565,32 @@ TEST_F(KernelsOnCuda, AdamWMatchesCpu) {
 
 template <class G, Device D>
 auto status_on(Index count, float max_gradient_norm, std::uint32_t nonfinite, float first) {
-  Place<D> place(workspace);
+  TestDevice<D> device(workspace);
   std::vector<float> losses = normal_values<float>(count, 1.0f, 1);
   losses[0] = first;
   std::vector<OperandStatistics> counts(static_cast<std::size_t>(count) % 300 + 1);
   for (OperandStatistics& operand : counts) operand.nonfinite = 3;
-  const auto before = constant(place.vector(counts));
+  const auto before = constant(device.vector(counts));
   counts.back().nonfinite += nonfinite;
-  const auto status = place.vector(std::vector<StepStatus>(1));
-  add_losses(constant(place.vector(losses)), status, place.context());
+  const auto status = device.vector(std::vector<StepStatus>(1));
+  add_losses(constant(device.vector(losses)), status, device.context());
   for (unsigned seed = 2; seed < 4; ++seed) {
-    add_squared_norm(constant(place.vector(normal_values<G>(count, 1.0f, seed))), status,
-                     place.context());
+    add_squared_norm(constant(device.vector(normal_values<G>(count, 1.0f, seed))), status,
+                     device.context());
   }
-  add_nonfinite(constant(place.vector(counts)), before, status, place.context());
+  add_nonfinite(constant(device.vector(counts)), before, status, device.context());
   const StepLimits limits{.loss_sum = 1e9, .gradient_norm = 1.0};
-  decide_step(max_gradient_norm, constant(place.vector(std::vector{limits})), status,
-              place.context());
-  const auto saved = constant(place.vector(normal_values<Bf16>(count, 1.0f, 5)));
-  const auto target = place.vector(normal_values<Bf16>(count, 1.0f, 6));
+  decide_step(max_gradient_norm, constant(device.vector(std::vector{limits})), status,
+              device.context());
+  const auto saved = constant(device.vector(normal_values<Bf16>(count, 1.0f, 5)));
+  const auto target = device.vector(normal_values<Bf16>(count, 1.0f, 6));
   const auto bytes = [&](auto view) {
     using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(view.data())>>,
                                     const std::byte, std::byte>;
     return TensorView<Byte, 1, D>{reinterpret_cast<Byte*>(view.data()), {2 * count}};
   };
-  restore_if_skipped(bytes(target), bytes(saved), constant(status), place.context());
-  return std::pair(place.read(status)[0], place.read(target));
+  restore_if_skipped(bytes(target), bytes(saved), constant(status), device.context());
+  return std::pair(device.read(status)[0], device.read(target));
 }
 
 template <class G>
@@ -636,19 +636,19 @@ TEST_F(KernelsOnCuda, GraphReplayMatchesDirectRun) {
   constexpr Index rows = 144;
   constexpr Index columns = 256;
   using P = Fp8Recipe<Tensorwise>;
-  Place<Cuda> place(workspace);
-  const auto& context = place.context();
-  const auto x = constant(place.matrix(normal_values<Bf16>(rows * columns, 1.0f, 1), columns));
-  const auto weight = constant(place.vector(normal_values<Bf16>(columns, 1.0f, 2)));
-  const auto tokens = constant(place.vector(some_tokens(rows, 100)));
-  const support::OperandPlace<P, OperandKind::input, Cuda> y(
-      place, std::vector<Bf16>(static_cast<std::size_t>(rows * columns)), columns, 1.0f);
-  const TensorView<float, 1, Cuda> inverse_rms{place.make<float>(rows), {rows}};
-  const auto gradient = place.matrix(std::vector<float>(100 * columns), columns);
-  const auto weight_gradient = place.vector(std::vector<float>(columns));
+  TestDevice<Cuda> device(workspace);
+  const auto& context = device.context();
+  const auto x = constant(device.matrix(normal_values<Bf16>(rows * columns, 1.0f, 1), columns));
+  const auto weight = constant(device.vector(normal_values<Bf16>(columns, 1.0f, 2)));
+  const auto tokens = constant(device.vector(some_tokens(rows, 100)));
+  const support::TestOperand<P, OperandKind::input, Cuda> y(
+      device, std::vector<Bf16>(static_cast<std::size_t>(rows * columns)), columns, 1.0f);
+  const TensorView<float, 1, Cuda> inverse_rms{device.make<float>(rows), {rows}};
+  const auto gradient = device.matrix(std::vector<float>(100 * columns), columns);
+  const auto weight_gradient = device.vector(std::vector<float>(columns));
   const auto x_gradient =
-      place.matrix(std::vector<Bf16>(static_cast<std::size_t>(rows * columns)), columns);
-  const auto status = place.vector(std::vector<StepStatus>(1));
+      device.matrix(std::vector<Bf16>(static_cast<std::size_t>(rows * columns)), columns);
+  const auto status = device.vector(std::vector<StepStatus>(1));
   const auto enqueue = [&] {
     fill_zero(gradient.data(), gradient.bytes(), context);
     fill_zero(weight_gradient.data(), weight_gradient.bytes(), context);
@@ -661,8 +661,8 @@ TEST_F(KernelsOnCuda, GraphReplayMatchesDirectRun) {
                      context);
   };
   const auto results = [&] {
-    return std::tuple(place.read(gradient), place.read(weight_gradient), y.read().row_major,
-                      y.read().transposed, place.read(status)[0].squared_norm);
+    return std::tuple(device.read(gradient), device.read(weight_gradient), y.read().row_major,
+                      y.read().transposed, device.read(status)[0].squared_norm);
   };
   enqueue();
   const auto direct = results();

@@ -48,15 +48,15 @@ TEST_F(LimitsOnCuda, QuantizeRejectsTooManyRowsOrColumns) {
 
 // Such as cuDNN's, NCCL's or the caller's.
 TEST_F(LimitsOnCuda, LaunchDoesNotReportEarlierError) {
-  support::Place<Cuda> place;
-  const auto tokens = constant(place.vector(std::vector<std::int32_t>{1, 0}));
-  const auto table = constant(place.matrix(support::normal_values<Bf16>(16, 1.0f, 1), 8));
-  const TensorView<Bf16, 2, Cuda> y{place.make_poisoned<Bf16>(16), {2, 8}};
+  support::TestDevice<Cuda> device;
+  const auto tokens = constant(device.vector(std::vector<std::int32_t>{1, 0}));
+  const auto table = constant(device.matrix(support::normal_values<Bf16>(16, 1.0f, 1), 8));
+  const TensorView<Bf16, 2, Cuda> y{device.make_poisoned<Bf16>(16), {2, 8}};
   EXPECT_NE(cudaSetDevice(99'999), cudaSuccess);
   ASSERT_NE(cudaPeekAtLastError(), cudaSuccess);
-  EXPECT_NO_THROW(embedding_forward(tokens, table, y, place.context()));
+  EXPECT_NO_THROW(embedding_forward(tokens, table, y, device.context()));
   cudaGetLastError();
-  place.context().synchronize();
+  device.context().synchronize();
 }
 
 TEST_F(LimitsOnCuda, SwigluRejectsTooLongRows) {
@@ -102,12 +102,12 @@ TEST_F(LimitsOnCuda, RmsNormRejectsTooLongRows) {
 
 // The longest rows that are served fit a block's shared memory.
 TEST_F(LimitsOnCuda, RmsNormAcceptsLongestRows) {
-  support::Place<Cuda> place(std::size_t{32} << 20);
+  support::TestDevice<Cuda> device(std::size_t{32} << 20);
   constexpr Index backward = 57856;
   constexpr Index forward = 925696;
-  const auto ones = place.vector(std::vector<Bf16>(forward, Bf16(1.0f)));
-  const auto zeros = place.vector(std::vector<Bf16>(forward, Bf16(0.0f)));
-  const auto inverse = place.vector(std::vector<float>{0.0f});
+  const auto ones = device.vector(std::vector<Bf16>(forward, Bf16(1.0f)));
+  const auto zeros = device.vector(std::vector<Bf16>(forward, Bf16(0.0f)));
+  const auto inverse = device.vector(std::vector<float>{0.0f});
   const auto row = [](auto view, Index columns) {
     return TensorView<Bf16, 2, Cuda>{view.data(), {1, columns}};
   };
@@ -115,15 +115,16 @@ TEST_F(LimitsOnCuda, RmsNormAcceptsLongestRows) {
     return TensorView<Bf16, 1, Cuda>{view.data(), {columns}};
   };
   const Operand<Bf16, OperandKind::input, Cuda> y{row(zeros, forward)};
-  rms_norm_forward(constant(row(ones, forward)), constant(ones), 0.0f, y, inverse, place.context());
-  EXPECT_EQ(place.read(inverse)[0], 1.0f);
-  EXPECT_EQ(static_cast<float>(place.read(zeros)[forward - 1]), 1.0f);
-  const auto x_gradient = place.vector(std::vector<Bf16>(backward, Bf16(0.0f)));
-  const auto weight_gradient = place.vector(std::vector<float>(backward, 0.0f));
+  rms_norm_forward(constant(row(ones, forward)), constant(ones), 0.0f, y, inverse,
+                   device.context());
+  EXPECT_EQ(device.read(inverse)[0], 1.0f);
+  EXPECT_EQ(static_cast<float>(device.read(zeros)[forward - 1]), 1.0f);
+  const auto x_gradient = device.vector(std::vector<Bf16>(backward, Bf16(0.0f)));
+  const auto weight_gradient = device.vector(std::vector<float>(backward, 0.0f));
   rms_norm_backward(constant(row(ones, backward)), constant(row(ones, backward)),
                     constant(first(ones, backward)), constant(inverse), row(x_gradient, backward),
-                    weight_gradient, place.context());
-  EXPECT_EQ(place.read(weight_gradient)[backward - 1], 1.0f);
+                    weight_gradient, device.context());
+  EXPECT_EQ(device.read(weight_gradient)[backward - 1], 1.0f);
 }
 
 }  // namespace limits_cuda_test

@@ -6,8 +6,8 @@ namespace nvfp4_cuda_test {
 
 using support::normal_values;
 using support::OperandBytes;
-using support::OperandPlace;
-using support::Place;
+using support::TestDevice;
+using support::TestOperand;
 
 class Nvfp4OnCuda : public support::OnGpu {};
 
@@ -17,12 +17,12 @@ std::vector<Bf16> mixed_values(Index rows, Index columns, unsigned seed, bool ev
   std::vector<Bf16> values = normal_values<Bf16>(rows * columns, 1.0f, seed);
   std::uint32_t number = 0;
   for (Bf16& value : values) {
-    const std::uint32_t place = number++;
-    const int exponent = static_cast<int>((place / 16 % 13 + seed) % 7) * 5 - 15;
+    const std::uint32_t i = number++;
+    const int exponent = static_cast<int>((i / 16 % 13 + seed) % 7) * 5 - 15;
     value = Bf16(std::ldexp(static_cast<float>(value), exponent));
-    if (place % 37 < 2) value.bits = static_cast<std::uint16_t>(place % 37 * 0x8000u);
-    if (place % 41 == 0) value.bits = static_cast<std::uint16_t>(place % 0x80u);
-    if (every_pattern) value.bits = static_cast<std::uint16_t>(40503u * place);
+    if (i % 37 < 2) value.bits = static_cast<std::uint16_t>(i % 37 * 0x8000u);
+    if (i % 41 == 0) value.bits = static_cast<std::uint16_t>(i % 0x80u);
+    if (every_pattern) value.bits = static_cast<std::uint16_t>(40503u * i);
   }
   return values;
 }
@@ -36,13 +36,13 @@ struct Cast {
 
 template <OperandKind Kind, Device D>
 OperandBytes cast_on(const std::vector<Bf16>& values, Index columns, const Cast& cast) {
-  Place<D> place;
-  const OperandPlace<Nvfp4, Kind, D> memory(place, values, columns, 1.0f);
+  TestDevice<D> device;
+  const TestOperand<Nvfp4, Kind, D> memory(device, values, columns, 1.0f);
   auto operand = memory.operand(cast.copies, cast.record);
   operand.number = cast.number;
   copy_to_device_sync(&operand.slot.scaling->position, &cast.casts, sizeof(cast.casts),
-                      place.context());
-  quantize(operand, place.context());
+                      device.context());
+  quantize(operand, device.context());
   return memory.read();
 }
 
@@ -113,26 +113,27 @@ TEST_F(Nvfp4OnCuda, ScalesMatchCpuForEveryAmax) {
 }
 
 TEST_F(Nvfp4OnCuda, RejectsPartialBlocks) {
-  Place<Cuda> place;
-  const OperandPlace<Nvfp4, OperandKind::weight, Cuda> weight(
-      place, normal_values<Bf16>(24 * 32, 1.0f, 1), 32, 1.0f);
-  EXPECT_THROW(quantize(weight.operand(), place.context()), ShapeError);
-  const OperandPlace<Nvfp4, OperandKind::input, Cuda> input(
-      place, normal_values<Bf16>(16 * 24, 1.0f, 1), 24, 1.0f);
-  EXPECT_THROW(quantize(input.operand({true, false}), place.context()), ShapeError);
+  TestDevice<Cuda> device;
+  const TestOperand<Nvfp4, OperandKind::weight, Cuda> weight(
+      device, normal_values<Bf16>(24 * 32, 1.0f, 1), 32, 1.0f);
+  EXPECT_THROW(quantize(weight.operand(), device.context()), ShapeError);
+  const TestOperand<Nvfp4, OperandKind::input, Cuda> input(
+      device, normal_values<Bf16>(16 * 24, 1.0f, 1), 24, 1.0f);
+  EXPECT_THROW(quantize(input.operand({true, false}), device.context()), ShapeError);
 }
 
 template <Device D>
 std::vector<std::uint32_t> values_of_copy(const std::vector<Bf16>& values, Index columns) {
-  Place<D> place;
-  const OperandPlace<Nvfp4, OperandKind::weight, D> memory(place, values, columns, 1.0f);
+  TestDevice<D> device;
+  const TestOperand<Nvfp4, OperandKind::weight, D> memory(device, values, columns, 1.0f);
   const auto operand = memory.operand();
-  quantize(operand, place.context());
+  quantize(operand, device.context());
   const Index rows = static_cast<Index>(values.size()) / columns;
-  const TensorView<float, 2, D> result{place.template make<float>(rows * columns), {rows, columns}};
-  dequantize(operand.row_major, result, place.context());
+  const TensorView<float, 2, D> result{device.template make<float>(rows * columns),
+                                       {rows, columns}};
+  dequantize(operand.row_major, result, device.context());
   std::vector<std::uint32_t> bits;
-  for (const float value : place.read(result)) bits.push_back(float_bits(value));
+  for (const float value : device.read(result)) bits.push_back(float_bits(value));
   return bits;
 }
 

@@ -17,17 +17,17 @@ struct Rows {
 };
 
 Rows cross_entropy_on(int capability, Index vocabulary) {
-  support::Place<Cuda> place;
-  place.context().set_gpu(features_of(capability));
+  support::TestDevice<Cuda> device;
+  device.context().set_gpu(features_of(capability));
   const std::vector<std::int32_t> targets{2, -1, 0, static_cast<std::int32_t>(vocabulary - 1)};
   const auto rows = static_cast<Index>(targets.size());
   const auto logits =
-      place.matrix(support::normal_values<Bf16>(rows * vocabulary, 3.0f, 1), vocabulary);
-  const TensorView<float, 1, Cuda> losses{place.make_poisoned<float>(rows), {rows}};
-  const TensorView<const float, 1, Cuda> scale = place.vector(std::vector<float>{0.125f});
-  const auto ids = constant(place.vector(targets));
-  cross_entropy(logits, ids, losses, vocabulary, scale, place.context());
-  return {place.read(losses), place.read(logits)};
+      device.matrix(support::normal_values<Bf16>(rows * vocabulary, 3.0f, 1), vocabulary);
+  const TensorView<float, 1, Cuda> losses{device.make_poisoned<float>(rows), {rows}};
+  const TensorView<const float, 1, Cuda> scale = device.vector(std::vector<float>{0.125f});
+  const auto ids = constant(device.vector(targets));
+  cross_entropy(logits, ids, losses, vocabulary, scale, device.context());
+  return {device.read(losses), device.read(logits)};
 }
 
 TEST_F(KernelsOfOtherGpus, CrossEntropyMatchesWithoutClusters) {
@@ -51,23 +51,23 @@ TEST_F(KernelsOfOtherGpus, CrossEntropyMatchesWithoutClusters) {
 // RMSNorm's backward keeps an FP32 sum for each column in shared memory.
 TEST_F(KernelsOfOtherGpus, RmsNormRowsFitSharedMemory) {
   for (const auto& [capability, most] : {std::pair<int, Index>{86, 25088}, {80, 41472}}) {
-    support::Place<Cuda> place(std::size_t{32} << 20);
-    place.context().set_gpu(features_of(capability));
+    support::TestDevice<Cuda> device(std::size_t{32} << 20);
+    device.context().set_gpu(features_of(capability));
     const auto ones =
-        place.vector(std::vector<Bf16>(static_cast<std::size_t>(most + 1), Bf16(1.0f)));
-    const auto inverse = place.vector(std::vector<float>{0.0f});
+        device.vector(std::vector<Bf16>(static_cast<std::size_t>(most + 1), Bf16(1.0f)));
+    const auto inverse = device.vector(std::vector<float>{0.0f});
     const auto gradient =
-        place.vector(std::vector<float>(static_cast<std::size_t>(most + 1), 0.0f));
-    Bf16* x_gradient = place.make<Bf16>(most + 1);
+        device.vector(std::vector<float>(static_cast<std::size_t>(most + 1), 0.0f));
+    Bf16* x_gradient = device.make<Bf16>(most + 1);
     const auto backward = [&](Index columns) {
       const TensorView<const Bf16, 2, Cuda> row{ones.data(), {1, columns}};
       const TensorView<const Bf16, 1, Cuda> weight{ones.data(), {columns}};
       rms_norm_backward(row, row, weight, constant(inverse),
                         TensorView<Bf16, 2, Cuda>{x_gradient, {1, columns}},
-                        TensorView<float, 1, Cuda>{gradient.data(), {columns}}, place.context());
+                        TensorView<float, 1, Cuda>{gradient.data(), {columns}}, device.context());
     };
     backward(most);
-    place.context().synchronize();
+    device.context().synchronize();
     EXPECT_THROW(backward(most + 1), ShapeError) << capability;
   }
 }

@@ -5,8 +5,8 @@
 namespace octavo {
 namespace own_source_cuda_test {
 
-using support::OperandPlace;
-using support::Place;
+using support::TestDevice;
+using support::TestOperand;
 
 class OwnSourceOnCuda : public support::OnGpu {};
 
@@ -64,11 +64,11 @@ void compare() {
   for (const auto& [rows, columns] : shapes) {
     SCOPED_TRACE(message(rows, " x ", columns));
     const auto x = support::normal_values<Bf16>(rows * columns, 3.0f, 1);
-    Place<Cpu> cpu;
-    const OperandPlace<P, OperandKind::input, Cpu> expected(cpu, shifted(x), columns, 0.37f);
+    TestDevice<Cpu> cpu;
+    const TestOperand<P, OperandKind::input, Cpu> expected(cpu, shifted(x), columns, 0.37f);
     quantize(expected.operand(), cpu.context());
-    Place<Cuda> gpu(row_amaxes_workspace(rows, columns));
-    const OperandPlace<P, OperandKind::input, Cuda> found(gpu, x, columns, 0.37f);
+    TestDevice<Cuda> gpu(row_amaxes_workspace(rows, columns));
+    const TestOperand<P, OperandKind::input, Cuda> found(gpu, x, columns, 0.37f);
     kernels::produce("shifted", Shifted<Bf16>{gpu.make(x), columns}, found.operand(),
                      gpu.context());
     support::expect_same(expected.read(), found.read());
@@ -87,7 +87,7 @@ TEST_F(OwnSourceOnCuda, WritesDenseValues) {
   for (const auto& [rows, columns] : shapes) {
     SCOPED_TRACE(message(rows, " x ", columns));
     const auto x = support::normal_values<float>(rows * columns, 3.0f, 1);
-    Place<Cuda> gpu;
+    TestDevice<Cuda> gpu;
     const Operand<Fp32, OperandKind::input, Cuda> y{
         {gpu.make_poisoned<float>(rows * columns), {rows, columns}}};
     kernels::produce("shifted", Shifted<float>{gpu.make(x), columns}, y, gpu.context());
@@ -96,16 +96,16 @@ TEST_F(OwnSourceOnCuda, WritesDenseValues) {
 }
 
 TEST_F(OwnSourceOnCuda, RejectsRowScalesWithoutWorkspace) {
-  Place<Cuda> gpu;
+  TestDevice<Cuda> gpu;
   const auto x = support::normal_values<Bf16>(64, 3.0f, 1);
-  const OperandPlace<Fp8Recipe<Rowwise>, OperandKind::input, Cuda> y(gpu, x, 8, 1.0f);
+  const TestOperand<Fp8Recipe<Rowwise>, OperandKind::input, Cuda> y(gpu, x, 8, 1.0f);
   EXPECT_THROW(
       kernels::produce("shifted", Shifted<Bf16>{gpu.make(x), 8}, y.operand(), gpu.context()),
       UsageError);
 }
 
 TEST_F(OwnSourceOnCuda, RejectsValuesWithoutMemory) {
-  Place<Cuda> gpu;
+  TestDevice<Cuda> gpu;
   const auto x = support::normal_values<Bf16>(64, 3.0f, 1);
   OperandMemory<Fp8Recipe<Tensorwise>, OperandKind::input, Cuda> memory;
   memory.row_major = gpu.make<E4M3>(64);

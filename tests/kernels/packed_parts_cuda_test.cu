@@ -3,7 +3,7 @@
 
 namespace octavo::packed_parts_cuda_test {
 
-using support::Place;
+using support::TestDevice;
 
 /// Numbers of every magnitude, by blocks of 128.
 template <class T>
@@ -18,27 +18,27 @@ std::vector<T> values(Index count, unsigned seed) {
 }
 
 template <class T, Device D>
-std::vector<T> read(const T* memory, Index count, Place<D>& place) {
+std::vector<T> read(const T* memory, Index count, TestDevice<D>& device) {
   std::vector<T> result(static_cast<std::size_t>(count));
-  copy_to_host_sync(result.data(), memory, result.size() * sizeof(T), place.context());
+  copy_to_host_sync(result.data(), memory, result.size() * sizeof(T), device.context());
   return result;
 }
 
 /// sum_parts on a device.
 template <Device D, class T>
 std::vector<T> summed(const std::vector<T>& parts, const std::vector<T>& begin, bool accumulate) {
-  Place<D> place;
+  TestDevice<D> device;
   const auto elements = static_cast<Index>(begin.size());
   const Index ranks = static_cast<Index>(parts.size()) / elements;
-  T* sum = place.make(begin);
+  T* sum = device.make(begin);
   // The last rank's part lies elsewhere.
   std::vector<T> others = parts;
   const std::vector<T> own(parts.end() - elements, parts.end());
   std::fill(others.end() - elements, others.end(), T(77.0f));
-  const TensorView<const T, 2, D> received{place.make(others), {ranks, elements}};
-  sum_parts(RankParts<T, D>(received, place.make(own), ranks - 1),
-            TensorView<T, 1, D>{sum, {elements}}, accumulate, place.context());
-  return read(sum, elements, place);
+  const TensorView<const T, 2, D> received{device.make(others), {ranks, elements}};
+  sum_parts(RankParts<T, D>(received, device.make(own), ranks - 1),
+            TensorView<T, 1, D>{sum, {elements}}, accumulate, device.context());
+  return read(sum, elements, device);
 }
 
 /// What pack_parts writes on a device, and what sum_packed_parts then makes of it.
@@ -49,22 +49,23 @@ struct Packed {
 };
 template <Device D, class T>
 Packed<T> packed(const std::vector<T>& parts, Index elements) {
-  Place<D> place;
+  TestDevice<D> device;
   const Index ranks = static_cast<Index>(parts.size()) / elements;
   const Index bytes = ranks * PackedPart::bytes(elements);
-  const TensorView<std::byte, 2, D> all{place.template make_poisoned<std::byte>(bytes),
+  const TensorView<std::byte, 2, D> all{device.template make_poisoned<std::byte>(bytes),
                                         {ranks, bytes / ranks}};
-  T* sum = place.template make_poisoned<T>(elements);
-  pack_parts(TensorView<const T, 2, D>{place.make(parts), {ranks, elements}}, all, place.context());
-  std::vector<std::byte> content = read(all.data(), bytes, place);
+  T* sum = device.template make_poisoned<T>(elements);
+  pack_parts(TensorView<const T, 2, D>{device.make(parts), {ranks, elements}}, all,
+             device.context());
+  std::vector<std::byte> content = read(all.data(), bytes, device);
   // The first rank's part lies elsewhere.
   std::vector<std::byte> others = content;
   const std::vector<std::byte> own(content.begin(), content.begin() + bytes / ranks);
   std::fill(others.begin(), others.begin() + bytes / ranks, std::byte{0x7f});
-  const TensorView<const std::byte, 2, D> received{place.make(others), all.shape()};
-  sum_packed_parts(RankParts<std::byte, D>(received, place.make(own), 0),
-                   TensorView<T, 1, D>{sum, {elements}}, false, place.context());
-  return {std::move(content), read(sum, elements, place)};
+  const TensorView<const std::byte, 2, D> received{device.make(others), all.shape()};
+  sum_packed_parts(RankParts<std::byte, D>(received, device.make(own), 0),
+                   TensorView<T, 1, D>{sum, {elements}}, false, device.context());
+  return {std::move(content), read(sum, elements, device)};
 }
 
 template <class T>

@@ -8,8 +8,8 @@ namespace quantize_cuda_test {
 using support::expect_same;
 using support::normal_values;
 using support::OperandBytes;
-using support::OperandPlace;
-using support::Place;
+using support::TestDevice;
+using support::TestOperand;
 
 class TensorScalesOnCuda : public support::OnGpu {};
 class RowScalesOnCuda : public support::OnGpu {};
@@ -39,11 +39,11 @@ std::vector<Bf16> make_pattern(Pattern pattern, Index count, unsigned seed) {
 template <class P, OperandKind Kind, Device D>
 OperandBytes quantized_on(const std::vector<Bf16>& values, Index columns, float scale,
                           OperandCopies copies, bool record, bool scale_is_found = false) {
-  Place<D> place(row_amaxes_workspace(static_cast<Index>(values.size()) / columns, columns));
-  const OperandPlace<P, Kind, D> memory(place, values, columns, scale);
+  TestDevice<D> device(row_amaxes_workspace(static_cast<Index>(values.size()) / columns, columns));
+  const TestOperand<P, Kind, D> memory(device, values, columns, scale);
   auto operand = memory.operand(copies, record);
   operand.scale_is_found = scale_is_found;
-  quantize(operand, place.context());
+  quantize(operand, device.context());
   return memory.read();
 }
 
@@ -94,13 +94,13 @@ TEST_F(RowScalesOnCuda, DoNotDependOnEarlierCasts) {
   constexpr Index columns = 264;
   const std::vector<Bf16> large = normal_values<Bf16>(rows * columns, 1e4f, 1);
   const std::vector<Bf16> small = normal_values<Bf16>(rows * columns, 1e-4f, 2);
-  Place<Cuda> place;
+  TestDevice<Cuda> device;
   const std::size_t bytes = row_amaxes_workspace(rows, columns);
-  place.context().bind_workspace(
-      {place.make_poisoned<std::byte>(static_cast<Index>(bytes)), bytes});
+  device.context().bind_workspace(
+      {device.make_poisoned<std::byte>(static_cast<Index>(bytes)), bytes});
   for (const auto& values : {large, small}) {
-    const OperandPlace<P, OperandKind::input, Cuda> memory(place, values, columns, 1.0f);
-    quantize(memory.operand(), place.context());
+    const TestOperand<P, OperandKind::input, Cuda> memory(device, values, columns, 1.0f);
+    quantize(memory.operand(), device.context());
     expect_same(quantized_on<P, OperandKind::input, Cpu>(values, columns, 1.0f, {}, true),
                 memory.read());
   }
@@ -168,11 +168,11 @@ auto updated_scales() {
     }
   }
   const auto count = static_cast<Index>(rules.size());
-  Place<D> place;
-  const auto device_rules = support::constant(place.vector(rules));
+  TestDevice<D> device;
+  const auto device_rules = support::constant(device.vector(rules));
   std::vector<float> past = normal_values<float>(count * longest, 3.0f, 1);
   for (float& amax : past) amax = std::abs(amax);
-  const auto history = place.matrix(past, longest);
+  const auto history = device.matrix(past, longest);
   std::vector<OperandScale> scales(rules.size());
   for (std::size_t i = 0; i < rules.size(); ++i) {
     scales[i].scale = 3.0f;
@@ -181,25 +181,25 @@ auto updated_scales() {
     scales[i].position = static_cast<std::uint32_t>(7 * i) % entries;
     past[i * longest + scales[i].position] = 100.0f;
   }
-  copy_to_device_sync(history.data(), past.data(), past.size() * sizeof(float), place.context());
-  const ScalingArrays<D> operands{place.vector(std::vector<std::uint32_t>(rules.size())),
-                                  place.vector(scales),
-                                  place.vector(std::vector<OperandStatistics>(rules.size()))};
+  copy_to_device_sync(history.data(), past.data(), past.size() * sizeof(float), device.context());
+  const ScalingArrays<D> operands{device.vector(std::vector<std::uint32_t>(rules.size())),
+                                  device.vector(scales),
+                                  device.vector(std::vector<OperandStatistics>(rules.size()))};
   std::vector<std::vector<decltype(support::members(OperandScaling{}))>> all;
   std::vector<std::vector<float>> histories;
   for (const float amax : {0.5f, 200.0f, 0.0f, INFINITY, NAN, 1e-3f, 1e-30f}) {
     const std::vector<std::uint32_t> amaxes(rules.size(), float_bits(amax));
     copy_to_device_sync(operands.amax_bits.data(), amaxes.data(), operands.amax_bits.bytes(),
-                        place.context());
-    update_delayed_scales(operands, device_rules, history, place.context());
-    const auto read_scales = place.read(operands.scales);
-    const auto read_statistics = place.read(operands.statistics);
-    const auto read_amaxes = place.read(operands.amax_bits);
+                        device.context());
+    update_delayed_scales(operands, device_rules, history, device.context());
+    const auto read_scales = device.read(operands.scales);
+    const auto read_statistics = device.read(operands.statistics);
+    const auto read_amaxes = device.read(operands.amax_bits);
     all.emplace_back();
     for (std::size_t i = 0; i < rules.size(); ++i) {
       all.back().push_back(support::members({read_scales[i], read_statistics[i], read_amaxes[i]}));
     }
-    histories.push_back(place.read(history));
+    histories.push_back(device.read(history));
   }
   return std::pair(all, histories);
 }
@@ -219,16 +219,16 @@ void compare_produced(Index rows, Index columns, const Producer& producer,
                        copies.row_major, ", transposed ", copies.transposed, ", record ", record,
                        ", scale is found ", scale_is_found));
   constexpr float scale = 37.0f;
-  Place<Cuda> place(detail::kernel_workspace_bytes);
+  TestDevice<Cuda> device(detail::kernel_workspace_bytes);
   const std::vector<Bf16> garbage(static_cast<std::size_t>(rows * columns),
                                   Bf16::from_bits(0xffff));
-  const Operand<Bf16, Kind, Cuda> dense{place.matrix(garbage, columns)};
-  producer(dense, place);
-  const std::vector<Bf16> values = place.read(dense.values);
-  const OperandPlace<P, Kind, Cuda> fused(place, garbage, columns, scale);
+  const Operand<Bf16, Kind, Cuda> dense{device.matrix(garbage, columns)};
+  producer(dense, device);
+  const std::vector<Bf16> values = device.read(dense.values);
+  const TestOperand<P, Kind, Cuda> fused(device, garbage, columns, scale);
   auto operand = fused.operand(copies, record);
   operand.scale_is_found = scale_is_found;
-  producer(operand, place);
+  producer(operand, device);
   expect_same(quantized_on<P, Kind, Cpu>(values, columns, scale, copies, record, scale_is_found),
               fused.read());
 }
@@ -263,12 +263,12 @@ class RmsNormProducer {
   }
 
   template <class Y>
-  void operator()(const Y& y, Place<Cuda>& place) const {
-    const TensorView<float, 1, Cuda> inverse_rms{place.make_poisoned<float>(rows_), {rows_}};
-    rms_norm_forward(support::constant(place.matrix(x_, columns_)),
-                     support::constant(place.vector(weight_)), 1e-5f, y, inverse_rms,
-                     place.context());
-    found_.push_back(place.read(inverse_rms));
+  void operator()(const Y& y, TestDevice<Cuda>& device) const {
+    const TensorView<float, 1, Cuda> inverse_rms{device.make_poisoned<float>(rows_), {rows_}};
+    rms_norm_forward(support::constant(device.matrix(x_, columns_)),
+                     support::constant(device.vector(weight_)), 1e-5f, y, inverse_rms,
+                     device.context());
+    found_.push_back(device.read(inverse_rms));
   }
 
   /// Expects that every call found the same, to the bit: a backward may follow any of them.
@@ -335,8 +335,8 @@ TEST_F(ProducersOnCuda, FusedRmsNormWritesOnlyRequestedCopies) {
 TEST_F(ProducersOnCuda, FusedSwigluMatchesSeparateCast) {
   for (const auto& [rows, ffn] : shapes) {
     const auto gate_up = normal_values<Bf16>(rows * 2 * ffn, 2.0f, 3);
-    const auto producer = [&, ffn = ffn](const auto& y, Place<Cuda>& place) {
-      swiglu_forward(support::constant(place.matrix(gate_up, 2 * ffn)), y, place.context());
+    const auto producer = [&, ffn = ffn](const auto& y, TestDevice<Cuda>& device) {
+      swiglu_forward(support::constant(device.matrix(gate_up, 2 * ffn)), y, device.context());
     };
     compare_all_recipes<OperandKind::input>(rows, ffn, producer);
   }
@@ -346,9 +346,9 @@ TEST_F(ProducersOnCuda, FusedSwigluGradientMatchesSeparateCast) {
   for (const auto& [rows, ffn] : shapes) {
     const auto gate_up = normal_values<Bf16>(rows * 2 * ffn, 2.0f, 4);
     const auto gradient = normal_values<Bf16>(rows * ffn, 0.1f, 5);
-    const auto producer = [&, ffn = ffn](const auto& y, Place<Cuda>& place) {
-      swiglu_backward(support::constant(place.matrix(gradient, ffn)),
-                      support::constant(place.matrix(gate_up, 2 * ffn)), y, place.context());
+    const auto producer = [&, ffn = ffn](const auto& y, TestDevice<Cuda>& device) {
+      swiglu_backward(support::constant(device.matrix(gradient, ffn)),
+                      support::constant(device.matrix(gate_up, 2 * ffn)), y, device.context());
     };
     compare_all_recipes<OperandKind::output_gradient>(rows, 2 * ffn, producer);
   }
@@ -362,13 +362,14 @@ TEST_F(ProducersOnCuda, FusedLayerNormMatchesSeparateCast) {
       const auto weight = normal_values<Bf16>(columns, 1.0f, 2);
       const auto bias = normal_values<Bf16>(columns, 1.0f, 3);
       std::vector<std::vector<float>> found;
-      const auto producer = [&, rows = rows, columns = columns](const auto& y, Place<Cuda>& place) {
-        const TensorView<float, 1, Cuda> statistics{place.make_poisoned<float>(2 * rows),
+      const auto producer = [&, rows = rows, columns = columns](const auto& y,
+                                                                TestDevice<Cuda>& device) {
+        const TensorView<float, 1, Cuda> statistics{device.make_poisoned<float>(2 * rows),
                                                     {2 * rows}};
         layer_norm_forward(
-            support::constant(place.matrix(x, columns)), support::constant(place.vector(weight)),
-            support::constant(place.vector(bias)), 1e-5f, y, statistics, place.context());
-        found.push_back(place.read(statistics));
+            support::constant(device.matrix(x, columns)), support::constant(device.vector(weight)),
+            support::constant(device.vector(bias)), 1e-5f, y, statistics, device.context());
+        found.push_back(device.read(statistics));
       };
       compare_all_recipes<OperandKind::input>(rows, columns, producer);
       if (spoilt) continue;
@@ -380,8 +381,8 @@ TEST_F(ProducersOnCuda, FusedLayerNormMatchesSeparateCast) {
 TEST_F(ProducersOnCuda, FusedGeluMatchesSeparateCast) {
   for (const auto& [rows, columns] : shapes) {
     const auto x = normal_values<Bf16>(rows * columns, 2.0f, 3);
-    const auto producer = [&, columns = columns](const auto& y, Place<Cuda>& place) {
-      gelu_forward(support::constant(place.matrix(x, columns)), y, place.context());
+    const auto producer = [&, columns = columns](const auto& y, TestDevice<Cuda>& device) {
+      gelu_forward(support::constant(device.matrix(x, columns)), y, device.context());
     };
     compare_all_recipes<OperandKind::input>(rows, columns, producer);
   }
@@ -403,12 +404,13 @@ TEST_F(ProducersOnCuda, FusedGeluGradientMatchesSeparateCastAndSum) {
       const auto x = normal_values<Bf16>(rows * columns, 2.0f, 4);
       const auto gradient = normal_values<Bf16>(rows * columns, 0.1f, 5);
       std::vector<std::vector<float>> found;
-      const auto producer = [&, columns = columns](const auto& y, Place<Cuda>& place) {
-        const auto sums = place.vector(std::vector<float>(static_cast<std::size_t>(columns), 0.5f));
-        gelu_backward(support::constant(place.matrix(gradient, columns)),
-                      support::constant(place.matrix(x, columns)), y,
-                      biased ? sums : TensorView<float, 1, Cuda>{}, place.context());
-        found.push_back(place.read(sums));
+      const auto producer = [&, columns = columns](const auto& y, TestDevice<Cuda>& device) {
+        const auto sums =
+            device.vector(std::vector<float>(static_cast<std::size_t>(columns), 0.5f));
+        gelu_backward(support::constant(device.matrix(gradient, columns)),
+                      support::constant(device.matrix(x, columns)), y,
+                      biased ? sums : TensorView<float, 1, Cuda>{}, device.context());
+        found.push_back(device.read(sums));
       };
       compare_all_recipes<OperandKind::output_gradient>(rows, columns, producer);
       expect_sums(found);
@@ -420,11 +422,11 @@ TEST_F(ProducersOnCuda, FusedBiasGradientMatchesSeparateCastAndSum) {
   for (const auto& [rows, columns] : shapes) {
     const auto values = normal_values<Bf16>(rows * columns, 1.0f, 6);
     std::vector<std::vector<float>> found;
-    const auto producer = [&, columns = columns](const auto& y, Place<Cuda>& place) {
-      const auto sums = place.vector(std::vector<float>(static_cast<std::size_t>(columns), 0.5f));
-      copy_to_device_sync(y.values.data(), values.data(), y.values.bytes(), place.context());
-      bias_backward(y, sums, place.context());
-      found.push_back(place.read(sums));
+    const auto producer = [&, columns = columns](const auto& y, TestDevice<Cuda>& device) {
+      const auto sums = device.vector(std::vector<float>(static_cast<std::size_t>(columns), 0.5f));
+      copy_to_device_sync(y.values.data(), values.data(), y.values.bytes(), device.context());
+      bias_backward(y, sums, device.context());
+      found.push_back(device.read(sums));
     };
     compare_all_recipes<OperandKind::output_gradient>(rows, columns, producer);
     expect_sums(found);
@@ -446,12 +448,12 @@ TEST_F(ProducersOnCuda, FusedRopeGradientMatchesSeparateCast) {
       const Index sequence = (rows + 1) / 2;
       const auto gradient = normal_values<Bf16>(rows * layout.columns(), 1.0f, 6);
       const auto rotation = normal_values<float>(sequence * layout.head_dim, 0.7f, 7);
-      const auto producer = [&](const auto& y, Place<Cuda>& place) {
-        rope_backward(place.matrix(gradient, layout.columns()), layout,
+      const auto producer = [&](const auto& y, TestDevice<Cuda>& device) {
+        rope_backward(device.matrix(gradient, layout.columns()), layout,
                       TensorView<const Bf16, 2, Cuda>{}, QkNorm<const Bf16, Cuda>{},
                       QkNorm<float, Cuda>{},
-                      support::constant(place.matrix(rotation, layout.head_dim)), sequence, y,
-                      place.context());
+                      support::constant(device.matrix(rotation, layout.head_dim)), sequence, y,
+                      device.context());
       };
       compare_all_recipes<OperandKind::output_gradient>(rows, layout.columns(), producer);
     }

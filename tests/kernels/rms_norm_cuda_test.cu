@@ -11,8 +11,8 @@ namespace rms_norm_cuda_test {
 using support::constant;
 using support::normal_values;
 using support::OperandBytes;
-using support::OperandPlace;
-using support::Place;
+using support::TestDevice;
+using support::TestOperand;
 
 class RmsNormBesideOthersOnCuda : public support::OnGpu {};
 
@@ -74,11 +74,11 @@ class Norm {
   Norm(Index rows, Index columns)
       : rows_(rows),
         columns_(columns),
-        place_(detail::kernel_workspace_bytes),
-        x_(constant(place_.matrix(values(rows, columns), columns))),
-        weight_(constant(place_.vector(normal_values<Bf16>(columns, 1.0f, 2)))),
-        inverse_rms_(place_.template make_poisoned<float>(rows), {rows}),
-        y_(place_, std::vector<Bf16>(static_cast<std::size_t>(rows * columns)), columns, scale) {}
+        device_(detail::kernel_workspace_bytes),
+        x_(constant(device_.matrix(values(rows, columns), columns))),
+        weight_(constant(device_.vector(normal_values<Bf16>(columns, 1.0f, 2)))),
+        inverse_rms_(device_.template make_poisoned<float>(rows), {rows}),
+        y_(device_, std::vector<Bf16>(static_cast<std::size_t>(rows * columns)), columns, scale) {}
 
   void enqueue() const {
     rms_norm_forward(x_, weight_, 1e-5f, y_.operand({}, false), inverse_rms_, context());
@@ -95,19 +95,19 @@ class Norm {
     poison(inverse_rms_.data(), rows_ * 4);
   }
   [[nodiscard]] OperandBytes result() const { return y_.read(); }
-  [[nodiscard]] std::vector<float> roots() const { return place_.read(inverse_rms_); }
+  [[nodiscard]] std::vector<float> roots() const { return device_.read(inverse_rms_); }
 
   /// The Cpu's cast of the values that a dense normalisation makes.
   [[nodiscard]] OperandBytes expected() {
     const Operand<Bf16, kind, Cuda> dense{
-        {place_.template make<Bf16>(rows_ * columns_), {rows_, columns_}}};
+        {device_.template make<Bf16>(rows_ * columns_), {rows_, columns_}}};
     rms_norm_forward(x_, weight_, 1e-5f, dense, inverse_rms_, context());
-    Place<Cpu> place;
-    const OperandPlace<P, kind, Cpu> cpu(place, place_.read(dense.values), columns_, scale);
-    quantize(cpu.operand({}, false), place.context());
+    TestDevice<Cpu> device;
+    const TestOperand<P, kind, Cpu> cpu(device, device_.read(dense.values), columns_, scale);
+    quantize(cpu.operand({}, false), device.context());
     return cpu.read();
   }
-  [[nodiscard]] const Context<Cuda>& context() const { return place_.context(); }
+  [[nodiscard]] const Context<Cuda>& context() const { return device_.context(); }
 
  private:
   /// Row 3 is all NaN, of the bits with which blocks mark a root that is not known yet.
@@ -121,11 +121,11 @@ class Norm {
 
   Index rows_;
   Index columns_;
-  Place<Cuda> place_;
+  TestDevice<Cuda> device_;
   TensorView<const Bf16, 2, Cuda> x_;
   TensorView<const Bf16, 1, Cuda> weight_;
   TensorView<float, 1, Cuda> inverse_rms_;
-  OperandPlace<P, kind, Cuda> y_;
+  TestOperand<P, kind, Cuda> y_;
 };
 
 template <class P>

@@ -10,7 +10,7 @@ namespace vocabulary_parallel_cuda_test {
 
 using support::constant;
 using support::normal_values;
-using support::Place;
+using support::TestDevice;
 
 class VocabularyParallelOnCuda : public support::OnGpu {};
 
@@ -25,24 +25,24 @@ struct Found {
 /// Two ranks with `columns` each, of which the second one's are found.
 template <class T, Device D>
 Found<T> second_rank(Index vocabulary, Index columns, const std::vector<std::int32_t>& targets) {
-  Place<D> place;
+  TestDevice<D> device;
   const auto tokens = static_cast<Index>(targets.size());
-  const auto ids = constant(place.vector(targets));
-  const TensorView<LogitSum, 1, D> sums{place.template make_poisoned<LogitSum>(2 * tokens),
+  const auto ids = constant(device.vector(targets));
+  const TensorView<LogitSum, 1, D> sums{device.template make_poisoned<LogitSum>(2 * tokens),
                                         {2 * tokens}};
-  const TensorView<float, 1, D> losses{place.template make_poisoned<float>(tokens), {tokens}};
+  const TensorView<float, 1, D> losses{device.template make_poisoned<float>(tokens), {tokens}};
   TensorView<T, 2, D> logits;
   VocabularyPart part;
   for (const Index rank : {0, 1}) {
     const auto seed = static_cast<unsigned>(rank + 1);
-    logits = place.matrix(normal_values<T>(tokens * columns, 3.0f, seed), columns);
+    logits = device.matrix(normal_values<T>(tokens * columns, 3.0f, seed), columns);
     part = {rank * columns, vocabulary};
-    sum_logits(constant(logits), ids, part, sums.rows(rank * tokens, tokens), place.context());
+    sum_logits(constant(logits), ids, part, sums.rows(rank * tokens, tokens), device.context());
   }
   const TensorView<const LogitSum, 2, D> all{sums.data(), {2, tokens}};
-  const TensorView<const float, 1, D> scale = place.vector(std::vector<float>{0.125f});
-  parallel_cross_entropy(all, logits, ids, losses, part, scale, place.context());
-  return {place.read(sums), place.read(losses), place.read(logits)};
+  const TensorView<const float, 1, D> scale = device.vector(std::vector<float>{0.125f});
+  parallel_cross_entropy(all, logits, ids, losses, part, scale, device.context());
+  return {device.read(sums), device.read(losses), device.read(logits)};
 }
 
 template <class T>
@@ -84,21 +84,21 @@ template <Device D>
 std::vector<float> look_up(const std::vector<std::int32_t>& tokens, Index columns) {
   constexpr Index rows = 40;
   const auto count = static_cast<Index>(tokens.size());
-  Place<D> place(embedding_workspace(count));
-  const TensorView<std::int32_t, 1, D> local{place.template make_poisoned<std::int32_t>(count),
+  TestDevice<D> device(embedding_workspace(count));
+  const TensorView<std::int32_t, 1, D> local{device.template make_poisoned<std::int32_t>(count),
                                              {count}};
-  local_tokens(constant(place.vector(tokens)), rows, rows, local, place.context());
-  const auto table = place.matrix(normal_values<float>(rows * columns, 1.0f, 1), columns);
-  const TensorView<float, 2, D> y{place.template make_poisoned<float>(count * columns),
+  local_tokens(constant(device.vector(tokens)), rows, rows, local, device.context());
+  const auto table = device.matrix(normal_values<float>(rows * columns, 1.0f, 1), columns);
+  const TensorView<float, 2, D> y{device.template make_poisoned<float>(count * columns),
                                   {count, columns}};
-  embedding_forward(constant(local), constant(table), y, place.context());
+  embedding_forward(constant(local), constant(table), y, device.context());
   // Whole numbers, whose sums are exact whatever their order.
   std::vector<float> gradients;
   for (Index i = 0; i < count * columns; ++i) gradients.push_back(static_cast<float>(i % 15 - 7));
-  embedding_backward(constant(local), constant(place.matrix(gradients, columns)), table,
-                     place.context());
-  std::vector<float> found = place.read(y);
-  const std::vector<float> sums = place.read(table);
+  embedding_backward(constant(local), constant(device.matrix(gradients, columns)), table,
+                     device.context());
+  std::vector<float> found = device.read(y);
+  const std::vector<float> sums = device.read(table);
   found.insert(found.end(), sums.begin(), sums.end());
   return found;
 }

@@ -33,9 +33,9 @@ class Layer {
  public:
   using Part = ExpertsMLP<shape, experts, Bf16, P, P, Bf16, D>;
 
-  Layer() : arena_({.peak = std::size_t{64} << 20}, place_.context()) {
-    loss_.sums = {{place_.template make<std::int32_t>(experts.experts), {experts.experts}},
-                  {place_.template make<float>(experts.experts), {experts.experts}}};
+  Layer() : arena_({.peak = std::size_t{64} << 20}, device_.context()) {
+    loss_.sums = {{device_.template make<std::int32_t>(experts.experts), {experts.experts}},
+                  {device_.template make<float>(experts.experts), {experts.experts}}};
     loss_.term = BalanceTerm<D>::of(loss_.sums, 1.0f, tokens);
     LayerRegistry<D> registry{&scaling_, &manifest_, nullptr};
     registry.expert_loss = &loss_;
@@ -51,8 +51,8 @@ class Layer {
     for (const GemmEntry& gemm : manifest_.entries()) {
       bytes = std::max(bytes, experts_workspace<D>(gemm, tokens, context()));
     }
-    place_.context().bind_workspace(
-        {place_.template make<std::byte>(static_cast<Index>(bytes)), bytes});
+    device_.context().bind_workspace(
+        {device_.template make<std::byte>(static_cast<Index>(bytes)), bytes});
     scaling_.reset_sync(context());
     unsigned seed = 1;
     part_.visit([&](auto& parameter) {
@@ -61,10 +61,10 @@ class Layer {
                           context());
     });
     part_.template quantize_weights<Mode::train>(context());
-    residual_ = place_.matrix(normal_values<Bf16>(tokens * shape.hidden, 1.0f, 6), shape.hidden);
-    y_ = place_.matrix(std::vector<Bf16>(tokens * shape.hidden), shape.hidden);
-    x_gradient_ = place_.matrix(std::vector<Bf16>(tokens * shape.hidden), shape.hidden);
-    y_gradient_ = place_.matrix(normal_values<Bf16>(tokens * shape.hidden, 1.0f, 7), shape.hidden);
+    residual_ = device_.matrix(normal_values<Bf16>(tokens * shape.hidden, 1.0f, 6), shape.hidden);
+    y_ = device_.matrix(std::vector<Bf16>(tokens * shape.hidden), shape.hidden);
+    x_gradient_ = device_.matrix(std::vector<Bf16>(tokens * shape.hidden), shape.hidden);
+    y_gradient_ = device_.matrix(normal_values<Bf16>(tokens * shape.hidden, 1.0f, 7), shape.hidden);
   }
 
   /// Sets the input of the next micro-batch, and clears the sums of the load-balancing loss.
@@ -85,19 +85,19 @@ class Layer {
     part_.backward(y_gradient_, input, x_gradient_, batch, 0, saved_, scratch_, false, context());
   }
   [[nodiscard]] Results results() {
-    Results results{widened(place_.read(y_)),
-                    widened(place_.read(x_gradient_)),
-                    place_.read(loss_.sums.probabilities),
+    Results results{widened(device_.read(y_)),
+                    widened(device_.read(x_gradient_)),
+                    device_.read(loss_.sums.probabilities),
                     {}};
     part_.visit([&](auto& parameter) {
-      results.gradients.push_back(widened(place_.read(parameter.gradient)));
+      results.gradients.push_back(widened(device_.read(parameter.gradient)));
     });
     return results;
   }
-  [[nodiscard]] const Context<D>& context() const { return place_.context(); }
+  [[nodiscard]] const Context<D>& context() const { return device_.context(); }
 
  private:
-  Place<D> place_;
+  TestDevice<D> device_;
   Arena<D> arena_;
   Manifest manifest_;
   ScalingTable<D> scaling_;

@@ -16,7 +16,7 @@ namespace muon_cuda_test {
 
 using support::constant;
 using support::normal_values;
-using support::Place;
+using support::TestDevice;
 
 class MuonOnCuda : public support::OnGpu {};
 
@@ -33,7 +33,7 @@ struct Moved {
 
 /// Sets the momentum to numbers of a normal distribution, in 8 bits rounded down to a code.
 template <class W, class M, Device D>
-void set_momentum(MuonElements<W, Bf16, M, D>& elements, Index count, Place<D>& place) {
+void set_momentum(MuonElements<W, Bf16, M, D>& elements, Index count, TestDevice<D>& device) {
   if constexpr (std::is_same_v<M, EightBit>) {
     const std::vector<float> values = normal_values<float>(count, 1e-2f, 3);
     const E8M0 scale = FirstMomentCode::Levels::scale(0.06f);
@@ -41,20 +41,20 @@ void set_momentum(MuonElements<W, Bf16, M, D>& elements, Index count, Place<D>& 
     for (const float value : values) {
       codes.push_back(EightBit::upper(FirstMomentCode::encode(value, scale, 0)));
     }
-    elements.momentum = place.vector(codes);
-    elements.momentum_scale = place.vector(
+    elements.momentum = device.vector(codes);
+    elements.momentum_scale = device.vector(
         std::vector<E8M0>(static_cast<std::size_t>(ceil_divide(count, Index{128})), scale));
   } else {
-    elements.momentum = place.vector(normal_values<M>(count, 1e-2f, 3));
+    elements.momentum = device.vector(normal_values<M>(count, 1e-2f, 3));
   }
 }
 
 template <class W, class M, Device D>
-std::vector<float> momentum_of(const MuonElements<W, Bf16, M, D>& elements, Place<D>& place) {
-  const std::vector<M> stored = place.read(elements.momentum);
+std::vector<float> momentum_of(const MuonElements<W, Bf16, M, D>& elements, TestDevice<D>& device) {
+  const std::vector<M> stored = device.read(elements.momentum);
   std::vector<float> values;
   if constexpr (std::is_same_v<M, EightBit>) {
-    const std::vector<E8M0> scales = place.read(elements.momentum_scale);
+    const std::vector<E8M0> scales = device.read(elements.momentum_scale);
     for (std::size_t i = 0; i < stored.size(); ++i) {
       values.push_back(FirstMomentCode::decode(stored[i], scales[i / 128]));
     }
@@ -67,28 +67,28 @@ std::vector<float> momentum_of(const MuonElements<W, Bf16, M, D>& elements, Plac
 /// A momentum, and then an update by its direction.
 template <class W, class M, Device D>
 Moved<W> move_on(Index count, bool has_master, bool skips) {
-  Place<D> place;
+  TestDevice<D> device;
   MuonElements<W, Bf16, M, D> elements;
-  elements.weight = place.vector(normal_values<W>(count, 0.02f, 1));
-  elements.gradient = constant(place.vector(normal_values<Bf16>(count, 1e-2f, 2)));
-  if (has_master) elements.master = place.vector(normal_values<float>(count, 0.02f, 1));
-  set_momentum(elements, count, place);
-  elements.direction = place.vector(normal_values<Bf16>(count, 1e-2f, 4));
+  elements.weight = device.vector(normal_values<W>(count, 0.02f, 1));
+  elements.gradient = constant(device.vector(normal_values<Bf16>(count, 1e-2f, 2)));
+  if (has_master) elements.master = device.vector(normal_values<float>(count, 0.02f, 1));
+  set_momentum(elements, count, device);
+  elements.direction = device.vector(normal_values<Bf16>(count, 1e-2f, 4));
   elements.random_stream = 5;
   elements.first_element = 128;
   StepStatus status{};
   status.clip_coefficient = clip;
   status.skip = skips ? 1 : 0;
-  const auto now = constant(place.vector(std::vector<StepStatus>{status}));
-  const auto numbers = constant(place.vector(std::vector<AdamWStep>{step}));
+  const auto now = constant(device.vector(std::vector<StepStatus>{status}));
+  const auto numbers = constant(device.vector(std::vector<AdamWStep>{step}));
   const MuonRates rates{{220, 420, 420}, {1.0f, 2.0f, 0.0f}, 0.1f};
-  muon_momentum(elements, MuonMomentum{}, numbers, now, place.context());
-  muon_update(elements, rates, numbers, now, place.context());
-  Moved<W> moved{place.read(elements.weight),
+  muon_momentum(elements, MuonMomentum{}, numbers, now, device.context());
+  muon_update(elements, rates, numbers, now, device.context());
+  Moved<W> moved{device.read(elements.weight),
                  {},
-                 momentum_of(elements, place),
-                 place.read(elements.direction)};
-  if (has_master) moved.master = place.read(elements.master);
+                 momentum_of(elements, device),
+                 device.read(elements.direction)};
+  if (has_master) moved.master = device.read(elements.master);
   return moved;
 }
 
@@ -143,18 +143,18 @@ TEST_F(MuonOnCuda, UpdatesMatchCpu) {
 template <Device D>
 std::pair<std::vector<Bf16>, std::vector<Bf16>> exchanged(const ExchangedMatrix& matrix,
                                                           Index ranks) {
-  Place<D> place;
-  const auto rows = place.vector(normal_values<Bf16>(ranks * matrix.shard, 1.0f, 6));
+  TestDevice<D> device;
+  const auto rows = device.vector(normal_values<Bf16>(ranks * matrix.shard, 1.0f, 6));
   const auto collected =
-      place.matrix(std::vector<Bf16>(static_cast<std::size_t>(matrix.shape[0] * matrix.shape[1])),
-                   matrix.shape[1]);
-  collect_matrix<D>(rows, matrix, collected, place.context());
-  std::vector<Bf16> found = place.read(collected);
+      device.matrix(std::vector<Bf16>(static_cast<std::size_t>(matrix.shape[0] * matrix.shape[1])),
+                    matrix.shape[1]);
+  collect_matrix<D>(rows, matrix, collected, device.context());
+  std::vector<Bf16> found = device.read(collected);
   std::vector<Bf16> negative = found;
   for (Bf16& value : negative) value = Bf16(-static_cast<float>(value));
-  const auto sent = place.matrix(negative, matrix.shape[1]);
-  distribute_matrix<D>(sent, matrix, rows, place.context());
-  return {found, place.read(rows)};
+  const auto sent = device.matrix(negative, matrix.shape[1]);
+  distribute_matrix<D>(sent, matrix, rows, device.context());
+  return {found, device.read(rows)};
 }
 
 TEST_F(MuonOnCuda, ExchangedMatricesAreBitwiseEqualToCpu) {
@@ -188,16 +188,16 @@ std::vector<std::vector<Bf16>> orthogonalized(const Shapes& shapes, int iteratio
   for (const auto [rows, columns] : shapes) sizes.add(rows, columns);
   Arena<D> measuring;
   const NewtonSchulz<D> sized(measuring, sizes);
-  Place<D> place(std::size_t{64} << 20);
-  Arena<D> arena(measuring.plan(), place.context());
+  TestDevice<D> device(std::size_t{64} << 20);
+  Arena<D> arena(measuring.plan(), device.context());
   const NewtonSchulz<D> newton_schulz(arena, sizes);
   std::vector<TensorView<Bf16, 2, D>> matrices;
   for (const auto [rows, columns] : shapes) {
-    matrices.push_back(place.matrix(normal_values<Bf16>(rows * columns, 1e-3f, 6), columns));
+    matrices.push_back(device.matrix(normal_values<Bf16>(rows * columns, 1e-3f, 6), columns));
   }
-  newton_schulz.orthogonalize(matrices, {.iterations = iterations}, place.context());
+  newton_schulz.orthogonalize(matrices, {.iterations = iterations}, device.context());
   std::vector<std::vector<Bf16>> values;
-  for (const auto& matrix : matrices) values.push_back(place.read(matrix));
+  for (const auto& matrix : matrices) values.push_back(device.read(matrix));
   return values;
 }
 
@@ -235,27 +235,27 @@ TEST_F(MuonOnCuda, OrthogonalisationMatchesCpu) {
 }
 
 TEST_F(MuonOnCuda, SymmetricProductsMatchFullProducts) {
-  Place<Cuda> place(std::size_t{64} << 20);
+  TestDevice<Cuda> device(std::size_t{64} << 20);
   for (const auto [rows, columns] :
        {std::array<Index, 2>{128, 64}, {640, 200}, {200, 640}, {1160, 1160}, {72, 8}}) {
     for (const bool of_columns : {false, true}) {
       const Index side = of_columns ? columns : rows;
-      const auto x = place.matrix(normal_values<Bf16>(rows * columns, 0.1f, 3), columns);
+      const auto x = device.matrix(normal_values<Bf16>(rows * columns, 0.1f, 3), columns);
       const auto once =
-          place.matrix(std::vector<Bf16>(static_cast<std::size_t>(side * side)), side);
+          device.matrix(std::vector<Bf16>(static_cast<std::size_t>(side * side)), side);
       const auto whole =
-          place.matrix(std::vector<Bf16>(static_cast<std::size_t>(side * side)), side);
+          device.matrix(std::vector<Bf16>(static_cast<std::size_t>(side * side)), side);
       const auto twice =
-          place.matrix(std::vector<Bf16>(static_cast<std::size_t>(side * side)), side);
+          device.matrix(std::vector<Bf16>(static_cast<std::size_t>(side * side)), side);
       const SymmetricProduct<Bf16, Cuda> first{x, of_columns, {}, {once, {}}};
-      symmetric_products<Bf16, Cuda>({&first, 1}, place.context());
+      symmetric_products<Bf16, Cuda>({&first, 1}, device.context());
       const SymmetricProduct<Bf16, Cuda> second{x, of_columns, {2.0f, -0.5f}, {twice, once}};
-      symmetric_products<Bf16, Cuda>({&second, 1}, place.context());
+      symmetric_products<Bf16, Cuda>({&second, 1}, device.context());
       detail::multiply_all(SymmetricProduct<Bf16, Cuda>{x, of_columns, {}, {whole, {}}},
-                           place.context());
-      const std::vector<Bf16> a = place.read(once);
-      const std::vector<Bf16> b = place.read(whole);
-      const std::vector<Bf16> c = place.read(twice);
+                           device.context());
+      const std::vector<Bf16> a = device.read(once);
+      const std::vector<Bf16> b = device.read(whole);
+      const std::vector<Bf16> c = device.read(twice);
       const float bound = 0.1f * 0.1f * static_cast<float>(of_columns ? rows : columns) * 0x1p-7f;
       for (Index i = 0; i < side * side; ++i) {
         const auto at = static_cast<std::size_t>(i);
