@@ -150,23 +150,23 @@ class BlockLayout {
   using Up = ProjectionLayout<typename P::template Of<octavo::LinearRole::gate_up>, D>;
   using Down = ProjectionLayout<typename P::template Of<octavo::LinearRole::down>, D>;
   using Experts = ExpertsLayout<Up, Down, T, D>;
-  using Run = octavo::FlatParameters<T, T, D>;
+  using Parameters = octavo::FlatParameters<T, T, D>;
 
   /// Allocates weights and their quantised copies.
   void allocate(octavo::Arena<D>& arena, const BlockSizes& sizes, const std::string& name,
                 const octavo::LayerRegistry<D>& registry, octavo::Recompute recompute,
-                const Run* lender) {
+                const Parameters* lender) {
     declare_attention(sizes, name, registry, {recompute, false});
     declare_mlp(sizes, name, registry, {recompute, true});
-    run_.allocate_weights(arena, each_parameter(), registry.layout, lender);
+    flat_parameters_.allocate_weights(arena, each_parameter(), registry.layout, lender);
     qkv_.allocate_weight_copies(arena);
     output_.allocate_weight_copies(arena);
     up_.allocate_weight_copies(arena);
     down_.allocate_weight_copies(arena);
   }
 
-  void allocate_gradients(octavo::Arena<D>& arena, const Run* lender = nullptr) {
-    run_.allocate_gradients(arena, each_parameter(), lender);
+  void allocate_gradients(octavo::Arena<D>& arena, const Parameters* lender = nullptr) {
+    flat_parameters_.allocate_gradients(arena, each_parameter(), lender);
   }
 
   /// Allocates memory that blocks share.
@@ -214,7 +214,7 @@ class BlockLayout {
     });
   }
 
-  [[nodiscard]] const Run& run() const { return run_; }
+  [[nodiscard]] const Parameters& flat_parameters() const { return flat_parameters_; }
 
   template <class Visitor>
   void visit(const Visitor& visitor) {
@@ -396,7 +396,7 @@ class BlockLayout {
     return [this](const auto& body) { this->visit(body); };
   }
 
-  Run run_;
+  Parameters flat_parameters_;
   NormLayout<T, D> attention_norm_;
   Qkv qkv_;
   std::array<std::optional<octavo::Parameter<T, T, D>>, 2> head_norms_;

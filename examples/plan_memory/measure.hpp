@@ -80,7 +80,7 @@ octavo::MemoryPlan memory(const Shape& shape, const Request& request) {
   const ModelLayout<P, D> model(arena, shape, request.tensor_parallel, options.batch,
                                 octavo::detail::model_options(options, memory.ranks.casts_weights),
                                 limits_of<D>(request));
-  memory.allocate(arena, model.runs(), model.scaling(), options);
+  memory.allocate(arena, model.parameters(), model.scaling(), options);
   return arena.plan();
 }
 

@@ -126,12 +126,12 @@ class ModelLayout {
             octavo::attention_forward_of<P>, batch, options_.head_chunk, limits)));
   }
 
-  [[nodiscard]] const octavo::ModelRuns<T, T, D>& runs() const { return runs_; }
+  [[nodiscard]] const octavo::ModelParameters<T, T, D>& parameters() const { return parameters_; }
   [[nodiscard]] const octavo::ScalingTable<D>& scaling() const { return scaling_; }
   [[nodiscard]] const octavo::Manifest& manifest() const { return manifest_; }
 
  private:
-  using Run = octavo::FlatParameters<T, T, D>;
+  using Parameters = octavo::FlatParameters<T, T, D>;
   using Parameter = octavo::Parameter<T, T, D>;
   using Segments = typename decltype(detail::segments_of<P, T, D>())::type;
   using Head =
@@ -188,7 +188,7 @@ class ModelLayout {
         options_.weight_copies == octavo::WeightCopies::remade ? &weight_stage_ : nullptr,
         batch_,
         limits,
-        {.multiple = options_.run_multiple,
+        {.multiple = options_.flat_multiple,
          .fp8_values = options_.gather_weights_in_fp8,
          .gathered = options_.weights_are_gathered,
          .keeps_fp8_values = options_.weight_copies == octavo::WeightCopies::kept,
@@ -203,11 +203,11 @@ class ModelLayout {
     }
     make_blocks();
     std::size_t layer = 0;
-    std::array<const Run*, 2> lenders{};  // two before, and the one before
+    std::array<const Parameters*, 2> lenders{};  // two before, and the one before
     for_each_block([&](auto& block) {
       block.allocate(arena, sizes_, "blocks." + std::to_string(layer++), registry,
                      options_.recompute, options_.weights_are_gathered ? lenders[0] : nullptr);
-      lenders = {lenders[1], &block.run()};
+      lenders = {lenders[1], &block.flat_parameters()};
     });
     const std::size_t operands = scaling_.size();
     final_norm_.declare("final_norm", sizes_);
@@ -215,43 +215,46 @@ class ModelLayout {
                         {.is_head = true, .tokens = sizes_.degree == 1 ? options_.head_chunk : 0});
     head_is_quantized_ = scaling_.size() != operands;
     if (!ties) head_weight_.declare("head.weight", vocabulary_rows_, sizes_.hidden, {});
-    const octavo::RunLayout layout{.multiple = options_.run_multiple, .frozen = is_frozen};
+    const octavo::FlatLayout layout{.multiple = options_.flat_multiple, .frozen = is_frozen};
     if constexpr (is_frozen) {
-      adapter_run_.allocate_weights(arena, each_of_adapters(), {.multiple = options_.run_multiple});
+      adapter_parameters_.allocate_weights(arena, each_of_adapters(),
+                                           {.multiple = options_.flat_multiple});
     }
-    head_run_.allocate_weights(arena, each_of_head(), layout);
+    head_parameters_.allocate_weights(arena, each_of_head(), layout);
     const bool borrows = options_.weights_are_gathered && !ties;
-    embedding_run_.allocate_weights(arena, each_of_embedding(), layout,
-                                    borrows ? &head_run_ : nullptr);
+    embedding_parameters_.allocate_weights(arena, each_of_embedding(), layout,
+                                           borrows ? &head_parameters_ : nullptr);
     head_.allocate_weight_copies(arena, ties ? table_ : head_weight_);
-    list_runs();
+    list_parameters();
   }
 
-  void list_runs() {
-    const auto add = [this](const Run& run, const auto& each) {
-      octavo::ModelRun<T, T, D>& in = runs_.emplace_back();
-      in.run = &run;
-      each([&in](Parameter& parameter) { in.parameters.push_back(&parameter); });
+  void list_parameters() {
+    const auto add = [this](const Parameters& flat, const auto& each) {
+      octavo::StageParameters<T, T, D>& stage = parameters_.emplace_back();
+      stage.flat = &flat;
+      each([&stage](Parameter& parameter) { stage.parameters.push_back(&parameter); });
     };
-    if constexpr (is_frozen) add(adapter_run_, each_of_adapters());
-    add(embedding_run_, each_of_embedding());
-    for_each_block(
-        [&](auto& block) { add(block.run(), [&](const auto& body) { block.visit(body); }); });
-    add(head_run_, each_of_head());
+    if constexpr (is_frozen) add(adapter_parameters_, each_of_adapters());
+    add(embedding_parameters_, each_of_embedding());
+    for_each_block([&](auto& block) {
+      add(block.flat_parameters(), [&](const auto& body) { block.visit(body); });
+    });
+    add(head_parameters_, each_of_head());
   }
 
   void allocate_gradients(octavo::Arena<D>& arena) {
     if constexpr (is_frozen) {
-      adapter_run_.allocate_gradients(arena, each_of_adapters());
+      adapter_parameters_.allocate_gradients(arena, each_of_adapters());
     } else {
       const bool borrows = options_.gradients_are_sent;
       const bool is_dead = borrows && !shape_.model.tied_embeddings;
-      head_run_.allocate_gradients(arena, each_of_head());
-      embedding_run_.allocate_gradients(arena, each_of_embedding(), is_dead ? &head_run_ : nullptr);
-      std::array<const Run*, 2> lenders{};
+      head_parameters_.allocate_gradients(arena, each_of_head());
+      embedding_parameters_.allocate_gradients(arena, each_of_embedding(),
+                                               is_dead ? &head_parameters_ : nullptr);
+      std::array<const Parameters*, 2> lenders{};
       for_each_block([&](auto& block) {
         block.allocate_gradients(arena, borrows ? lenders[0] : nullptr);
-        lenders = {lenders[1], &block.run()};
+        lenders = {lenders[1], &block.flat_parameters()};
       });
     }
   }
@@ -336,7 +339,7 @@ class ModelLayout {
   /// its gradients.
   void allocate_saved_and_gradients(octavo::Arena<D>& arena) {
     const auto allocate_embeddings = [&] {
-      embedding_run_.allocate_gradients(arena, each_of_embedding());
+      embedding_parameters_.allocate_gradients(arena, each_of_embedding());
     };
     std::function<void()> allocate_previous = [] {};
     if (shape_.model.tied_embeddings) {
@@ -344,7 +347,7 @@ class ModelLayout {
     } else {
       allocate_previous = allocate_embeddings;
     }
-    head_run_.allocate_gradients(arena, each_of_head());
+    head_parameters_.allocate_gradients(arena, each_of_head());
     for_each_block([&](auto& block) {
       arena.overlay([&] { allocate_saved(arena, block); }, allocate_previous);
       allocate_previous = [&arena, &block] { block.allocate_gradients(arena); };
@@ -381,10 +384,10 @@ class ModelLayout {
   octavo::ExpertLoss<D> expert_loss_;
   octavo::WeightStage<D> weight_stage_;
   octavo::LayerScratch<D> scratch_;
-  Run adapter_run_;
-  Run embedding_run_;
-  Run head_run_;
-  octavo::ModelRuns<T, T, D> runs_;
+  Parameters adapter_parameters_;
+  Parameters embedding_parameters_;
+  Parameters head_parameters_;
+  octavo::ModelParameters<T, T, D> parameters_;
   Parameter table_;
   Parameter positions_;
   Segments segments_;

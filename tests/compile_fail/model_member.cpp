@@ -40,7 +40,7 @@ struct Own {
 #endif
   void initialize_sync(std::uint64_t seed, Hooks& hooks, Context<D>& context);
   void bind(Context<D>& context) const;
-  [[nodiscard]] const ModelRuns<T, G, D>& runs() const;
+  [[nodiscard]] const ModelParameters<T, G, D>& parameters() const;
   template <class M>
   void invalidate_weight_copies(Hooks&, const Context<D>&) {}
   void train_micro_batch(const DeviceBatch<D>& batch, Losses losses, GradientScale scale,

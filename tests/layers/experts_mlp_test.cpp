@@ -293,7 +293,8 @@ std::vector<unsigned char> train_block(Recompute recompute) {
   std::uint64_t stream = 0;
   block.visit([&](auto& parameter) { initialize(parameter, {1, stream++}, bench.context); });
   block.template quantize_weights<Mode::train>(bench.context);
-  block.run().clear_gradients([&](const auto& visitor) { block.visit(visitor); }, bench.context);
+  block.flat_parameters().clear_gradients([&](const auto& visitor) { block.visit(visitor); },
+                                          bench.context);
 
   const auto x = random_matrix<T>(tokens, 128, 4);
   auto gradient = random_matrix<T>(tokens, 128, 5);

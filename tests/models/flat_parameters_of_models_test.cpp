@@ -28,7 +28,7 @@ struct Run {
 template <class Model>
 std::vector<Run> runs_of(Model& model) {
   std::vector<Run> runs;
-  for (const auto& [of_model, parameters] : model.runs()) {
+  for (const auto& [of_model, parameters] : model.parameters()) {
     const auto& run = *of_model;
     Run& found = runs.emplace_back();
     found.size = run.size();
@@ -106,12 +106,12 @@ constexpr LlamaConfig odd{.name = "odd",
                           .qk_norm = true};
 
 /// Bytes between parameters, and behind the last, that are not zero.
-template <class In, class View>
-Index bytes_between(const In& in, const View& view) {
+template <class Stage, class View>
+Index bytes_between(const Stage& stage, const View& view) {
   std::vector<std::byte> bytes(view.bytes());
   std::memcpy(bytes.data(), view.data(), view.bytes());
-  const std::size_t element = bytes.size() / static_cast<std::size_t>(in.run->size());
-  for (const auto* parameter : in.parameters) {
+  const std::size_t element = bytes.size() / static_cast<std::size_t>(stage.flat->size());
+  for (const auto* parameter : stage.parameters) {
     std::memset(bytes.data() + static_cast<std::size_t>(parameter->offset) * element, 0,
                 static_cast<std::size_t>(parameter->weight.size()) * element);
   }
@@ -126,10 +126,10 @@ struct BetweenGradients {
     using SingleRank::For<W, G, D>::For;
 
     void gradients_final(const FlatParameters<W, G, D>& run, const Context<D>&) override {
-      for (const ModelRun<W, G, D>& in : this->runs()) {
-        if (in.run != &run) continue;
+      for (const StageParameters<W, G, D>& stage : this->parameters()) {
+        if (stage.flat != &run) continue;
         ++looked_at;
-        EXPECT_EQ(bytes_between(in, run.gradients()), 0) << "run " << looked_at;
+        EXPECT_EQ(bytes_between(stage, run.gradients()), 0) << "run " << looked_at;
       }
     }
 
@@ -145,9 +145,9 @@ TEST(ParameterPadding, FinalGradientsAreZero) {
     Context<Cpu> context(1);
     ModelSession<Model, AdamW<>, BetweenGradients> session(options, context);
     Index between = 0;
-    for (const auto& in : session.model().runs()) {
-      std::fill_n(in.run->gradients().data(), in.run->size(), Bf16(NAN));
-      between += bytes_between(in, in.run->gradients());
+    for (const auto& stage : session.model().parameters()) {
+      std::fill_n(stage.flat->gradients().data(), stage.flat->size(), Bf16(NAN));
+      between += bytes_between(stage, stage.flat->gradients());
     }
     EXPECT_GT(between, 0) << "the test needs a shape that leaves some";
     for (unsigned i = 0; i < 2; ++i) {
@@ -171,7 +171,8 @@ TEST(ParameterPadding, WeightsAreZeroInUninitialisedMemory) {
   Model model(arena, shape, {}, {});
   HooksOf<Model> hooks;
   model.initialize_sync(7, hooks, context);
-  for (const auto& in : model.runs()) EXPECT_EQ(bytes_between(in, in.run->weights()), 0);
+  for (const auto& stage : model.parameters())
+    EXPECT_EQ(bytes_between(stage, stage.flat->weights()), 0);
 }
 
 }  // namespace flat_parameters_of_models_test

@@ -139,8 +139,8 @@ std::size_t bytes_of_early_gradients(const SessionOptions& options) {
   Fp32Session<support::small> session(options, context);
   std::size_t bytes = 0;
   int number = 0;
-  for (const auto& in : session.model().runs()) {
-    if (number++ < support::small.layers) bytes += in.run->gradients().bytes();
+  for (const auto& stage : session.model().parameters()) {
+    if (number++ < support::small.layers) bytes += stage.flat->gradients().bytes();
   }
   return bytes;
 }

@@ -132,23 +132,28 @@ TEST(Stages, SeparateStagesWithExpertsMatchWholeModel) {
 template <class Model>
 class NotedHooks : public HooksOf<Model> {
  public:
-  using Run = typename HooksOf<Model>::Run;
+  using Parameters = typename HooksOf<Model>::Parameters;
 
   explicit NotedHooks(const Model& model) {
-    for (const auto& in : model.runs()) runs_.push_back(in.run);
+    for (const auto& stage : model.parameters()) parameters_.push_back(stage.flat);
   }
-  void before_forward(const Run& run, const Context<Cpu>&) override { note("forward ", run); }
-  void before_backward(const Run& run, const Context<Cpu>&) override { note("backward ", run); }
-  void announce(const Run& next, const Context<Cpu>&) override { note("next ", next); }
+  void before_forward(const Parameters& flat, const Context<Cpu>&) override {
+    note("forward ", flat);
+  }
+  void before_backward(const Parameters& flat, const Context<Cpu>&) override {
+    note("backward ", flat);
+  }
+  void announce(const Parameters& next, const Context<Cpu>&) override { note("next ", next); }
 
   std::string lines;
 
  private:
-  void note(const char* hook, const Run& run) {
-    const auto number = std::find(runs_.begin(), runs_.end(), &run) - runs_.begin();
+  void note(const char* hook, const Parameters& flat) {
+    const auto number =
+        std::find(parameters_.begin(), parameters_.end(), &flat) - parameters_.begin();
     lines += hook + std::to_string(number) + '|';
   }
-  std::vector<const Run*> runs_;
+  std::vector<const Parameters*> parameters_;
 };
 
 // Also if the head reads the embedding's table between the other stages.
@@ -167,10 +172,12 @@ TEST(Stages, AnnounceNextStage) {
 template <class Model>
 class FinalGradients : public HooksOf<Model> {
  public:
-  using Run = typename HooksOf<Model>::Run;
-  void gradients_final(const Run& run, const Context<Cpu>&) override { runs.push_back(&run); }
+  using Parameters = typename HooksOf<Model>::Parameters;
+  void gradients_final(const Parameters& flat, const Context<Cpu>&) override {
+    runs.push_back(&flat);
+  }
 
-  std::vector<const Run*> runs;
+  std::vector<const Parameters*> runs;
 };
 
 // Only adapters have gradients, and all stages add to them.

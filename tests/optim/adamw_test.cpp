@@ -28,7 +28,7 @@ struct OneMatrix {
   }
   /// All of it.
   [[nodiscard]] std::vector<octavo::FlatShard<T, G, Cpu>> shards() {
-    const octavo::ModelRun<T, G, Cpu> whole{&run, {&matrix}};
+    const octavo::StageParameters<T, G, Cpu> whole{&run, {&matrix}};
     return {{run.weights(), run.gradients(), 0, whole.places()}};
   }
 
@@ -86,7 +86,7 @@ struct TwoParameters {
   }
   /// What one of some ranks updates.
   [[nodiscard]] FlatShard<T, G, Cpu> shard(Index rank, Index ranks) {
-    const ModelRun<T, G, Cpu> whole{&run, {&matrix, &vector}};
+    const StageParameters<T, G, Cpu> whole{&run, {&matrix, &vector}};
     const Index size = run.size() / ranks;
     return {run.weights().rows(rank * size, size), run.gradients().rows(rank * size, size),
             rank * size, whole.places()};
@@ -129,7 +129,7 @@ std::map<std::string, std::vector<unsigned char>> kept_by(Index ranks) {
     const Optimizer sized(measuring, {measured.shard(rank, ranks)}, {}, 1);
     Arena<Cpu> arena(measuring.plan(), context);
     TwoParameters model(arena);
-    clear_weights(RunPart<Bf16, Cpu>{model.run.weights()}, context);
+    clear_weights(WeightRange<Bf16, Cpu>{model.run.weights()}, context);
     Optimizer optimizer(arena, {model.shard(rank, ranks)}, {}, 1);
     optimizer.initialize(context);
     Timeline<Cpu> untimed;

@@ -105,7 +105,7 @@ struct Block {
     return {&embedding, &qkv, &norm, &gate_up, &down, &experts, &expert};
   }
   [[nodiscard]] std::vector<FlatShard<float, float, Cpu>> shards(const RanksShare& share) {
-    const ModelRun<float, float, Cpu> whole{&run, all()};
+    const StageParameters<float, float, Cpu> whole{&run, all()};
     const Index size = run.size() / share.ranks;
     const Index begin = share.rank * size;
     return {{run.weights().rows(begin, size), run.gradients().rows(begin, size), begin,
@@ -152,7 +152,7 @@ class Training {
       : share_(share), offload_(offload), arena_(plan(settings), context) {
     model.emplace(arena_, share);
     for (Block& block : model->blocks) {
-      clear_weights(RunPart<float, Cpu>{block.run.weights()}, context);
+      clear_weights(WeightRange<float, Cpu>{block.run.weights()}, context);
       fill_zero(block.run.gradients().data(), block.run.gradients().bytes(), context);
       for (Parameter<float, float, Cpu>* parameter : block.all()) {
         for (Index i = 0; i < parameter->weight.size(); ++i) {

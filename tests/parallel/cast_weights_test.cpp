@@ -347,9 +347,9 @@ TEST(CastWeights, RehearsalNeitherCommunicatesNorLeavesTrace) {
         if (rehearses) {
           ranks.rehearse(true);
           ranks.cast_weights(session.model().scaling(), true, context);
-          for (const auto& in : session.model().runs()) {
-            ranks.before_forward(*in.run, context);
-            const auto fp8_values = in.run->fp8_values();
+          for (const auto& stage : session.model().parameters()) {
+            ranks.before_forward(*stage.flat, context);
+            const auto fp8_values = stage.flat->fp8_values();
             if (fp8_values.empty()) continue;
             const E4M3* const begin = fp8_values.data();
             const E4M3* const other = begin + fp8_values.size() / 2;
@@ -378,7 +378,7 @@ TEST(CastWeights, RehearsalNeitherCommunicatesNorLeavesTrace) {
 }
 
 // A norm that begins in one rank's shard and ends in the next one's, and a bias behind it.
-TEST(CastRun, PlacesUncastParameters) {
+TEST(CastWeights, PlacesUncastParameters) {
   constexpr Index shard = 512;
   support::on_ranks(2, [](support::ThreadComm& ranks) {
     const Context<Cpu> context{1};
@@ -398,9 +398,11 @@ TEST(CastRun, PlacesUncastParameters) {
     place(1, 256, 512);
     place(2, 768, 200);
     const FlatParameters<Bf16, Bf16, Cpu> run{};
-    const ModelRun<Bf16, Bf16, Cpu> in{&run, {&parameters[0], &parameters[1], &parameters[2]}};
-    const CastRun<Bf16, Bf16, Cpu> cast(in, {own.data(), {shard}}, {fp8_values.data(), {shard}},
-                                        {.rank = ranks.rank(), .ranks = 2});
+    const StageParameters<Bf16, Bf16, Cpu> stage{&run,
+                                                 {&parameters[0], &parameters[1], &parameters[2]}};
+    const CastWeights<Bf16, Bf16, Cpu> cast(stage, {own.data(), {shard}},
+                                            {fp8_values.data(), {shard}},
+                                            {.rank = ranks.rank(), .ranks = 2});
     EXPECT_EQ(cast.rest_size(), 2 * 512);
     std::vector<Bf16> memory(static_cast<std::size_t>(cast.rest_size()));
     const auto all_gather = [&](auto part, auto whole, const char* what) {

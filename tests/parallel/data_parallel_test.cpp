@@ -472,10 +472,11 @@ TEST_P(DataParallelState, RehearsalNeitherCommunicatesNorLeavesTrace) {
     link.is_left_alone = true;
     ranks.rehearse(true);
     for (int pass = 0; pass <= communicator.rank(); ++pass) {
-      for (const auto& in : session.model().runs()) ranks.before_forward(*in.run, context);
-      for (const auto& in : session.model().runs()) {
-        ranks.before_backward(*in.run, context);
-        ranks.gradients_final(*in.run, context);
+      for (const auto& stage : session.model().parameters())
+        ranks.before_forward(*stage.flat, context);
+      for (const auto& stage : session.model().parameters()) {
+        ranks.before_backward(*stage.flat, context);
+        ranks.gradients_final(*stage.flat, context);
       }
     }
     ranks.rehearse(false);

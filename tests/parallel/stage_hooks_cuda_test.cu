@@ -28,7 +28,7 @@ void append(std::vector<std::byte>& bytes, TensorView<T, 1, Cuda> view,
 template <class Session>
 std::vector<std::byte> gradient_bits(Session& session, bool copied, const Context<Cuda>& context) {
   std::vector<std::byte> bytes;
-  for (const auto& [run, parameters] : session.model().runs()) {
+  for (const auto& [run, parameters] : session.model().parameters()) {
     const auto gradients = copied ? session.collectives().copy_of(*run) : run->gradients();
     for (const auto* parameter : parameters) {
       append(bytes, gradients.rows(parameter->offset, parameter->weight.size()), context);

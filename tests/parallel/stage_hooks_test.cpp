@@ -32,31 +32,31 @@ struct Diary {
   template <class W, class G, Device D>
   class For : public SingleRank::For<W, G, D> {
    public:
-    using Run = FlatParameters<W, G, D>;
+    using Parameters = FlatParameters<W, G, D>;
 
-    For(Arena<D>& arena, const ModelRuns<W, G, D>& runs, const Sharding& sharding)
-        : SingleRank::For<W, G, D>(arena, runs, sharding) {
-      for (const ModelRun<W, G, D>& in : runs) {
+    For(Arena<D>& arena, const ModelParameters<W, G, D>& parameters, const Sharding& sharding)
+        : SingleRank::For<W, G, D>(arena, parameters, sharding) {
+      for (const StageParameters<W, G, D>& stage : parameters) {
         const std::size_t number = numbers_.size();
-        numbers_[in.run] = number == 0 ? "embedding" : "block " + std::to_string(number - 1);
+        numbers_[stage.flat] = number == 0 ? "embedding" : "block " + std::to_string(number - 1);
       }
-      numbers_[runs.back().run] = "head";
+      numbers_[parameters.back().flat] = "head";
     }
 
-    void before_quantize(const Run& run, const Context<D>&) override {
-      note("casts of " + numbers_.at(&run));
+    void before_quantize(const Parameters& flat, const Context<D>&) override {
+      note("casts of " + numbers_.at(&flat));
     }
-    void before_forward(const Run& run, const Context<D>&) override {
-      note("forward of " + numbers_.at(&run));
+    void before_forward(const Parameters& flat, const Context<D>&) override {
+      note("forward of " + numbers_.at(&flat));
     }
-    void before_backward(const Run& run, const Context<D>&) override {
-      note("backward of " + numbers_.at(&run));
+    void before_backward(const Parameters& flat, const Context<D>&) override {
+      note("backward of " + numbers_.at(&flat));
     }
-    void weights_read(const Run& run, const Context<D>&) override {
-      note("read: " + numbers_.at(&run));
+    void weights_read(const Parameters& flat, const Context<D>&) override {
+      note("read: " + numbers_.at(&flat));
     }
-    void gradients_final(const Run& run, const Context<D>&) override {
-      note("final: " + numbers_.at(&run));
+    void gradients_final(const Parameters& flat, const Context<D>&) override {
+      note("final: " + numbers_.at(&flat));
     }
     void join(const Context<D>&) override { note("join"); }
     void maximum(TensorView<std::uint32_t, 1, D> amaxes, const Context<D>&) override {
@@ -109,10 +109,10 @@ Lines head_lines(bool is_tied) {
 Lines expected_lines(bool is_tied, bool last_micro_batch, const std::vector<int>& cast_blocks) {
   Lines lines = forwards(cast_blocks) + head_lines(is_tied);
   if (last_micro_batch) lines.emplace_back("final: head");
-  for (const char* run : {"block 2", "block 1", "block 0", "embedding"}) {
-    lines.push_back(std::string("backward of ") + run);
-    lines.push_back(std::string("read: ") + run);
-    if (last_micro_batch) lines.push_back(std::string("final: ") + run);
+  for (const char* name : {"block 2", "block 1", "block 0", "embedding"}) {
+    lines.push_back(std::string("backward of ") + name);
+    lines.push_back(std::string("read: ") + name);
+    if (last_micro_batch) lines.push_back(std::string("final: ") + name);
   }
   return lines;
 }
@@ -158,11 +158,11 @@ void check_order(const ExpectedStep& expected, WeightCopies weight_copies = Weig
 
   lines.clear();
   session.weights().read_sync([](const WeightInfo&, Index, std::span<const float>) {});
-  const auto runs = static_cast<std::ptrdiff_t>(session.model().runs().size());
+  const auto stages = static_cast<std::ptrdiff_t>(session.model().parameters().size());
   for (const char* hook : {"forward of ", "read: "}) {
     EXPECT_EQ(
         std::ranges::count_if(lines, [&](const auto& line) { return line.starts_with(hook); }),
-        runs)
+        stages)
         << hook;
   }
   EXPECT_EQ(lines.back(), "join");
@@ -252,8 +252,8 @@ TYPED_TEST(StageHooksPrecisions, SeeFinalGradients) {
       EXPECT_FALSE(session.step({batch.tokens, batch.targets}, 1e-3).skipped);
       EXPECT_FALSE(alone.step({batch.tokens, batch.targets}, 1e-3).skipped);
       std::vector<std::byte> copied;
-      for (const auto& [run, parameters] : session.model().runs()) {
-        const auto copy = session.collectives().copy_of(*run);
+      for (const auto& [flat, parameters] : session.model().parameters()) {
+        const auto copy = session.collectives().copy_of(*flat);
         for (const auto* parameter : parameters) {
           support::append_bytes(copied, copy.rows(parameter->offset, parameter->weight.size()));
         }

@@ -41,12 +41,12 @@ struct OneOfTwo {
     }
     void join(const Context<Cpu>&) override {
       std::vector<float> own;
-      for (const auto& [run, parameters] : this->runs()) {
+      for (const auto& [run, parameters] : this->parameters()) {
         own.insert(own.end(), run->gradients().data(), run->gradients().data() + run->size());
       }
       const auto& all = exchange(meeting->gradients, own);
       std::size_t next = 0;
-      for (const auto& [run, parameters] : this->runs()) {
+      for (const auto& [run, parameters] : this->parameters()) {
         for (Index i = 0; i < run->size(); ++i, ++next) {
           run->gradients().data()[i] = all[0][next] + all[1][next];
         }

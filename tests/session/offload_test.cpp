@@ -203,7 +203,8 @@ TEST(Offload, CopiesOfEachChunkAppearInTimeline) {
   Context<Cpu> context{1};
   Session<Wide> session(options_of(true), context);
   std::ptrdiff_t chunks = 0;
-  for (const auto& in : session.model().runs()) chunks += ceil_divide(in.run->size(), chunk);
+  for (const auto& stage : session.model().parameters())
+    chunks += ceil_divide(stage.flat->size(), chunk);
   session.begin_timeline_sync();
   Outcome outcome;
   take_steps(session, 0, 1, 0, outcome);

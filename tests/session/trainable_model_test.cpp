@@ -70,7 +70,7 @@ struct Own : If<OnCpu, Missing != Part::device_type>,
     requires(Missing != Part::initialize);
   void bind(Context<Cpu>&) const
     requires(Missing != Part::bind);
-  const ModelRuns<Bf16, float, Cpu>& runs() const
+  const ModelParameters<Bf16, float, Cpu>& parameters() const
     requires(Missing != Part::runs);
   template <class M>
   void invalidate_weight_copies(Hooks&, const Context<Cpu>&)

@@ -16,15 +16,15 @@ struct CopiedGradients {
   class For : public octavo::SingleRank::For<W, G, D> {
    public:
     using Base = octavo::SingleRank::For<W, G, D>;
-    using Run = octavo::FlatParameters<W, G, D>;
+    using Parameters = octavo::FlatParameters<W, G, D>;
     using Copy = octavo::TensorView<G, 1, D>;
 
-    For(octavo::Arena<D>& arena, const octavo::ModelRuns<W, G, D>& runs,
+    For(octavo::Arena<D>& arena, const octavo::ModelParameters<W, G, D>& parameters,
         const octavo::Sharding& sharding)
-        : Base(arena, runs, sharding) {
-      for (const octavo::ModelRun<W, G, D>& in : runs) {
-        const octavo::Index size = in.run->size();
-        runs_.push_back(in.run);
+        : Base(arena, parameters, sharding) {
+      for (const octavo::StageParameters<W, G, D>& stage : parameters) {
+        const octavo::Index size = stage.flat->size();
+        parameters_.push_back(stage.flat);
         copies_.push_back(
             {arena.template allocate<G>(octavo::MemoryKind::gradients, size), {size}});
       }
@@ -34,22 +34,22 @@ struct CopiedGradients {
       lane_ = std::make_unique<octavo::Lane<D>>(context);
     }
 
-    void gradients_final(const Run& run, const octavo::Context<D>&) override {
+    void gradients_final(const Parameters& flat, const octavo::Context<D>&) override {
       lane_->fork();
-      copy_on_device(copy_of(run).data(), run.gradients().data(), run.gradients().bytes(),
+      copy_on_device(copy_of(flat).data(), flat.gradients().data(), flat.gradients().bytes(),
                      lane_->context());
     }
 
     void join(const octavo::Context<D>&) override { lane_->join(); }
 
     /// [run.size()]
-    [[nodiscard]] Copy copy_of(const Run& run) const {
-      const auto place = std::find(runs_.begin(), runs_.end(), &run);
-      return copies_[static_cast<std::size_t>(place - runs_.begin())];
+    [[nodiscard]] Copy copy_of(const Parameters& flat) const {
+      const auto place = std::find(parameters_.begin(), parameters_.end(), &flat);
+      return copies_[static_cast<std::size_t>(place - parameters_.begin())];
     }
 
    private:
-    std::vector<const Run*> runs_;
+    std::vector<const Parameters*> parameters_;
     std::vector<Copy> copies_;
     std::unique_ptr<octavo::Lane<D>> lane_;
   };

@@ -16,19 +16,19 @@ struct GatheredWeights {
   class For : public octavo::SingleRank::For<T, G, D> {
    public:
     using Base = octavo::SingleRank::For<T, G, D>;
-    using Run = octavo::FlatParameters<T, G, D>;
+    using Parameters = octavo::FlatParameters<T, G, D>;
     using Context = octavo::Context<D>;
 
-    For(octavo::Arena<D>& arena, const octavo::ModelRuns<T, G, D>& runs,
+    For(octavo::Arena<D>& arena, const octavo::ModelParameters<T, G, D>& parameters,
         const octavo::Sharding& sharding)
-        : Base(arena, runs, sharding) {
-      for (const octavo::ModelRun<T, G, D>& in : runs) kept_[in.run] = {};
+        : Base(arena, parameters, sharding) {
+      for (const octavo::StageParameters<T, G, D>& stage : parameters) kept_[stage.flat] = {};
     }
 
-    void before_quantize(const Run& run, const Context&) override { gather(run); }
-    void before_forward(const Run& run, const Context&) override { gather(run); }
-    void before_backward(const Run& run, const Context&) override { gather(run); }
-    void weights_read(const Run& run, const Context&) override { drop(run); }
+    void before_quantize(const Parameters& flat, const Context&) override { gather(flat); }
+    void before_forward(const Parameters& flat, const Context&) override { gather(flat); }
+    void before_backward(const Parameters& flat, const Context&) override { gather(flat); }
+    void weights_read(const Parameters& flat, const Context&) override { drop(flat); }
 
     /// The optimizer comes next.
     void sum(octavo::TensorView<octavo::StepStatus, 1, D>, const Context&) override {
@@ -37,27 +37,27 @@ struct GatheredWeights {
 
     /// For the optimizer, and for whoever looks at the weights.
     void gather_all() {
-      for (const auto& [run, kept] : kept_) gather(*run);
+      for (const auto& [flat, kept] : kept_) gather(*flat);
       are_dropped_ = false;
     }
 
    private:
-    void gather(const Run& run) {
+    void gather(const Parameters& flat) {
       if (!are_dropped_) drop_all();
-      std::copy(kept_.at(&run).begin(), kept_.at(&run).end(), run.weights().data());
+      std::copy(kept_.at(&flat).begin(), kept_.at(&flat).end(), flat.weights().data());
     }
     void drop_all() {
-      for (auto& [run, kept] : kept_) {
-        kept.assign(run->weights().data(), run->weights().data() + run->size());
-        drop(*run);
+      for (auto& [flat, kept] : kept_) {
+        kept.assign(flat->weights().data(), flat->weights().data() + flat->size());
+        drop(*flat);
       }
       are_dropped_ = true;
     }
-    static void drop(const Run& run) {
-      std::fill_n(run.weights().data(), run.size(), T(std::numeric_limits<float>::quiet_NaN()));
+    static void drop(const Parameters& flat) {
+      std::fill_n(flat.weights().data(), flat.size(), T(std::numeric_limits<float>::quiet_NaN()));
     }
 
-    std::map<const Run*, std::vector<T>> kept_;
+    std::map<const Parameters*, std::vector<T>> kept_;
     bool are_dropped_ = false;
   };
 };

@@ -170,8 +170,8 @@ class InferenceModel {
     const Initial outer =
         Initial::normal(deviation / std::sqrt(2.0f * static_cast<float>(config.layers)));
     embedding_.declare("embedding", config.padded_vocabulary(), config.vocabulary, initial);
-    embedding_run_.allocate_weights(arena,
-                                    [this](const auto& body) { this->embedding_.visit(body); });
+    embedding_parameters_.allocate_weights(
+        arena, [this](const auto& body) { this->embedding_.visit(body); });
     int layer = 0;
     for_each_block([&](auto& block, auto&) {
       block.allocate(arena, "blocks." + std::to_string(layer++), registry,
@@ -184,7 +184,7 @@ class InferenceModel {
       head_weight_.initialised_rows = config.vocabulary;
       head_weight_.is_cast_only = Head::Projection::keeps_fp8;
     }
-    head_run_.allocate_weights(arena, each_of_head());
+    head_parameters_.allocate_weights(arena, each_of_head());
     if constexpr (config.tied_embeddings) {
       head_.allocate_weight_copies(arena, embedding_.weight());
     } else {
@@ -251,8 +251,8 @@ class InferenceModel {
   InferenceShape shape_;
   WeightStage<D> stage_;
   LayerScratch<D> scratch_;
-  FlatParameters<T, T, D> embedding_run_;
-  FlatParameters<T, T, D> head_run_;
+  FlatParameters<T, T, D> embedding_parameters_;
+  FlatParameters<T, T, D> head_parameters_;
   typename Family::template Embedding<T, T, D> embedding_;
   typename Family::template Positions<D> positions_;
   SegmentTuple segments_;

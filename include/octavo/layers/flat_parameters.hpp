@@ -12,9 +12,9 @@ namespace octavo OCTAVO_ABI {
 
 namespace detail {
 
-/// Returns the name of a group of parameters; see ModelRun::name.
+/// Returns the name of a group of parameters; see StageParameters::name.
 /// @param names  of the parameters
-[[nodiscard]] inline std::string name_of_run(const std::vector<std::string>& names) {
+[[nodiscard]] inline std::string common_name(const std::vector<std::string>& names) {
   if (names.empty()) return "no parameters";
   const std::string& first = names.front();
   if (names.size() == 1) return first;
@@ -31,7 +31,7 @@ namespace detail {
 }  // namespace detail
 
 /// Memory layout of flat weights.
-struct RunLayout {
+struct FlatLayout {
   /// The number of elements is rounded up to a multiple of this: `FlatParameters::alignment` for
   /// each rank that has a shard.
   Index multiple = allocation_alignment;
@@ -47,7 +47,7 @@ struct RunLayout {
 
 /// A contiguous range of flat weights.
 template <class W, Device D>
-struct RunPart {
+struct WeightRange {
   TensorView<W, 1, D> weights;  ///< [elements]
   Index begin = 0;              ///< offset of the first element in the flat parameters
 };
@@ -55,15 +55,15 @@ struct RunPart {
 /// Zeroes weights and the padding between them, before they are initialised.
 /// @note enqueues; does not synchronise
 template <class W, Device D>
-void clear_weights(const RunPart<W, D>& part, const Context<D>& context) {
+void clear_weights(const WeightRange<W, D>& part, const Context<D>& context) {
   fill_zero(part.weights.data(), part.weights.bytes(), context);
 }
 
 /// Sets the elements that the range shares with a parameter to their initial values.
 /// @note enqueues; does not synchronise
 template <class W, class G, Device D>
-void initialize(const Parameter<W, G, D>& parameter, const RunPart<W, D>& part, RandomStream stream,
-                const Context<D>& context) {
+void initialize(const Parameter<W, G, D>& parameter, const WeightRange<W, D>& part,
+                RandomStream stream, const Context<D>& context) {
   const Index end = parameter.offset + parameter.weight.size();
   const Index from = std::clamp(part.begin, parameter.offset, end);
   const Index to = std::clamp(part.begin + part.weights.size(), parameter.offset, end);
@@ -111,7 +111,7 @@ class FlatParameters {
   /// @param lender  flat parameters whose weights are never needed at the same time as these, which
   ///                reuse their memory if it is large enough; null: separate memory
   template <class Each>
-  void allocate_weights(Arena<D>& arena, const Each& each, const RunLayout& layout = {},
+  void allocate_weights(Arena<D>& arena, const Each& each, const FlatLayout& layout = {},
                         const FlatParameters* lender = nullptr) {
     allocate_weights_of(arena, listed(each), layout, lender);
   }
@@ -172,7 +172,7 @@ class FlatParameters {
     return list;
   }
 
-  void allocate_weights_of(Arena<D>& arena, const List& parameters, const RunLayout& layout,
+  void allocate_weights_of(Arena<D>& arena, const List& parameters, const FlatLayout& layout,
                            const FlatParameters* lender) {
     Index size = 0;
     Index staged = 0;
@@ -272,8 +272,8 @@ class FlatParameters {
   }
 
   template <class T>
-  static T* part(TensorView<T, 1, D> run, Index offset) {
-    return run.data() == nullptr ? nullptr : run.data() + offset;
+  static T* part(TensorView<T, 1, D> flat, Index offset) {
+    return flat.data() == nullptr ? nullptr : flat.data() + offset;
   }
 
   TensorView<W, 1, D> weights_;
@@ -326,10 +326,10 @@ struct FlatShard {
   }
 };
 
-/// Flat parameters of a model, and the parameters that they contain, in order.
+/// The flat parameters of a stage of a model, and the parameters that they contain, in order.
 template <class W, class G, Device D>
-struct ModelRun {
-  const FlatParameters<W, G, D>* run = nullptr;
+struct StageParameters {
+  const FlatParameters<W, G, D>* flat = nullptr;
   detail::ParameterList<W, G, D> parameters{};
 
   /// Returns a common name of the parameters: their shared prefix up to a dot, such as "blocks.3",
@@ -338,7 +338,7 @@ struct ModelRun {
     std::vector<std::string> names;
     names.reserve(parameters.size());
     for (const Parameter<W, G, D>* parameter : parameters) names.push_back(parameter->name);
-    return detail::name_of_run(names);
+    return detail::common_name(names);
   }
 
   [[nodiscard]] std::vector<ParameterPlace> places() const {
@@ -352,8 +352,9 @@ struct ModelRun {
   }
 };
 
-/// All flat parameters of a model: the embedding's, each block's and the head's.
+/// All parameters of a model: those of its adapters, if it is frozen, of the embedding, each block
+/// and the head.
 template <class W, class G, Device D>
-using ModelRuns = std::vector<ModelRun<W, G, D>>;
+using ModelParameters = std::vector<StageParameters<W, G, D>>;
 
 }  // namespace octavo

@@ -74,7 +74,7 @@ struct LayerRegistry {
   WeightStage<D>* stage = nullptr;  ///< null: layers keep the quantised copies of their weights
   BatchShape batch{};               ///< of one micro-batch
   DeviceLimits<D> limits{};
-  RunLayout layout{};                       ///< of each block's parameters
+  FlatLayout layout{};                      ///< of each block's parameters
   TensorParallelGroup<D>* group = nullptr;  ///< ranks that share the layers; null: layers are not
                                             ///< shared
   int place = 0;                            ///< this rank's index among them

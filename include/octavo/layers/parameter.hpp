@@ -41,7 +41,7 @@ struct Parameter {
   /// with one scale; negative otherwise.
   Index operand = -1;
   /// [rows, columns], its FP8 values in its flat parameters if ranks cast it: see
-  /// `RunLayout::fp8_values`; otherwise empty, with size 0.
+  /// `FlatLayout::fp8_values`; otherwise empty, with size 0.
   TensorView<E4M3, 2, D> fp8_values;
   /// Whether only the linear layer's cast is kept. The parameter then has no memory in its flat
   /// parameters, and passes through a `WeightStage` on its way to the layer, after `offset`

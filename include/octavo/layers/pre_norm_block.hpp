@@ -66,14 +66,14 @@ class PreNormBranches<std::index_sequence<I...>, T, Hidden, G, D, Branches...> {
     (std::get<I>(branches_).declare(name, registry, initial,
                                     Recomputation{recompute, I == count - 1}),
      ...);
-    run_.allocate_weights(arena, each_parameter(), registry.layout, lender);
+    flat_parameters_.allocate_weights(arena, each_parameter(), registry.layout, lender);
     (std::get<I>(branches_).allocate_weight_copies(arena), ...);
   }
 
   /// Allocates the gradients.
   /// @param lender  see FlatParameters::allocate_gradients
   void allocate_gradients(Arena<D>& arena, const FlatParameters<T, G, D>* lender = nullptr) {
-    run_.allocate_gradients(arena, each_parameter(), lender);
+    flat_parameters_.allocate_gradients(arena, each_parameter(), lender);
   }
 
   /// Allocates the memory that blocks share.
@@ -175,7 +175,7 @@ class PreNormBranches<std::index_sequence<I...>, T, Hidden, G, D, Branches...> {
   }
 
   /// Returns the block's flat parameters.
-  [[nodiscard]] const FlatParameters<T, G, D>& run() const { return run_; }
+  [[nodiscard]] const FlatParameters<T, G, D>& flat_parameters() const { return flat_parameters_; }
 
   template <class Visitor>
   void visit(Visitor&& visitor) {
@@ -224,7 +224,7 @@ class PreNormBranches<std::index_sequence<I...>, T, Hidden, G, D, Branches...> {
   }
 
   Recompute recompute_ = Recompute::none;
-  FlatParameters<T, G, D> run_;
+  FlatParameters<T, G, D> flat_parameters_;
   std::tuple<Branches...> branches_;
   Saved saved_;
 };

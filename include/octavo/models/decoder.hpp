@@ -104,19 +104,19 @@ class Decoder {
     offload_.start(context);
     std::uint64_t stream = 0;
     std::uint64_t adapter_stream = std::uint64_t{1} << 32;  // keeps other seeds unchanged
-    for (const ModelRun<T, G, D>& in : runs_) {
-      const RunPart<T, D> held = hooks.held_weights(*in.run);
+    for (const StageParameters<T, G, D>& stage : parameters_) {
+      const WeightRange<T, D> held = hooks.held_weights(*stage.flat);
       clear_weights(held, context);
-      for (const Parameter<T, G, D>* parameter : in.parameters) {
+      for (const Parameter<T, G, D>* parameter : stage.parameters) {
         const RandomStream parameter_stream{seed,
                                             parameter->is_adapter ? adapter_stream++ : stream++};
         octavo::initialize(*parameter, held, parameter_stream, context);
         // In a rehearsal, stages read these values until the gathered weights arrive.
-        const bool is_separate = in.run->weights().empty() && !parameter->has_fp8_values();
+        const bool is_separate = stage.flat->weights().empty() && !parameter->has_fp8_values();
         if (is_separate) octavo::initialize(*parameter, parameter_stream, context);
       }
-      if (in.run->has_fp8_values())
-        fill_zero(in.run->fp8_values().data(), in.run->fp8_values().bytes(), context);
+      if (stage.flat->has_fp8_values())
+        fill_zero(stage.flat->fp8_values().data(), stage.flat->fp8_values().bytes(), context);
     }
     scaling_.initialize_sync(context);
     positions_.initialize_sync(context);
@@ -144,13 +144,13 @@ class Decoder {
   void report_copies_to(Timeline<D>& timeline) { offload_.report_to(timeline); }
 
   /// Returns all flat parameters: the adapters', the embedding's, each block's and the head's.
-  [[nodiscard]] const ModelRuns<T, G, D>& runs() const { return runs_; }
+  [[nodiscard]] const ModelParameters<T, G, D>& parameters() const { return parameters_; }
 
   /// Calls `visitor(parameter)` for every parameter, in a fixed order.
   template <class Visitor>
   void visit(Visitor&& visitor) {
-    for (const ModelRun<T, G, D>& in : runs_) {
-      for (Parameter<T, G, D>* parameter : in.parameters) visitor(*parameter);
+    for (const StageParameters<T, G, D>& stage : parameters_) {
+      for (Parameter<T, G, D>* parameter : stage.parameters) visitor(*parameter);
     }
   }
 
@@ -174,8 +174,8 @@ class Decoder {
   /// step overwrites the parameters' gradients; the others add to them. Scales do not change: the
   /// caller updates `scaling()` at the end of the step.
   ///
-  /// The forward visits the flat parameters in the order of `runs`. The head of a tied model also
-  /// reads the embedding's table and writes its gradient first. `before_forward` is therefore
+  /// The forward visits the flat parameters in the order of `parameters`. The head of a tied model
+  /// also reads the embedding's table and writes its gradient first. `before_forward` is therefore
   /// called again with the embedding's flat parameters right before the head's, and
   /// `before_backward` right after. That gradient is final after the embedding's backward.
   /// @param batch           has documents if the model was laid out for a shape with documents
@@ -326,7 +326,7 @@ class Decoder {
 
   void allocate_parameters(Arena<D>& arena, const DeviceLimits<D>& limits);
 
-  void list_runs();
+  void list_parameters();
   /// Lists the stages for the driver. Separate from the layout, because memory plans are compiled
   /// without the device code that stages call.
   void list_stages();
@@ -420,10 +420,10 @@ class Decoder {
   ScalingTable<D> scaling_;
   WeightStage<D> weight_stage_;
   LayerScratch<D> scratch_;
-  FlatParameters<T, G, D> adapter_run_;
-  FlatParameters<T, G, D> embedding_run_;
-  FlatParameters<T, G, D> head_run_;
-  ModelRuns<T, G, D> runs_;
+  FlatParameters<T, G, D> adapter_parameters_;
+  FlatParameters<T, G, D> embedding_parameters_;
+  FlatParameters<T, G, D> head_parameters_;
+  ModelParameters<T, G, D> parameters_;
   EmbeddingLayer embedding_;
   Positions positions_;
   SegmentTuple segments_;

@@ -43,7 +43,7 @@ void Decoder<Family, Precision, D, Gradient>::allocate_parameters(Arena<D>& aren
       options_.weight_copies == WeightCopies::remade ? &weight_stage_ : nullptr,
       batch_,
       limits,
-      {.multiple = options_.run_multiple,
+      {.multiple = options_.flat_multiple,
        .fp8_values = options_.gather_weights_in_fp8,
        .gathered = options_.weights_are_gathered,
        .keeps_fp8_values = options_.weight_copies == WeightCopies::kept,
@@ -69,7 +69,7 @@ void Decoder<Family, Precision, D, Gradient>::allocate_parameters(Arena<D>& aren
     block.allocate(arena, "blocks." + std::to_string(layer), registry,
                    {initial, Initial::normal(residual), config.norm_epsilon}, options_.recompute,
                    options_.weights_are_gathered ? lenders[0] : nullptr);
-    lenders = {lenders[1], &block.run()};
+    lenders = {lenders[1], &block.flat_parameters()};
     block_quantises_[layer++] = scaling_.size() != operands;
   });
   const std::size_t operands = scaling_.size();
@@ -80,16 +80,17 @@ void Decoder<Family, Precision, D, Gradient>::allocate_parameters(Arena<D>& aren
     head_weight_.initialised_rows = live_vocabulary_rows();
     head_weight_.is_overwritten = true;
   }
-  const RunLayout layout{.multiple = options_.run_multiple, .frozen = is_frozen};
+  const FlatLayout layout{.multiple = options_.flat_multiple, .frozen = is_frozen};
   if constexpr (is_frozen) {
-    adapter_run_.allocate_weights(arena, each_of_adapters(), {.multiple = options_.run_multiple});
+    adapter_parameters_.allocate_weights(arena, each_of_adapters(),
+                                         {.multiple = options_.flat_multiple});
   }
-  head_run_.allocate_weights(arena, each_of_head(), layout);
+  head_parameters_.allocate_weights(arena, each_of_head(), layout);
   const bool borrows = options_.weights_are_gathered && !config.tied_embeddings;
-  embedding_run_.allocate_weights(arena, each_of_embedding(), layout,
-                                  borrows ? &head_run_ : nullptr);
+  embedding_parameters_.allocate_weights(arena, each_of_embedding(), layout,
+                                         borrows ? &head_parameters_ : nullptr);
   head_.allocate_weight_copies(arena, head_weight());
-  list_runs();
+  list_parameters();
   if constexpr (tensor_parallel > 1) {
     visit([&](Parameter<T, G, D>& parameter) {
       parameter.is_counted = !parameter.part.is_whole() || options_.tensor_place == 0;
@@ -98,25 +99,26 @@ void Decoder<Family, Precision, D, Gradient>::allocate_parameters(Arena<D>& aren
 }
 
 template <class Family, class Precision, Device D, class Gradient>
-void Decoder<Family, Precision, D, Gradient>::list_runs() {
-  const auto add = [this](const FlatParameters<T, G, D>& run, const auto& each) {
-    ModelRun<T, G, D>& in = runs_.emplace_back();
-    in.run = &run;
-    each([&in](Parameter<T, G, D>& parameter) { in.parameters.push_back(&parameter); });
+void Decoder<Family, Precision, D, Gradient>::list_parameters() {
+  const auto add = [this](const FlatParameters<T, G, D>& flat, const auto& each) {
+    StageParameters<T, G, D>& stage = parameters_.emplace_back();
+    stage.flat = &flat;
+    each([&stage](Parameter<T, G, D>& parameter) { stage.parameters.push_back(&parameter); });
   };
-  if constexpr (is_frozen) add(adapter_run_, each_of_adapters());
-  add(embedding_run_, each_of_embedding());
-  for_each_block(
-      [&](auto& block, auto&) { add(block.run(), [&](const auto& body) { block.visit(body); }); });
-  add(head_run_, each_of_head());
+  if constexpr (is_frozen) add(adapter_parameters_, each_of_adapters());
+  add(embedding_parameters_, each_of_embedding());
+  for_each_block([&](auto& block, auto&) {
+    add(block.flat_parameters(), [&](const auto& body) { block.visit(body); });
+  });
+  add(head_parameters_, each_of_head());
 }
 
 template <class Family, class Precision, Device D, class Gradient>
 void Decoder<Family, Precision, D, Gradient>::list_stages() {
-  const ModelRun<T, G, D>* parameters = runs_.data();
+  const StageParameters<T, G, D>* parameters = parameters_.data();
   driver_.keeps_copies = options_.weight_copies == WeightCopies::kept;
   if constexpr (is_frozen) driver_.adapters = parameters++;
-  const ModelRun<T, G, D>* embedding = parameters;
+  const StageParameters<T, G, D>* embedding = parameters;
   driver_.stages.clear();
   const auto add = [&](auto stage, bool quantises) {
     stage->parameters = parameters++;
@@ -162,23 +164,24 @@ void Decoder<Family, Precision, D, Gradient>::allocate_activations(Arena<D>& are
 
 template <class Family, class Precision, Device D, class Gradient>
 void Decoder<Family, Precision, D, Gradient>::allocate_gradients(Arena<D>& arena) {
-  if constexpr (is_frozen) return adapter_run_.allocate_gradients(arena, each_of_adapters());
+  if constexpr (is_frozen) return adapter_parameters_.allocate_gradients(arena, each_of_adapters());
   const bool borrows = options_.gradients_are_sent;
-  head_run_.allocate_gradients(arena, each_of_head());
+  head_parameters_.allocate_gradients(arena, each_of_head());
   // The head writes a tied table's gradient first, and the embedding writes it last.
   const bool is_dead = borrows && !config.tied_embeddings;
-  embedding_run_.allocate_gradients(arena, each_of_embedding(), is_dead ? &head_run_ : nullptr);
+  embedding_parameters_.allocate_gradients(arena, each_of_embedding(),
+                                           is_dead ? &head_parameters_ : nullptr);
   std::array<const FlatParameters<T, G, D>*, 2> lenders{};  // two before, and the one before
   for_each_block([&](auto& block, auto&) {
     block.allocate_gradients(arena, borrows ? lenders[0] : nullptr);
-    lenders = {lenders[1], &block.run()};
+    lenders = {lenders[1], &block.flat_parameters()};
   });
 }
 
 template <class Family, class Precision, Device D, class Gradient>
 void Decoder<Family, Precision, D, Gradient>::allocate_saved_and_gradients(Arena<D>& arena) {
   const auto allocate_embeddings = [&] {
-    embedding_run_.allocate_gradients(arena, each_of_embedding());
+    embedding_parameters_.allocate_gradients(arena, each_of_embedding());
   };
   std::function<void()> allocate_previous = [] {};
   if constexpr (config.tied_embeddings) {
@@ -186,7 +189,7 @@ void Decoder<Family, Precision, D, Gradient>::allocate_saved_and_gradients(Arena
   } else {
     allocate_previous = allocate_embeddings;
   }
-  head_run_.allocate_gradients(arena, each_of_head());
+  head_parameters_.allocate_gradients(arena, each_of_head());
   std::size_t layer = 0;
   for_each_block([&](auto& block, auto& shared) {
     arena.overlay([&] { allocate_saved(arena, block, shared, layer++); }, allocate_previous);

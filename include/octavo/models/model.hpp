@@ -45,7 +45,7 @@ struct ModelOptions {
   bool gather_weights_in_fp8 = false;
   /// The size of flat parameters is a multiple of this number of elements, so that all ranks have
   /// shards of the same size.
-  Index run_multiple = allocation_alignment;
+  Index flat_multiple = allocation_alignment;
   /// This rank's index in the group that shares the model's layers; see TensorParallel.
   int tensor_place = 0;
   /// This rank's index among those with other micro-batches, whose stochastic rounding draws other

@@ -59,18 +59,18 @@ class Stage {
   virtual void backward(const MicroBatch<D>& batch, TensorView<const T, 2, D> x,
                         TensorView<T, 2, D> gradient, const Context<D>& context) = 0;
 
-  [[nodiscard]] const FlatParameters<T, G, D>& run() const { return *parameters->run; }
+  [[nodiscard]] const FlatParameters<T, G, D>& flat_parameters() const { return *parameters->flat; }
   /// Returns the flat parameters whose weights `cast` reads.
-  [[nodiscard]] const FlatParameters<T, G, D>& cast_run() const {
-    return table != nullptr ? *table->run : run();
+  [[nodiscard]] const FlatParameters<T, G, D>& cast_parameters() const {
+    return table != nullptr ? *table->flat : flat_parameters();
   }
 
   /// Its flat parameters.
-  const ModelRun<T, G, D>* parameters = nullptr;
+  const StageParameters<T, G, D>* parameters = nullptr;
   /// Flat parameters of an earlier stage that this stage also reads, and whose gradients it writes
   /// first; null: none. `cast` then casts their weights. A head that is tied to the embedding has
   /// those of the embedding.
-  const ModelRun<T, G, D>* table = nullptr;
+  const StageParameters<T, G, D>* table = nullptr;
   bool quantises = false;         ///< whether some linear layer casts its weights
   bool copies_are_stale = false;  ///< weights have changed since the last cast
   bool has_backward = true;       ///< whether any gradient is needed from it

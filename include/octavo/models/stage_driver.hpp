@@ -50,7 +50,7 @@ class StageDriver {
   std::vector<std::unique_ptr<Stage<T, G, D>>> stages{};  ///< in the order of the forward
   ResidualStream<T, D> stream{};
   /// Flat parameters that all stages read, those of adapters; null: none.
-  const ModelRun<T, G, D>* adapters = nullptr;
+  const StageParameters<T, G, D>* adapters = nullptr;
   /// A loss that stages add; see ExpertLoss.
   ExpertLoss<D> expert_loss{};
   /// Whether cast weights are kept, so that casts read weights. Otherwise they are cast for each
@@ -68,10 +68,10 @@ class StageDriver {
     for (std::size_t number = 0; number < stages.size(); ++number) {
       Stage<T, G, D>& stage = *stages[number];
       if (!stage.quantises) continue;
-      hooks.before_quantize(stage.cast_run(), context);
+      hooks.before_quantize(stage.cast_parameters(), context);
       announce(number + 1, hooks, context);
       stage.cast(purpose, context);
-      hooks.weights_read(stage.cast_run(), context);
+      hooks.weights_read(stage.cast_parameters(), context);
     }
   }
 
@@ -82,7 +82,7 @@ class StageDriver {
     const bool trains = purpose == ForwardFor::training;
     const Index rows = batch.rows.rows();
     if (trains && range.begin == 0) expert_loss.begin_forward(batch.rows, batch.padding, context);
-    if (adapters != nullptr) hooks.before_forward(*adapters->run, context);
+    if (adapters != nullptr) hooks.before_forward(*adapters->flat, context);
     for (std::size_t number = range.begin; number < end_of(range); ++number) {
       Stage<T, G, D>& stage = *stages[number];
       if (trains && stage.is_fused) continue;
@@ -91,7 +91,7 @@ class StageDriver {
                     context);
       end_reading(number, hooks, context);
     }
-    if (adapters != nullptr) hooks.weights_read(*adapters->run, context);
+    if (adapters != nullptr) hooks.weights_read(*adapters->flat, context);
   }
 
   /// Runs the backward of stages, from the last to the first. The gradient of the last stage's
@@ -103,7 +103,7 @@ class StageDriver {
     const bool ends = range.begin == 0;
     expert_loss.begin_backward(accumulation.share);
     if (adapters != nullptr) {
-      hooks.before_backward(*adapters->run, context);
+      hooks.before_backward(*adapters->flat, context);
       clear_gradients(*adapters, accumulation.first && begins, context);
     }
     const Index rows = batch.rows.rows();
@@ -111,8 +111,8 @@ class StageDriver {
       Stage<T, G, D>& stage = *stages[number];
       if (!stage.has_backward) continue;
       if (stage.is_fused) before_forward(ForwardFor::training, number, hooks, context);
-      hooks.before_backward(stage.run(), context);
-      if (stage.table != nullptr) hooks.before_backward(*stage.table->run, context);
+      hooks.before_backward(stage.flat_parameters(), context);
+      if (stage.table != nullptr) hooks.before_backward(*stage.table->flat, context);
       announce(number - 1, hooks, context);
       clear_gradients(*stage.parameters, accumulation.first, context);
       stage.backward(batch, stream.before(number, rows), stream.gradient(rows), context);
@@ -120,7 +120,7 @@ class StageDriver {
       end_backward(*stage.parameters, accumulation.last, hooks, context);
     }
     if (adapters == nullptr) return;
-    hooks.weights_read(*adapters->run, context);
+    hooks.weights_read(*adapters->flat, context);
     end_backward(*adapters, accumulation.last && ends, hooks, context);
   }
 
@@ -134,8 +134,8 @@ class StageDriver {
   /// Calls the hooks after a stage has read its weights.
   void end_reading(std::size_t number, Hooks& hooks, const Context<D>& context) {
     const Stage<T, G, D>& stage = *stages[number];
-    if (stage.table != nullptr) hooks.weights_read(*stage.table->run, context);
-    hooks.weights_read(stage.run(), context);
+    if (stage.table != nullptr) hooks.weights_read(*stage.table->flat, context);
+    hooks.weights_read(stage.flat_parameters(), context);
   }
 
  private:
@@ -147,8 +147,8 @@ class StageDriver {
                       const Context<D>& context) {
     const Stage<T, G, D>& stage = *stages[number];
     cast_if_due(purpose, number, hooks, context);
-    if (stage.table != nullptr) hooks.before_forward(*stage.table->run, context);
-    hooks.before_forward(stage.run(), context);
+    if (stage.table != nullptr) hooks.before_forward(*stage.table->flat, context);
+    hooks.before_forward(stage.flat_parameters(), context);
   }
 
   /// If copies are not kept, only notifies the layers.
@@ -157,27 +157,28 @@ class StageDriver {
     Stage<T, G, D>& stage = *stages[number];
     if (!std::exchange(stage.copies_are_stale, false)) return;
     const bool reads = stage.quantises && keeps_copies;
-    if (reads) hooks.before_quantize(stage.cast_run(), context);
+    if (reads) hooks.before_quantize(stage.cast_parameters(), context);
     if (reads) announce(number + 1, hooks, context);
     stage.cast(purpose, context);
-    if (reads) hooks.weights_read(stage.cast_run(), context);
+    if (reads) hooks.weights_read(stage.cast_parameters(), context);
   }
 
   /// Announces the stage with this number, if it exists.
   void announce(std::size_t number, Hooks& hooks, const Context<D>& context) const {
-    if (number < stages.size()) hooks.announce(stages[number]->run(), context);
+    if (number < stages.size()) hooks.announce(stages[number]->flat_parameters(), context);
   }
 
   /// @param clears  whether gradients are cleared, unless the parameters are frozen
-  static void clear_gradients(const ModelRun<T, G, D>& in, bool clears, const Context<D>& context) {
+  static void clear_gradients(const StageParameters<T, G, D>& in, bool clears,
+                              const Context<D>& context) {
     const auto each = [&](const auto& body) {
       for (const Parameter<T, G, D>* parameter : in.parameters) body(*parameter);
     };
-    if (clears && !in.run->is_frozen()) in.run->clear_gradients(each, context);
+    if (clears && !in.flat->is_frozen()) in.flat->clear_gradients(each, context);
   }
-  static void end_backward(const ModelRun<T, G, D>& in, bool are_final, Hooks& hooks,
+  static void end_backward(const StageParameters<T, G, D>& in, bool are_final, Hooks& hooks,
                            const Context<D>& context) {
-    if (are_final && !in.run->is_frozen()) hooks.gradients_final(*in.run, context);
+    if (are_final && !in.flat->is_frozen()) hooks.gradients_final(*in.flat, context);
   }
 };
 

@@ -34,7 +34,7 @@ struct Accumulation {
 template <class W, class G, Device D>
 class StageHooks {
  public:
-  using Run = FlatParameters<W, G, D>;
+  using Parameters = FlatParameters<W, G, D>;
 
   StageHooks() = default;
   StageHooks(const StageHooks&) = delete;
@@ -43,40 +43,40 @@ class StageHooks {
 
   /// Returns which of the buffer's weights to initialise here when a session is created: all of
   /// them, unless ranks have shards.
-  [[nodiscard]] virtual RunPart<W, D> held_weights(const Run& run) const {
-    return {run.weights(), 0};
+  [[nodiscard]] virtual WeightRange<W, D> held_weights(const Parameters& flat) const {
+    return {flat.weights(), 0};
   }
 
   /// Called right before a buffer's forward, before its weights are cast to copies that are kept,
   /// or before values cast by the ranks are transposed: once per step, in each calibration pass,
   /// and once before an evaluation. Not called for buffers without kept copies.
-  virtual void before_quantize(const Run&, const Context<D>&) {}
+  virtual void before_quantize(const Parameters&, const Context<D>&) {}
 
   /// Called before a forward that reads the buffer's weights.
-  virtual void before_forward(const Run&, const Context<D>&) {}
+  virtual void before_forward(const Parameters&, const Context<D>&) {}
 
   /// Called before the first operation of the buffer's backward, which may read its weights and
   /// writes its gradients. Buffers may share memory for gradients
   /// (`ModelOptions::gradients_are_sent`): other buffers' gradients in that memory are no longer
   /// needed at that point.
-  virtual void before_backward(const Run&, const Context<D>&) {}
+  virtual void before_backward(const Parameters&, const Context<D>&) {}
 
   /// Called after the hooks above if another stage follows, with that stage's flat buffer: its
   /// weights may be gathered while the current stage runs. A model that never calls it is correct,
   /// but may wait for weights.
-  virtual void announce(const Run&, const Context<D>&) {}
+  virtual void announce(const Parameters&, const Context<D>&) {}
 
   /// Called when all operations that read the buffer's weights in this stage have been enqueued. In
   /// training, the head's forward and backward are one stage, so this is called once after both of
   /// their hooks.
-  virtual void weights_read(const Run&, const Context<D>&) {}
+  virtual void weights_read(const Parameters&, const Context<D>&) {}
 
   /// Called when all of the step's gradients of the buffer have been enqueued. They remain valid
   /// until the next forward of a step, an evaluation or a generation, which may overwrite them
   /// because gradients can share memory with activations. With `ModelOptions::gradients_are_sent`
   /// they remain valid only until `before_backward` of a buffer that shares their memory, in the
   /// same backward.
-  virtual void gradients_final(const Run&, const Context<D>&) {}
+  virtual void gradients_final(const Parameters&, const Context<D>&) {}
 };
 
 /// The hooks that a model accepts.

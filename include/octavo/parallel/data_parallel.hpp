@@ -6,7 +6,7 @@
 #include <octavo/core/lane.hpp>
 #include <octavo/kernels/packed_parts.hpp>
 #include <octavo/kernels/rank_sums.hpp>
-#include <octavo/parallel/cast_run.hpp>
+#include <octavo/parallel/cast_weights.hpp>
 #include <octavo/parallel/single_rank.hpp>
 
 #include <algorithm>
@@ -23,40 +23,40 @@ namespace detail {
 /// template parameters, so that it is compiled once for each format of sums.
 /// @tparam Sum  format of the gradients' sums
 template <class W, class G, class Sum, Device D>
-class SharedRuns : public SingleRank::Memory<W, G, D> {
+class ShardedParameters : public SingleRank::Memory<W, G, D> {
   using Base = SingleRank::Memory<W, G, D>;
 
  public:
   using Gradient = Sum;
-  using Run = FlatParameters<W, G, D>;
+  using Parameters = FlatParameters<W, G, D>;
 
   /// @param packs  whether gradients are sent as `PackedPart`s
   /// @param casts  whether weights are sent in FP8
-  SharedRuns(Arena<D>& arena, const ModelRuns<W, G, D>& runs, const Sharding& sharding, bool packs,
-             bool casts)
-      : Base(arena, runs, sharding), sharding_(sharding) {
+  ShardedParameters(Arena<D>& arena, const ModelParameters<W, G, D>& parameters,
+                    const Sharding& sharding, bool packs, bool casts)
+      : Base(arena, parameters, sharding), sharding_(sharding) {
     if (!shares()) return;
     Index largest = 0;
     Index rest = -1;
-    for (const ModelRun<W, G, D>& in : runs) {
-      const Run& run = *in.run;
-      require<UsageError>(run.size() % (Run::alignment * sharding_.ranks) == 0, "a flat buffer of ",
-                          run.size(), " elements does not divide among ", sharding_.ranks,
-                          " ranks; lay it out with ModelOptions::run_multiple");
-      const Index size = run.size() / sharding_.ranks;
-      Shared shared{&run, shard_of(run.weights()), {}, {}};
+    for (const StageParameters<W, G, D>& stage : parameters) {
+      const Parameters& flat = *stage.flat;
+      require<UsageError>(flat.size() % (Parameters::alignment * sharding_.ranks) == 0,
+                          "a flat buffer of ", flat.size(), " elements does not divide among ",
+                          sharding_.ranks, " ranks; lay it out with ModelOptions::flat_multiple");
+      const Index size = flat.size() / sharding_.ranks;
+      Shared shared{&flat, shard_of(flat.weights()), {}, {}};
       if (sharding_.shards_weights()) {
         shared.weights = {arena.template allocate<W>(MemoryKind::weights, size), {size}};
       }
-      if (run.has_fp8_values()) {
-        shared.cast = {in, shared.weights, shard_of(run.fp8_values()), sharding_};
+      if (flat.has_fp8_values()) {
+        shared.cast = {stage, shared.weights, shard_of(flat.fp8_values()), sharding_};
         rest = std::max(rest, shared.cast.rest_size());
       }
-      if (!run.is_frozen()) {
+      if (!flat.is_frozen()) {
         shared.gradients = {arena.template allocate<Gradient>(MemoryKind::gradients, size), {size}};
-        largest = std::max(largest, run.size());
+        largest = std::max(largest, flat.size());
       }
-      runs_.push_back(shared);
+      sharded_.push_back(shared);
     }
     constexpr auto kind = MemoryKind::communication;
     if (casts && sharding_.ranks > 1) {
@@ -80,11 +80,11 @@ class SharedRuns : public SingleRank::Memory<W, G, D> {
       if (!shares()) return Base::shards();
     }
     std::vector<FlatShard<W, Gradient, D>> result;
-    const ModelRuns<W, G, D>& runs = Base::runs();
-    for (std::size_t i = 0; i < runs.size(); ++i) {
-      const Index begin = runs[i].run->size() / sharding_.ranks * sharding_.rank;
-      result.push_back(
-          {runs_[i].weights, runs_[i].gradients, begin, runs[i].places(), runs[i].run->size()});
+    const ModelParameters<W, G, D>& parameters = Base::parameters();
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const Index begin = parameters[i].flat->size() / sharding_.ranks * sharding_.rank;
+      result.push_back({sharded_[i].weights, sharded_[i].gradients, begin, parameters[i].places(),
+                        parameters[i].flat->size()});
     }
     return result;
   }
@@ -92,21 +92,21 @@ class SharedRuns : public SingleRank::Memory<W, G, D> {
  protected:
   /// A flat buffer of parameters whose work ranks share.
   struct Shared {
-    const Run* run;
+    const Parameters* flat;
     TensorView<W, 1, D> weights;           ///< [a shard], this rank's
     TensorView<Gradient, 1, D> gradients;  ///< [a shard], summed over ranks; none if frozen
-    CastRun<W, G, D> cast;                 ///< empty if weights are sent in the storage format
+    CastWeights<W, G, D> cast;             ///< empty if weights are sent in the storage format
   };
 
   /// Returns whether there is anything to send or to sum.
   [[nodiscard]] bool shares() const { return sharding_.ranks > 1 || !std::is_same_v<Gradient, G>; }
   template <class T>
-  [[nodiscard]] TensorView<T, 1, D> shard_of(TensorView<T, 1, D> run) const {
-    const Index size = run.size() / sharding_.ranks;
-    return run.rows(size * sharding_.rank, size);
+  [[nodiscard]] TensorView<T, 1, D> shard_of(TensorView<T, 1, D> flat) const {
+    const Index size = flat.size() / sharding_.ranks;
+    return flat.rows(size * sharding_.rank, size);
   }
   Sharding sharding_;
-  std::vector<Shared> runs_;              ///< in forward order; empty if nothing is shared
+  std::vector<Shared> sharded_;           ///< in forward order; empty if nothing is shared
   TensorView<W, 1, D> rest_;              ///< weights that are sent in addition to FP8 values
   TensorView<std::byte, 1, D> packed_;    ///< [of the largest flat buffer], empty unless packed
   TensorView<std::byte, 1, D> received_;  ///< [of the largest flat buffer], gradients from all
@@ -137,15 +137,15 @@ template <class Reduce = ReduceIn<>, class Gather = GatherIn<>>
 struct DataParallel {
   /// See SingleRank::Memory.
   template <class W, class G, Device D>
-  class Memory : public detail::SharedRuns<W, G, typename Reduce::template Sum<G>, D> {
+  class Memory : public detail::ShardedParameters<W, G, typename Reduce::template Sum<G>, D> {
    public:
     static constexpr bool casts_weights = Gather::is_cast;
 
     /// @throws UsageError   if the model's flat buffers cannot be divided into equal shards
     /// @throws ConfigError  if weights should be sent in FP8, but the model has no such weights
-    Memory(Arena<D>& arena, const ModelRuns<W, G, D>& runs, const Sharding& sharding)
-        : detail::SharedRuns<W, G, typename Reduce::template Sum<G>, D>(
-              arena, runs, sharding, Reduce::is_packed, casts_weights) {}
+    Memory(Arena<D>& arena, const ModelParameters<W, G, D>& parameters, const Sharding& sharding)
+        : detail::ShardedParameters<W, G, typename Reduce::template Sum<G>, D>(
+              arena, parameters, sharding, Reduce::is_packed, casts_weights) {}
   };
 
   /// See SingleRank::For.
@@ -155,8 +155,8 @@ struct DataParallel {
     using Base::packed_;
     using Base::received_;
     using Base::rest_;
-    using Base::runs_;
     using Base::shard_of;
+    using Base::sharded_;
     using Base::sharding_;
     using Base::shares;
     using Base::sums_;
@@ -165,16 +165,16 @@ struct DataParallel {
    public:
     using Base::Base;
     using typename Base::Gradient;
-    using typename Base::Run;
+    using typename Base::Parameters;
 
     void start(const Context<D>& context, Communicator<D>& ranks) override {
       ranks_ = &ranks;
       if (!shares()) return;
       lane_ = std::make_unique<Lane<D>>(context);
-      progress_ = std::vector<Progress>(runs_.size());
-      for (std::size_t i = 0; i < runs_.size(); ++i) {
-        progress_[i].weights_text = "weights of " + Base::runs()[i].name();
-        progress_[i].gradients_text = "gradients of " + Base::runs()[i].name();
+      progress_ = std::vector<Progress>(sharded_.size());
+      for (std::size_t i = 0; i < sharded_.size(); ++i) {
+        progress_[i].weights_text = "weights of " + Base::parameters()[i].name();
+        progress_[i].gradients_text = "gradients of " + Base::parameters()[i].name();
       }
     }
 
@@ -201,8 +201,8 @@ struct DataParallel {
     }
     void gather_weights(const Context<D>&) override {
       if (!has_full_weights() || !shares()) return;
-      for (std::size_t i = 0; i < runs_.size(); ++i) {
-        if (runs_[i].cast.empty()) {
+      for (std::size_t i = 0; i < sharded_.size(); ++i) {
+        if (sharded_[i].cast.empty()) {
           enqueue_gather(i);
         } else {  // stages read only its FP8 values
           gather_values(i, forked());
@@ -213,7 +213,8 @@ struct DataParallel {
 
     [[nodiscard]] TensorView<const std::byte, 1, D> gather_shards(
         TensorView<const std::byte, 1, D> own, const Context<D>& context) override {
-      const Index most = received_.size() / sharding_.ranks / Run::alignment * Run::alignment;
+      const Index most =
+          received_.size() / sharding_.ranks / Parameters::alignment * Parameters::alignment;
       const Index bytes = std::min(own.size(), most);
       const TensorView<std::byte, 1, D> all = received_.rows(0, sharding_.ranks * bytes);
       ranks_->all_gather(own.rows(0, bytes), all, "shards of weights", context);
@@ -233,15 +234,15 @@ struct DataParallel {
         if (const TensorView<std::uint32_t, 1, D> amaxes = scaling.found_amaxes();
             amaxes.size() != 0) {
           fill_zero(amaxes.data(), amaxes.bytes(), context);
-          for (const Shared& shared : runs_) shared.cast.find_amaxes(scaling, context);
+          for (const Shared& shared : sharded_) shared.cast.find_amaxes(scaling, context);
           if (!rehearses_) {
             const auto span = this->timeline().communication("stages", "amaxes", nullptr, context);
             ranks_->all_reduce_max(amaxes, "amaxes of weights", context);
           }
           scaling.set_found_scales(records, context);
         }
-        for (std::size_t i = 0; i < runs_.size(); ++i) {
-          if (!runs_[i].cast.empty()) progress_[i].weights = Weights::absent;
+        for (std::size_t i = 0; i < sharded_.size(); ++i) {
+          if (!sharded_[i].cast.empty()) progress_[i].weights = Weights::absent;
         }
       }
     }
@@ -252,38 +253,38 @@ struct DataParallel {
       if (accumulates_ && !sharding_.shards_gradients()) join_lane();
     }
 
-    [[nodiscard]] RunPart<W, D> held_weights(const Run& run) const override {
-      if (has_full_weights()) return {run.weights(), 0};
-      const TensorView<W, 1, D> shard = runs_[number_of(run)].weights;
+    [[nodiscard]] WeightRange<W, D> held_weights(const Parameters& flat) const override {
+      if (has_full_weights()) return {flat.weights(), 0};
+      const TensorView<W, 1, D> shard = sharded_[number_of(flat)].weights;
       return {shard, sharding_.rank * shard.size()};
     }
-    void before_quantize(const Run& run, const Context<D>&) override { gather(run); }
-    void before_forward(const Run& run, const Context<D>&) override { gather(run); }
-    void before_backward(const Run& run, const Context<D>&) override {
-      gather(run);
-      for (std::size_t i = 0; i < runs_.size(); ++i) {
-        const bool is_here = runs_[i].run->gradients().data() == run.gradients().data();
+    void before_quantize(const Parameters& flat, const Context<D>&) override { gather(flat); }
+    void before_forward(const Parameters& flat, const Context<D>&) override { gather(flat); }
+    void before_backward(const Parameters& flat, const Context<D>&) override {
+      gather(flat);
+      for (std::size_t i = 0; i < sharded_.size(); ++i) {
+        const bool is_here = sharded_[i].flat->gradients().data() == flat.gradients().data();
         if (is_here && std::exchange(progress_[i].is_sending, false))
           lane_->wait(progress_[i].sent);
       }
     }
 
-    void announce(const Run& next, const Context<D>&) override {
+    void announce(const Parameters& next, const Context<D>&) override {
       if (!shares()) return;
       const std::size_t number = number_of(next);
       if (memory_of(number) != memory_of(last_)) enqueue_gather(number);
     }
 
-    void gradients_final(const Run& run, const Context<D>&) override {
+    void gradients_final(const Parameters& flat, const Context<D>&) override {
       if (!shares() || rehearses_) return;
       const Context<D>& lane_context = forked();
-      const auto span = this->timeline().communication("lane", "reduce", &run, lane_context);
-      Progress& progress = progress_[number_of(run)];
+      const auto span = this->timeline().communication("lane", "reduce", &flat, lane_context);
+      Progress& progress = progress_[number_of(flat)];
       const char* what = progress.gradients_text.c_str();
       const Index ranks = sharding_.ranks;
-      const Index size = run.size() / ranks;
-      const TensorView<Gradient, 1, D> sum = runs_[number_of(run)].gradients;
-      const TensorView<const G, 2, D> parts{run.gradients().data(), {ranks, size}};
+      const Index size = flat.size() / ranks;
+      const TensorView<Gradient, 1, D> sum = sharded_[number_of(flat)].gradients;
+      const TensorView<const G, 2, D> parts{flat.gradients().data(), {ranks, size}};
       if constexpr (Reduce::is_packed) {
         const typename TensorView<std::byte, 2, D>::Shape shape{ranks, PackedPart::bytes(size)};
         const TensorView<std::byte, 2, D> packed{packed_.data(), shape};
@@ -343,10 +344,10 @@ struct DataParallel {
       return TensorView<Byte, 1, D>{reinterpret_cast<Byte*>(view.data()),
                                     {static_cast<Index>(view.bytes())}};
     }
-    [[nodiscard]] std::size_t number_of(const Run& run) const {
-      const auto found = std::find_if(runs_.begin(), runs_.end(),
-                                      [&](const Shared& shared) { return shared.run == &run; });
-      return static_cast<std::size_t>(found - runs_.begin());
+    [[nodiscard]] std::size_t number_of(const Parameters& flat) const {
+      const auto found = std::find_if(sharded_.begin(), sharded_.end(),
+                                      [&](const Shared& shared) { return shared.flat == &flat; });
+      return static_cast<std::size_t>(found - sharded_.begin());
     }
     /// Returns the lane, ordered after the work enqueued so far.
     [[nodiscard]] const Context<D>& forked() const {
@@ -373,9 +374,9 @@ struct DataParallel {
     }
 
     /// Waits for the flat buffer's weights, which are gathered if they are missing.
-    void gather(const Run& run) {
+    void gather(const Parameters& flat) {
       if (!shares()) return;
-      const std::size_t number = number_of(run);
+      const std::size_t number = number_of(flat);
       if (is_available_locally(number)) return;
       enqueue_gather(number);
       Progress& progress = progress_[number];
@@ -386,13 +387,13 @@ struct DataParallel {
     void enqueue_gather(std::size_t number) {
       Progress& progress = progress_[number];
       if (progress.weights != Weights::absent || is_available_locally(number)) return;
-      const bool is_cast = !runs_[number].cast.empty();
+      const bool is_cast = !sharded_[number].cast.empty();
       if (is_cast && scaling_ == nullptr) return;  // nothing has read FP8 values yet
-      for (std::size_t other = 0; other < runs_.size(); ++other) {
+      for (std::size_t other = 0; other < sharded_.size(); ++other) {
         if (memory_of(other) == memory_of(number)) progress_[other].weights = Weights::absent;
       }
       progress.weights = Weights::in_flight;
-      const Shared& shared = runs_[number];
+      const Shared& shared = sharded_[number];
       const Context<D>& lane_context = forked();
       if (!is_cast) {
         gather_values(number, lane_context);
@@ -401,7 +402,7 @@ struct DataParallel {
           shared.cast.cast(*scaling_, records_, lane_context);
         }
         const auto span =
-            this->timeline().communication("lane", "gather", shared.run, lane_context);
+            this->timeline().communication("lane", "gather", shared.flat, lane_context);
         const auto all_gather = [&](auto part, auto whole, const char* what) {
           gather_bytes(bytes_of(part), bytes_of(whole), what, lane_context);
         };
@@ -411,9 +412,9 @@ struct DataParallel {
       lane_->mark(progress.gathered);
     }
     void gather_values(std::size_t number, const Context<D>& lane_context) {
-      const Shared& shared = runs_[number];
-      const auto span = this->timeline().communication("lane", "gather", shared.run, lane_context);
-      gather_bytes(bytes_of(shared.weights), bytes_of(shared.run->weights()),
+      const Shared& shared = sharded_[number];
+      const auto span = this->timeline().communication("lane", "gather", shared.flat, lane_context);
+      gather_bytes(bytes_of(shared.weights), bytes_of(shared.flat->weights()),
                    progress_[number].weights_text.c_str(), lane_context);
     }
     /// In a rehearsal, this rank's part replaces those of all ranks.
@@ -428,13 +429,13 @@ struct DataParallel {
     /// Returns whether the rank has all weights of the flat buffer without a gather: frozen weights
     /// do not change, and a rehearsal uses the initial weights, if the rank has all of them.
     [[nodiscard]] bool is_available_locally(std::size_t number) const {
-      const Shared& shared = runs_[number];
-      return (rehearses_ || shared.run->is_frozen()) && shared.cast.empty() && has_full_weights();
+      const Shared& shared = sharded_[number];
+      return (rehearses_ || shared.flat->is_frozen()) && shared.cast.empty() && has_full_weights();
     }
     [[nodiscard]] const void* memory_of(std::size_t number) const {
-      const Run& run = *runs_[number].run;
-      if (run.has_fp8_values()) return run.fp8_values().data();
-      return run.weights().data();
+      const Parameters& flat = *sharded_[number].flat;
+      if (flat.has_fp8_values()) return flat.fp8_values().data();
+      return flat.weights().data();
     }
 
     Communicator<D>* ranks_ = nullptr;

@@ -34,7 +34,7 @@ template <class Value>
   return others;
 }
 
-/// @param hashes  [ranks, runs]
+/// @param hashes  [ranks, stages]
 /// @param names   of the flat buffers
 /// @param degree  number of neighbouring ranks with different parts of the weights
 /// @param step    that read the weights
@@ -83,8 +83,8 @@ class ReplicaCheck {
   /// @param scaling  the model's
   /// @param every  interval of comparisons in steps; 0: never
   template <class W, class G>
-  ReplicaCheck(Arena<D>& arena, const ModelRuns<W, G, D>& runs, const ScalingTable<D>& scaling,
-               Index every)
+  ReplicaCheck(Arena<D>& arena, const ModelParameters<W, G, D>& parameters,
+               const ScalingTable<D>& scaling, Index every)
       : every_(every) {
     if (every == 0) return;
     const auto add = [this](std::string name, auto weights) {
@@ -92,15 +92,15 @@ class ReplicaCheck {
       weights_.push_back({reinterpret_cast<const std::byte*>(weights.data()),
                           {static_cast<Index>(weights.bytes())}});
     };
-    for (const ModelRun<W, G, D>& in : runs) {
-      if (!in.run->has_fp8_values()) {
-        add(in.name(), in.run->weights());
+    for (const StageParameters<W, G, D>& stage : parameters) {
+      if (!stage.flat->has_fp8_values()) {
+        add(stage.name(), stage.flat->weights());
         continue;
       }
       // If ranks cast weights, the other ranks have only FP8 values of this rank's weights. Each
       // rank computes the scales of these casts itself.
-      add(in.name(), in.run->fp8_values());
-      for (const Parameter<W, G, D>* parameter : in.parameters) {
+      add(stage.name(), stage.flat->fp8_values());
+      for (const Parameter<W, G, D>* parameter : stage.parameters) {
         if (parameter->has_fp8_values()) {
           const auto number = static_cast<std::size_t>(parameter->operand);
           add("scale of " + parameter->name,
@@ -108,7 +108,7 @@ class ReplicaCheck {
           continue;
         }
         const Index room = round_up(parameter->weight.size(), FlatParameters<W, G, D>::alignment);
-        add(parameter->name, in.run->weights().rows(parameter->offset, room));
+        add(parameter->name, stage.flat->weights().rows(parameter->offset, room));
       }
     }
     const auto count = static_cast<Index>(names_.size());
@@ -147,7 +147,7 @@ class ReplicaCheck {
   Index step_ = 0;
   std::vector<std::string> names_;  ///< of the flat buffers
   std::vector<TensorView<const std::byte, 1, D>> weights_;
-  TensorView<std::uint64_t, 1, D> hashes_{};  ///< [runs]
+  TensorView<std::uint64_t, 1, D> hashes_{};  ///< [stages]
 };
 
 }  // namespace octavo

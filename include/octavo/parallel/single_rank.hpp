@@ -32,23 +32,24 @@ struct SingleRank {
     /// ModelOptions::gather_weights_in_fp8.
     static constexpr bool casts_weights = false;
 
-    /// @param runs  the model's, which outlive this object
-    Memory(Arena<D>&, const ModelRuns<W, G, D>& runs, const Sharding&) : runs_(&runs) {}
+    /// @param parameters  the model's, which outlive this object
+    Memory(Arena<D>&, const ModelParameters<W, G, D>& parameters, const Sharding&)
+        : parameters_(&parameters) {}
 
     /// Returns this rank's shard of every flat buffer, in buffer order, including empty shards.
     [[nodiscard]] std::vector<FlatShard<W, Gradient, D>> shards() const {
       std::vector<FlatShard<W, Gradient, D>> result;
-      for (const ModelRun<W, G, D>& in : *runs_) {
-        result.push_back({in.run->weights(), in.run->gradients(), 0, in.places()});
+      for (const StageParameters<W, G, D>& stage : *parameters_) {
+        result.push_back({stage.flat->weights(), stage.flat->gradients(), 0, stage.places()});
       }
       return result;
     }
 
    protected:
-    [[nodiscard]] const ModelRuns<W, G, D>& runs() const { return *runs_; }
+    [[nodiscard]] const ModelParameters<W, G, D>& parameters() const { return *parameters_; }
 
    private:
-    const ModelRuns<W, G, D>* runs_;
+    const ModelParameters<W, G, D>* parameters_;
   };
 
   /// The hooks and collective operations, which do nothing.

@@ -27,7 +27,7 @@ struct WholeParameters {
   struct Piece {
     Index offset, size;
   };
-  const FlatParameters<W, G, D>* run = nullptr;
+  const FlatParameters<W, G, D>* flat = nullptr;
   std::vector<Piece> pieces{};
   Index elements = 0;
   std::string text{};  ///< name of the transfer, for errors
@@ -37,19 +37,19 @@ struct WholeParameters {
 template <class W, class G, Device D>
 struct GroupMemory {
   /// @param degree  ranks per group
-  GroupMemory(Arena<D>& arena, const ModelRuns<W, G, D>& runs, const Sharding& sharding,
+  GroupMemory(Arena<D>& arena, const ModelParameters<W, G, D>& parameters, const Sharding& sharding,
               Index degree) {
     Index largest = 0;
-    for (const ModelRun<W, G, D>& in : runs) {
-      WholeParameters<W, G, D>& of_run = whole.emplace_back();
-      of_run.run = in.run;
-      of_run.text = "gradients of norms of " + in.name();
-      for (const Parameter<W, G, D>* parameter : in.parameters) {
+    for (const StageParameters<W, G, D>& stage : parameters) {
+      WholeParameters<W, G, D>& of_flat = whole.emplace_back();
+      of_flat.flat = stage.flat;
+      of_flat.text = "gradients of norms of " + stage.name();
+      for (const Parameter<W, G, D>* parameter : stage.parameters) {
         if (!parameter->part.is_whole()) continue;
-        of_run.pieces.push_back({parameter->offset, parameter->weight.size()});
-        of_run.elements += parameter->weight.size();
+        of_flat.pieces.push_back({parameter->offset, parameter->weight.size()});
+        of_flat.elements += parameter->weight.size();
       }
-      largest = std::max(largest, of_run.elements);
+      largest = std::max(largest, of_flat.elements);
     }
     constexpr auto kind = MemoryKind::communication;
     own = {arena.template allocate<G>(kind, largest), {largest}};
@@ -88,12 +88,13 @@ struct GroupMemory {
 template <int Degree, class W, class G, Device D, class Base>
 class WithTensorParallel final : public Base {
  public:
-  using Run = FlatParameters<W, G, D>;
+  using Parameters = FlatParameters<W, G, D>;
 
-  WithTensorParallel(Arena<D>& arena, const ModelRuns<W, G, D>& runs, const Sharding& sharding)
-      : Base(arena, runs, sharding),
+  WithTensorParallel(Arena<D>& arena, const ModelParameters<W, G, D>& parameters,
+                     const Sharding& sharding)
+      : Base(arena, parameters, sharding),
         place_(sharding.tensor_place),
-        memory_(arena, runs, sharding, Degree) {}
+        memory_(arena, parameters, sharding, Degree) {}
 
   void start(const Context<D>& context, Communicator<D>& ranks) override {
     all_ = &ranks;
@@ -140,9 +141,9 @@ class WithTensorParallel final : public Base {
     return rows_->gather_pieces(own, "parts of weights", context);
   }
 
-  void gradients_final(const Run& run, const Context<D>& context) override {
-    if (!rehearses_) sum_whole_parameters(run, context);
-    Base::gradients_final(run, context);
+  void gradients_final(const Parameters& flat, const Context<D>& context) override {
+    if (!rehearses_) sum_whole_parameters(flat, context);
+    Base::gradients_final(flat, context);
   }
 
   void exchange_shards(TensorView<const std::byte, 2, D> rows, TensorView<std::byte, 2, D> received,
@@ -170,16 +171,16 @@ class WithTensorParallel final : public Base {
  private:
   /// Sums the gradients of the parameters of a flat buffer that each rank has whole over the group,
   /// in rank order.
-  void sum_whole_parameters(const Run& run, const Context<D>& context) {
+  void sum_whole_parameters(const Parameters& flat, const Context<D>& context) {
     const auto found = std::find_if(memory_.whole.begin(), memory_.whole.end(),
-                                    [&](const auto& whole) { return whole.run == &run; });
+                                    [&](const auto& whole) { return whole.flat == &flat; });
     if (found->elements == 0) return;
-    const auto span = this->timeline().communication("stages", "norms", &run, context);
+    const auto span = this->timeline().communication("stages", "norms", &flat, context);
     const TensorView<G, 1, D> own = memory_.own.rows(0, found->elements);
     const auto for_each_piece = [&](const auto& body) {
       Index begin = 0;
       for (const auto& piece : found->pieces) {
-        body(own.rows(begin, piece.size), run.gradients().rows(piece.offset, piece.size));
+        body(own.rows(begin, piece.size), flat.gradients().rows(piece.offset, piece.size));
         begin += piece.size;
       }
     };

@@ -27,12 +27,12 @@ class DeviceWeights final : public WeightsOnDevice<D> {
   /// All references must outlive this object.
   /// @param session  the owner of this
   /// @param shards   the shards that this rank updates, of every flat buffer
-  DeviceWeights(SessionCore<D>& session, const ModelRuns<T, G, D>& runs,
+  DeviceWeights(SessionCore<D>& session, const ModelParameters<T, G, D>& stages,
                 std::vector<FlatShard<T, G, D>> shards, RankCollectives<T, G, D>& ranks,
                 Optimizer<D>& optimizer)
-      : WeightsOnDevice<D>(parameters_of(runs)),
+      : WeightsOnDevice<D>(parameters_of(stages)),
         session_(session),
-        runs_(runs),
+        stages_(stages),
         shards_(std::move(shards)),
         ranks_(ranks),
         optimizer_(optimizer) {}
@@ -116,10 +116,10 @@ class DeviceWeights final : public WeightsOnDevice<D> {
  private:
   using Upload = WeightUpload<T, D>;
 
-  static std::vector<ParameterFacts> parameters_of(const ModelRuns<T, G, D>& runs) {
+  static std::vector<ParameterFacts> parameters_of(const ModelParameters<T, G, D>& stages) {
     std::vector<ParameterFacts> parameters;
-    for (const auto& in : runs) {
-      for (const auto* parameter : in.parameters) {
+    for (const auto& stage : stages) {
+      for (const auto* parameter : stage.parameters) {
         parameters.push_back({parameter->name, parameter->full_size(), parameter->part,
                               parameter->part.full_shape(parameter->weight.shape())[1],
                               FormatTraits<T>::name, parameter->is_adapter, parameter->is_frozen});
@@ -132,11 +132,11 @@ class DeviceWeights final : public WeightsOnDevice<D> {
   /// updates: the elements from `begin` on.
   template <class Body>
   void for_each_shard(const Body& body) {
-    for (std::size_t i = 0; i < runs_.size(); ++i) {
-      for (std::size_t j = 0; j < runs_[i].parameters.size(); ++j) {
+    for (std::size_t i = 0; i < stages_.size(); ++i) {
+      for (std::size_t j = 0; j < stages_[i].parameters.size(); ++j) {
         const ParameterPlace& place = shards_[i].parameters[j];
         const auto part = shards_[i].part_of(place);
-        body(*runs_[i].parameters[j],
+        body(*stages_[i].parameters[j],
              shards_[i].weights.rows(shards_[i].place_of(place, part), part.end - part.begin),
              part.begin);
       }
@@ -183,29 +183,29 @@ class DeviceWeights final : public WeightsOnDevice<D> {
     const std::vector<WeightInfo> info = this->list();
     const WeightInfo* weight = info.data();
     ranks_.gather_weights(context);
-    for (std::size_t i = 0; i < runs_.size(); ++i) {
-      const auto& in = runs_[i];
-      if (in.run->has_fp8_values() && !ranks_.has_full_weights()) {
+    for (std::size_t i = 0; i < stages_.size(); ++i) {
+      const auto& stage = stages_[i];
+      if (stage.flat->has_fp8_values() && !ranks_.has_full_weights()) {
         ranks_.join(context);  // including the work that precedes this buffer's stages
-        download.write_shards_sync(in, shards_[i].weights, session_.options().sharding.ranks,
+        download.write_shards_sync(stage, shards_[i].weights, session_.options().sharding.ranks,
                                    weight);
       } else {
-        if (!in.run->has_fp8_values()) ranks_.before_forward(*in.run, context);
+        if (!stage.flat->has_fp8_values()) ranks_.before_forward(*stage.flat, context);
         session_.communicator().wait_sync(context, "weights that are read");
         const WeightInfo* of = weight;
-        for (const auto* parameter : in.parameters) {
+        for (const auto* parameter : stage.parameters) {
           download.write_to_sink_sync(*of++, *parameter, 0, parameter->vector());
         }
-        ranks_.weights_read(*in.run, context);
+        ranks_.weights_read(*stage.flat, context);
       }
-      weight += in.parameters.size();
+      weight += stage.parameters.size();
     }
     ranks_.join(context);
     session_.communicator().wait_sync(context, "weights that are read");
   }
 
   SessionCore<D>& session_;
-  const ModelRuns<T, G, D>& runs_;
+  const ModelParameters<T, G, D>& stages_;
   std::vector<FlatShard<T, G, D>> shards_;
   RankCollectives<T, G, D>& ranks_;
   Optimizer<D>& optimizer_;

@@ -33,12 +33,13 @@ using RanksFor =
 /// Creates an optimizer and ranks, which take their memory from the arena as `SessionMemory` does.
 /// This is the only function of a session that is compiled for each combination of both.
 template <int Degree, class Kind, class Ranks, class W, class G, Device D>
-OptimizerAndRanks<W, G, D> make_optimizer_and_ranks(Arena<D>& arena, const ModelRuns<W, G, D>& runs,
+OptimizerAndRanks<W, G, D> make_optimizer_and_ranks(Arena<D>& arena,
+                                                    const ModelParameters<W, G, D>& parameters,
                                                     const SessionOptions& options) {
   using RanksType = RanksFor<Degree, Ranks, W, G, D>;
   using OptimizerType = typename Kind::template For<W, typename RanksType::Gradient, D>;
   OptimizerAndRanks<W, G, D> made;
-  auto ranks = std::make_unique<RanksType>(arena, runs, options.sharding);
+  auto ranks = std::make_unique<RanksType>(arena, parameters, options.sharding);
   made.optimizer = std::make_unique<OptimizerType>(arena, trained(ranks->shards()),
                                                    options.optimizer.of<typename Kind::Settings>(),
                                                    options.seed, options.offload);
@@ -54,7 +55,8 @@ OptimizerAndRanks<W, G, D> make_optimizer_and_ranks(Arena<D>& arena, const Model
 template <class W, class G, Device D>
 struct SessionFactory {
   SessionMemory<W, G, D> memory;
-  OptimizerAndRanks<W, G, D> (*make)(Arena<D>&, const ModelRuns<W, G, D>&, const SessionOptions&);
+  OptimizerAndRanks<W, G, D> (*make)(Arena<D>&, const ModelParameters<W, G, D>&,
+                                     const SessionOptions&);
 };
 
 /// Returns the factory of `ModelSession<Model, Optimizer, Ranks>`.

@@ -64,12 +64,13 @@ class SessionOfModel : public SessionCore<typename Model::DeviceType> {
       : Core(options, context, communicator, plan_memory<Model>(options, limits, factory.memory)),
         model_(this->arena(), run.batch, model_options(options, factory.memory.ranks.casts_weights),
                limits),
-        made_(factory.make(this->arena(), model_.runs(), run)),
-        replicas_(this->arena(), model_.runs(), model_.scaling(), options.check_replicas),
+        made_(factory.make(this->arena(), model_.parameters(), run)),
+        replicas_(this->arena(), model_.parameters(), model_.scaling(), options.check_replicas),
         ranks_(*made_.ranks),
         stages_(ranks_, this->timeline()),
-        weights_(*this, model_.runs(), std::move(made_.shards), ranks_, *made_.optimizer) {
-    for (const auto& in : model_.runs()) this->timeline().set_name(in.run, in.name());
+        weights_(*this, model_.parameters(), std::move(made_.shards), ranks_, *made_.optimizer) {
+    for (const auto& stage : model_.parameters())
+      this->timeline().set_name(stage.flat, stage.name());
     this->start({&model_.manifest(), &model_.scaling(), made_.optimizer.get(), &ranks_, &replicas_,
                  &weights_},
                 SessionBuffers<D>(this->arena(), run), facts_of_model());
@@ -97,8 +98,8 @@ class SessionOfModel : public SessionCore<typename Model::DeviceType> {
     facts.optimizer = made_.optimizer_name;
     facts.head_chunks = model_.head_chunks();
     if constexpr (HasFrozenWeights<Model>) facts.lora = this->options().model.lora;
-    for (const auto& in : model_.runs()) {
-      for (const auto* parameter : in.parameters) {
+    for (const auto& stage : model_.parameters()) {
+      for (const auto* parameter : stage.parameters) {
         if (parameter->has_fp8_values()) {
           facts.parameters_gathered_in_fp8 += parameter->full_size();
         }

@@ -27,7 +27,7 @@ inline ModelOptions model_options(const SessionOptions& options, bool casts_weig
       (options.micro_batches == 1 || options.sharding.reduces_each_micro_batch());
   model.weights_are_gathered = options.sharding.shards_weights();
   model.gather_weights_in_fp8 = casts_weights && options.sharding.ranks > 1;
-  model.run_multiple = options.sharding.ranks * Index{allocation_alignment};
+  model.flat_multiple = options.sharding.ranks * Index{allocation_alignment};
   model.tensor_place = options.sharding.tensor_place;
   model.data_rank = options.sharding.rank;
   return model;
@@ -85,7 +85,7 @@ struct SessionMemory {
     bool casts_weights;  ///< whether ranks send each other weights in FP8
     Index degree;        ///< number of ranks that share the model's layers
     /// Allocates the memory of ranks, and returns the shards of this one.
-    Shards (*allocate)(Arena<D>&, const ModelRuns<W, G, D>&, const Sharding&, Index degree);
+    Shards (*allocate)(Arena<D>&, const ModelParameters<W, G, D>&, const Sharding&, Index degree);
   };
   using Optimizer = void (*)(Arena<D>&, const Shards&, const SessionOptions&);
 
@@ -95,11 +95,11 @@ struct SessionMemory {
   static Ranks of_ranks(Index degree) {
     using Planned = typename detail::Planned<Kind, W, G, D>::Type;
     return {Planned::casts_weights, degree,
-            [](Arena<D>& arena, const ModelRuns<W, G, D>& runs, const Sharding& sharding,
-               Index in_group) {
-              const Planned planned(arena, runs, sharding);
+            [](Arena<D>& arena, const ModelParameters<W, G, D>& parameters,
+               const Sharding& sharding, Index in_group) {
+              const Planned planned(arena, parameters, sharding);
               std::optional<detail::GroupMemory<W, G, D>> group;
-              if (in_group > 1) group.emplace(arena, runs, sharding, in_group);
+              if (in_group > 1) group.emplace(arena, parameters, sharding, in_group);
               Shards shards;
               for (auto& shard : planned.shards()) {
                 shards.push_back({shard.weights,
@@ -122,11 +122,12 @@ struct SessionMemory {
   }
 
   /// Allocates memory in the order in which a session does.
-  void allocate(Arena<D>& arena, const ModelRuns<W, G, D>& runs, const ScalingTable<D>& scaling,
-                const SessionOptions& options) const {
-    optimizer(arena, detail::trained(ranks.allocate(arena, runs, options.sharding, ranks.degree)),
+  void allocate(Arena<D>& arena, const ModelParameters<W, G, D>& parameters,
+                const ScalingTable<D>& scaling, const SessionOptions& options) const {
+    optimizer(arena,
+              detail::trained(ranks.allocate(arena, parameters, options.sharding, ranks.degree)),
               options);
-    const ReplicaCheck<D> replicas(arena, runs, scaling, options.check_replicas);
+    const ReplicaCheck<D> replicas(arena, parameters, scaling, options.check_replicas);
     const detail::SessionBuffers<D> buffers(arena, options);
   }
 
@@ -162,7 +163,7 @@ template <class Model>
   Arena<typename Model::DeviceType> arena;
   const Model model(arena, options.batch,
                     detail::model_options(options, memory.ranks.casts_weights), limits);
-  memory.allocate(arena, model.runs(), model.scaling(), options);
+  memory.allocate(arena, model.parameters(), model.scaling(), options);
   return arena.plan();
 }
 

@@ -14,45 +14,45 @@ namespace octavo OCTAVO_ABI {
 template <class W, class G, Device D>
 class TimedHooks final : public StageHooks<W, G, D> {
  public:
-  using Run = FlatParameters<W, G, D>;
+  using Parameters = FlatParameters<W, G, D>;
 
   TimedHooks(StageHooks<W, G, D>& hooks, Timeline<D>& timeline)
       : hooks_(hooks), timeline_(timeline) {}
 
-  [[nodiscard]] RunPart<W, D> held_weights(const Run& run) const override {
-    return hooks_.held_weights(run);
+  [[nodiscard]] WeightRange<W, D> held_weights(const Parameters& flat) const override {
+    return hooks_.held_weights(flat);
   }
-  void before_quantize(const Run& run, const Context<D>& context) override {
+  void before_quantize(const Parameters& flat, const Context<D>& context) override {
     timeline_.end_stage(context);
-    hooks_.before_quantize(run, context);
-    timeline_.begin_stage("cast", &run, context);
+    hooks_.before_quantize(flat, context);
+    timeline_.begin_stage("cast", &flat, context);
   }
-  void before_forward(const Run& run, const Context<D>& context) override {
+  void before_forward(const Parameters& flat, const Context<D>& context) override {
     timeline_.end_stage(context);
-    hooks_.before_forward(run, context);
-    timeline_.begin_stage("forward", &run, context);
+    hooks_.before_forward(flat, context);
+    timeline_.begin_stage("forward", &flat, context);
   }
-  void before_backward(const Run& run, const Context<D>& context) override {
+  void before_backward(const Parameters& flat, const Context<D>& context) override {
     timeline_.enter_phase("backward", context);
     if (std::exchange(reads_, true)) {  // a tied table is part of the head's stage
-      hooks_.before_backward(run, context);
+      hooks_.before_backward(flat, context);
       return;
     }
     timeline_.end_stage(context);
-    hooks_.before_backward(run, context);
-    timeline_.begin_stage("backward", &run, context);
+    hooks_.before_backward(flat, context);
+    timeline_.begin_stage("backward", &flat, context);
   }
-  void announce(const Run& next, const Context<D>& context) override {
+  void announce(const Parameters& next, const Context<D>& context) override {
     hooks_.announce(next, context);
     timeline_.restart_stage(context);
   }
-  void weights_read(const Run& run, const Context<D>& context) override {
+  void weights_read(const Parameters& flat, const Context<D>& context) override {
     reads_ = false;
-    hooks_.weights_read(run, context);
+    hooks_.weights_read(flat, context);
   }
-  void gradients_final(const Run& run, const Context<D>& context) override {
+  void gradients_final(const Parameters& flat, const Context<D>& context) override {
     timeline_.end_stage(context);
-    hooks_.gradients_final(run, context);
+    hooks_.gradients_final(flat, context);
   }
 
  private:

@@ -108,12 +108,13 @@ consteval bool has_members_of_model() {
   }
   if constexpr (!requires(const M& model) {
                   {
-                    model.runs()
-                  } -> std::same_as<const ModelRuns<typename M::T, typename M::G, D>&>;
+                    model.parameters()
+                  } -> std::same_as<const ModelParameters<typename M::T, typename M::G, D>&>;
                 }) {
-    static_assert(!reports,
-                  "ModelSession: the model lacks `const ModelRuns<T, G, D>& runs() const`, its "
-                  "flat buffers and their parameters");
+    static_assert(
+        !reports,
+        "ModelSession: the model lacks `const ModelParameters<T, G, D>& parameters() const`, its "
+        "flat buffers and their parameters");
     return false;
   }
   if constexpr (!requires(M& model, HooksOf<M>& hooks, OnDevice& context) {

@@ -52,8 +52,8 @@ class WeightDownload {
   /// @param shard   this rank's
   /// @param shards  number of shards
   /// @param weight  description of the flat buffer's first parameter; those of the others follow it
-  template <class Run>
-  void write_shards_sync(const Run& in, TensorView<const T, 1, D> shard, Index shards,
+  template <class Stage>
+  void write_shards_sync(const Stage& stage, TensorView<const T, 1, D> shard, Index shards,
                          const WeightInfo* weight) {
     for (Index done = 0; done < shard.size();) {
       const auto all = gather_sync(shard.rows(done, shard.size() - done), shards, [&](auto bytes) {
@@ -63,7 +63,7 @@ class WeightDownload {
       for (Index rank = 0; rank < shards; ++rank) {
         const Index begin = rank * shard.size() + done;  // in the flat buffer
         const WeightInfo* of = weight;
-        for (const auto* parameter : in.parameters) {
+        for (const auto* parameter : stage.parameters) {
           const Index end = parameter->offset + parameter->weight.size();
           const Index from = std::clamp(parameter->offset, begin, begin + count);
           const Index size = std::clamp(end, begin, begin + count) - from;

@@ -33,22 +33,22 @@ inline void require_casts(bool has_some) {
 /// values at the offsets of the weights, one byte each, and the remaining weights, packed. Has no
 /// parts if the flat buffer has no fp8_values.
 template <class W, class G, Device D>
-class CastRun {
+class CastWeights {
  public:
-  CastRun() = default;
+  CastWeights() = default;
   /// @param shard  this rank's shard of the flat buffer's weights
   /// @param fp8_values  this rank's shard of its FP8 values, at the place where they are gathered
-  CastRun(const ModelRun<W, G, D>& in, TensorView<W, 1, D> shard, TensorView<E4M3, 1, D> fp8_values,
-          const Sharding& sharding)
-      : run_(in.run),
+  CastWeights(const StageParameters<W, G, D>& stage, TensorView<W, 1, D> shard,
+              TensorView<E4M3, 1, D> fp8_values, const Sharding& sharding)
+      : flat_(stage.flat),
         shard_(shard),
         fp8_values_(fp8_values),
         rank_(sharding.rank),
         ranks_(sharding.ranks),
-        fp8_values_text_("FP8 weights of " + in.name()),
-        rest_text_("weights besides FP8 ones of " + in.name()) {
+        fp8_values_text_("FP8 weights of " + stage.name()),
+        rest_text_("weights besides FP8 ones of " + stage.name()) {
     std::vector<Index> sent(static_cast<std::size_t>(ranks_));
-    for (const Parameter<W, G, D>* parameter : in.parameters) {
+    for (const Parameter<W, G, D>* parameter : stage.parameters) {
       const Index begin = parameter->offset;
       const Index end = begin + parameter->weight.size();
       for (Index rank = begin / shard.size(); rank * shard.size() < end; ++rank) {
@@ -67,7 +67,7 @@ class CastRun {
     rest_size_ = *std::max_element(sent.begin(), sent.end());
   }
 
-  [[nodiscard]] bool empty() const { return run_ == nullptr; }
+  [[nodiscard]] bool empty() const { return flat_ == nullptr; }
   /// Returns the number of elements that are not cast and are sent to all ranks, including padding
   /// to equal sizes.
   [[nodiscard]] Index rest_size() const { return rest_size_ * ranks_; }
@@ -103,7 +103,7 @@ class CastRun {
   /// @param all_gather  `all_gather(part, whole, what)` gives each rank the parts of all
   template <class AllGather>
   void gather_fp8_values(const AllGather& all_gather) const {
-    all_gather(fp8_values_, run_->fp8_values(), fp8_values_text_.c_str());
+    all_gather(fp8_values_, flat_->fp8_values(), fp8_values_text_.c_str());
   }
   /// Copies the values that are not cast to their parameters.
   /// @param memory  [at least rest_size()], overwritten
@@ -138,7 +138,7 @@ class CastRun {
     Index place;     ///< their offset among the rank's elements that are not cast
   };
 
-  const FlatParameters<W, G, D>* run_ = nullptr;
+  const FlatParameters<W, G, D>* flat_ = nullptr;
   TensorView<W, 1, D> shard_;
   TensorView<E4M3, 1, D> fp8_values_;
   Index rank_ = 0;
