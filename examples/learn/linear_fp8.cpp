@@ -26,15 +26,14 @@ std::vector<Values> run(int steps) {
   layer.declare("linear", {&scaling, &manifest});
   layer.allocate_weight_copies(arena, weight);
   scaling.allocate(arena);
-  const auto allocate = [&](auto operand) {
+  const auto make = [&](auto operand) {
     operand.allocate_values(arena, kind, tokens, features);
     operand.allocate_row_major(arena, kind, tokens, features);
     operand.allocate_transposed(arena, kind, tokens, features);
     return operand;
   };
-  const auto x =
-      layer.template input<Mode::train>(allocate(typename Layer::InputMemory{}), tokens, {});
-  const auto dy = layer.output_gradient(allocate(typename Layer::OutputGradientMemory{}), tokens);
+  const auto x = layer.template input<Mode::train>(make(typename Layer::InputMemory{}), tokens, {});
+  const auto dy = layer.output_gradient(make(typename Layer::OutputGradientMemory{}), tokens);
   const TensorView<T, 2, Cpu> y{arena.allocate<T>(kind, x.values.size()), x.values.shape()};
   const TensorView<T, 2, Cpu> dx{arena.allocate<T>(kind, x.values.size()), x.values.shape()};
   const std::size_t bytes = matmul_workspace(features, features, features, context);
