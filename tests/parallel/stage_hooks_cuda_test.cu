@@ -70,7 +70,7 @@ TYPED_TEST(LaneOnCuda, SurvivesStepThatThrowsBeforeJoin) {
     ModelSession<Model, AdamW<>, ::support::CopiedGradients> session(options, context);
     for (int i = 0; i < 4; ++i) {
       if (i == failing) {
-        session.model().faulty_in = 1;
+        session.model().calls_until_error = 1;
         EXPECT_THROW((void)support::take_step(session, options, 99), ConfigError);
       }
       EXPECT_FALSE(support::take_step(session, options, static_cast<unsigned>(i)).skipped);

@@ -67,12 +67,13 @@ struct Diary {
     void sum(TensorView<StepStatus, 1, D>, const Context<D>&) override { note("sum"); }
 
     std::vector<std::string> lines;
-    int faulty_in = 0;  ///< lines from now, the one that throws included; 0: none does
+    int calls_until_error = 0;  ///< including the call that throws; 0: none throws
 
    private:
     void note(const std::string& line) {
       lines.push_back(line);
-      if (faulty_in != 0 && --faulty_in == 0) throw ConfigError("a fault that the test asked for");
+      if (calls_until_error != 0 && --calls_until_error == 0)
+        throw ConfigError("a fault that the test asked for");
     }
 
     std::map<const void*, std::string> numbers_;
@@ -203,7 +204,7 @@ TEST(StageHooks, AreJoinedAfterStepThatThrew) {
   using Model = support::FaultyModel<support::SmallModel<Bf16>>;
   ModelSession<Model, AdamW<>, Diary> session(options, context);
   const TokenBatch batch = support::step_batch(options, 0);
-  session.model().faulty_in = 1;
+  session.model().calls_until_error = 1;
   EXPECT_THROW((void)session.step({batch.tokens, batch.targets}, 1e-3), ConfigError);
   ASSERT_FALSE(session.collectives().lines.empty());
   EXPECT_EQ(session.collectives().lines.back(), "join");
@@ -224,11 +225,11 @@ TEST(StageHooks, AreJoinedAfterEvaluationThatThrew) {
   const double sum = evaluate();
   const std::vector<float> predicted = predict();
 
-  session.collectives().faulty_in = 3;
+  session.collectives().calls_until_error = 3;
   EXPECT_THROW((void)evaluate(), ConfigError);
   EXPECT_EQ(session.collectives().lines.back(), "join");
   EXPECT_EQ(evaluate(), sum);
-  session.collectives().faulty_in = 3;
+  session.collectives().calls_until_error = 3;
   EXPECT_THROW((void)predict(), ConfigError);
   EXPECT_EQ(session.collectives().lines.back(), "join");
   EXPECT_EQ(predict(), predicted);

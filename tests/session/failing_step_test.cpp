@@ -54,7 +54,7 @@ ThreeSteps take_three_steps(int failing = -1, int micro_batch = 0, bool faulty_j
   std::vector<int> micro_batches;
   for (int i = 0; i < 3; ++i) {
     if (i == failing) {
-      session.model().faulty_in = micro_batch;
+      session.model().calls_until_error = micro_batch;
       session.collectives().is_faulty = faulty_join;
       const support::TokenBatch batch = support::step_batch(options, 99);
       const auto step = [&] { (void)session.step({batch.tokens, batch.targets}, 1e-2); };

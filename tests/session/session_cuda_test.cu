@@ -330,7 +330,7 @@ TYPED_TEST(SessionOnCuda, StepThatThrowsChangesNoBitOfLaterSteps) {
     Faulty session(options, context);
     for (int i = 0; i < 4; ++i) {
       if (i == failing) {
-        session.model().faulty_in = 1;
+        session.model().calls_until_error = 1;
         const TokenBatch batch = step_batch(options, 99);
         EXPECT_THROW((void)session.step({batch.tokens, batch.targets}, 1e-2), ConfigError);
       }

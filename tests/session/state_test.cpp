@@ -388,10 +388,11 @@ struct FaultyRanks {
     using SingleRank::For<W, G, D>::For;
 
     void before_quantize(const FlatParameters<W, G, D>&, const Context<D>&) override {
-      if (faulty_in != 0 && --faulty_in == 0) throw ConfigError("a fault that the test asked for");
+      if (calls_until_error != 0 && --calls_until_error == 0)
+        throw ConfigError("a fault that the test asked for");
     }
 
-    int faulty_in = 0;
+    int calls_until_error = 0;
   };
 };
 
@@ -404,7 +405,7 @@ TEST(Evaluation, RestartsAfterException) {
   take_step(undisturbed, 0);
   take_step(session, 0);
   const support::TokenBatch batch = support::step_batch(support::small_options(), 9);
-  session.collectives().faulty_in = 2;
+  session.collectives().calls_until_error = 2;
   EXPECT_THROW((void)session.evaluate({batch.tokens, batch.targets}), ConfigError);
   EXPECT_EQ(looked_at(session), looked_at(undisturbed));
 }

@@ -21,9 +21,6 @@ constexpr std::size_t byte_order_mark_length(std::string_view text) {
   return text.starts_with(byte_order_mark) ? byte_order_mark.size() : 0;
 }
 
-/// The number of bytes that `file_kind` needs to recognise every format.
-inline constexpr std::size_t file_kind_bytes = 16;
-
 /// A file format that is not text.
 struct FileKind {
   std::string_view name;     ///< as messages name it
@@ -38,7 +35,7 @@ inline bool is_safetensors(std::string_view bytes) {
 }
 
 /// Returns the format of a file that begins with `bytes`, or null if it is not a known format.
-/// @param bytes  the first `file_kind_bytes` bytes of the file, or all if it has fewer
+/// @param bytes  at least the first 16 bytes of the file, or all if it has fewer
 /// Source: magic numbers of file(1), https://github.com/file/file/tree/master/magic/Magdir
 inline const FileKind* file_kind(std::string_view bytes) {
   using namespace std::string_view_literals;
