@@ -267,8 +267,8 @@ class BlockLayout {
                      .parts = {{{o_proj, sizes.hidden}}}});
     if (sizes.degree == 1) return;
     const auto degree = static_cast<int>(sizes.degree);
-    qkv_.set_part(octavo::ParameterPart::rows(degree, registry.place, {queries, keys, keys}));
-    output_.set_part(octavo::ParameterPart::columns(degree, registry.place, sizes.hidden));
+    qkv_.set_part(octavo::ParameterPart::rows(degree, registry.tensor_rank, {queries, keys, keys}));
+    output_.set_part(octavo::ParameterPart::columns(degree, registry.tensor_rank, sizes.hidden));
   }
 
   void declare_mlp(const BlockSizes& sizes, const std::string& name,
@@ -287,8 +287,8 @@ class BlockLayout {
                    .parts = {{{down_proj, sizes.hidden}}}});
     if (sizes.degree == 1) return;
     const auto degree = static_cast<int>(sizes.degree);
-    up_.set_part(octavo::ParameterPart::rows(degree, registry.place, {sizes.ffn, gate, 0}));
-    down_.set_part(octavo::ParameterPart::columns(degree, registry.place, sizes.hidden));
+    up_.set_part(octavo::ParameterPart::rows(degree, registry.tensor_rank, {sizes.ffn, gate, 0}));
+    down_.set_part(octavo::ParameterPart::columns(degree, registry.tensor_rank, sizes.hidden));
   }
 
   void declare_experts(const BlockSizes& sizes, const std::string& name,

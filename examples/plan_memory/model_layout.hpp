@@ -173,7 +173,7 @@ class ModelLayout {
                                          " ranks that share each layer");
     options_.head_chunk = octavo::round_up(options_.head_chunk, sizes_.degree);
     group_.allocate(arena, batch_.rows() * sizes_.hidden * static_cast<Index>(sizeof(T)));
-    auto part = octavo::ParameterPart::rows(static_cast<int>(sizes_.degree), options_.tensor_place,
+    auto part = octavo::ParameterPart::rows(static_cast<int>(sizes_.degree), options_.tensor_rank,
                                             {vocabulary_rows_, 0, 0});
     part.live_rows = shape_.model.vocabulary;
     table_.part = head_weight_.part = part;
@@ -195,7 +195,7 @@ class ModelLayout {
          .frozen = is_frozen}};
     registry.scratch = &scratch_;
     registry.lora = options_.lora;
-    registry.place = options_.tensor_place;
+    registry.tensor_rank = options_.tensor_rank;
     registry.expert_loss = &expert_loss_;
     table_.declare("embedding.weight", vocabulary_rows_, sizes_.hidden, {});
     if (shape_.model.learns_positions()) {

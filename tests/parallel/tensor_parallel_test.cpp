@@ -338,7 +338,7 @@ TEST(TensorParallel, SetsWholeWeightsAndRecordsPartInState) {
     EXPECT_EQ(of_state, ParameterPart::columns(2, rank, config.hidden));
     EXPECT_TRUE(state.at("model.blocks.1.attention_norm.weight").part.is_whole());
     SavedState other = state;
-    other.at("model.head.weight").part.place = 1 - rank;
+    other.at("model.head.weight").part.rank = 1 - rank;
     EXPECT_THROW(load_state_sync(other, session.state().entries()), ConfigError);
     load_state_sync(state, session.state().entries());
   });

@@ -41,7 +41,7 @@ class StateStub : public SessionStub, private octavo::SessionState {
     }
     add("norm.weight", "bf16", 2, {16}, {16}, 0);
     if (tensor_ranks > 1) {
-      const int place = sharding_.tensor_place;
+      const int place = sharding_.tensor_rank;
       entries_[0].part = octavo::ParameterPart::columns(tensor_ranks, place, 32);
       entries_[1].part = entries_[0].part;
     }
@@ -153,7 +153,7 @@ class StateStub : public SessionStub, private octavo::SessionState {
     std::size_t count = 1;
     for (const octavo::Index extent : entry.shape) count *= static_cast<std::size_t>(extent);
     const std::size_t first = static_cast<std::size_t>(entry.begin) * (entry.bytes / count);
-    const auto place = static_cast<std::size_t>(entry.part.place);
+    const auto place = static_cast<std::size_t>(entry.part.rank);
     for (std::size_t i = 0; i < bytes.size(); ++i) {
       const std::size_t value = (first + i) * 31 + number * 7 + place * 101;
       bytes[i] = static_cast<std::byte>((value ^ value >> 8) + static_cast<std::size_t>(step) * 13);

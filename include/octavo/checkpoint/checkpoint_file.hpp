@@ -56,7 +56,7 @@ inline SafetensorsEntry tensor_of(const StateEntry& entry) {
 /// Describes those properties of an entry that a safetensors tensor cannot represent.
 inline std::string description_of(const StateEntry& entry) {
   const ParameterPart& part = entry.part;
-  const std::array<Index, 6> numbers{part.degree,    part.place,     part.groups[0],
+  const std::array<Index, 6> numbers{part.degree,    part.rank,      part.groups[0],
                                      part.groups[1], part.groups[2], part.live_rows};
   return JsonLine{}
       .add("format", entry.format)

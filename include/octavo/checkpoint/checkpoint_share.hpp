@@ -19,8 +19,8 @@ namespace octavo OCTAVO_ABI::detail {
 inline std::uint64_t key_of(const StateEntry& entry) {
   // FNV-1a, 64 bits: collisions between the entries of all ranks are negligible.
   std::uint64_t hash = 0xcbf29ce484222325u;
-  for (const char character : message(entry.name, '/', entry.part.degree, '/', entry.part.place,
-                                      '/', entry.begin, '/', elements_of(entry.shape))) {
+  for (const char character : message(entry.name, '/', entry.part.degree, '/', entry.part.rank, '/',
+                                      entry.begin, '/', elements_of(entry.shape))) {
     hash = (hash ^ static_cast<unsigned char>(character)) * 0x100000001b3u;
   }
   return hash;

@@ -25,7 +25,7 @@ struct Sharding {
   int rank = 0;
   int ranks = 1;
   int tensor_ranks = 1;  ///< ranks that share the layers
-  int tensor_place = 0;  ///< index of this rank among them
+  int tensor_rank = 0;   ///< index of this rank among them
   Zero zero = Zero::optimizer;
   /// Reduces the gradients of each micro-batch over ranks before accumulation, instead of
   /// accumulating each rank's gradients first. `Zero::gradients` and `Zero::weights` imply it. With
@@ -35,7 +35,7 @@ struct Sharding {
 
   /// Of all ranks.
   [[nodiscard]] int world_size() const { return ranks * tensor_ranks; }
-  [[nodiscard]] int world_rank() const { return rank * tensor_ranks + tensor_place; }
+  [[nodiscard]] int world_rank() const { return rank * tensor_ranks + tensor_rank; }
   [[nodiscard]] bool shards_weights() const { return ranks > 1 && zero >= Zero::weights; }
   [[nodiscard]] bool shards_gradients() const { return ranks > 1 && zero >= Zero::gradients; }
   [[nodiscard]] bool reduces_each_micro_batch() const {
@@ -53,7 +53,7 @@ struct Sharding {
   sharding.rank = rank / degree;
   sharding.ranks = ranks / degree;
   sharding.tensor_ranks = degree;
-  sharding.tensor_place = rank % degree;
+  sharding.tensor_rank = rank % degree;
   return sharding;
 }
 

@@ -89,9 +89,9 @@ class GroupedQueryAttention {
                      .parts = {{{LoraTarget::o_proj, Shape.hidden}}}});
     if constexpr (Shape.tensor_parallel > 1) {
       constexpr int degree = Shape.tensor_parallel;
-      qkv_.set_part(
-          ParameterPart::rows(degree, registry.place, {Shape.attention_columns(), keys, keys}));
-      output_.set_part(ParameterPart::columns(degree, registry.place, Shape.hidden));
+      qkv_.set_part(ParameterPart::rows(degree, registry.tensor_rank,
+                                        {Shape.attention_columns(), keys, keys}));
+      output_.set_part(ParameterPart::columns(degree, registry.tensor_rank, Shape.hidden));
     }
   }
 

@@ -77,7 +77,7 @@ struct LayerRegistry {
   FlatLayout layout{};                      ///< of each block's parameters
   TensorParallelGroup<D>* group = nullptr;  ///< ranks that share the layers; null: layers are not
                                             ///< shared
-  int place = 0;                            ///< this rank's index among them
+  int tensor_rank = 0;                      ///< this rank's index among them
   int data_rank = 0;                        ///< this rank's index among those with other tokens
   LayerScratch<D>* scratch = nullptr;       ///< of frozen layers and adapters
   LoraOptions lora{};                       ///< of adapters

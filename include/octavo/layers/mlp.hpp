@@ -69,8 +69,8 @@ class MLP {
       constexpr Index second = Activation::inputs == 2 ? Shape.ffn : 0;
       static_assert(Activation::inputs <= 2,
                     "MLP: only an activation of one or two inputs can be divided among ranks");
-      up_.set_part(ParameterPart::rows(degree, registry.place, {Shape.ffn, second, 0}));
-      down_.set_part(ParameterPart::columns(degree, registry.place, Shape.hidden));
+      up_.set_part(ParameterPart::rows(degree, registry.tensor_rank, {Shape.ffn, second, 0}));
+      down_.set_part(ParameterPart::columns(degree, registry.tensor_rank, Shape.hidden));
     }
   }
 

@@ -26,7 +26,7 @@ class ParallelEmbedding {
              Index tokens) {
     table_.visit([&](auto& table) { table.part = part; });
     group_ = &group;
-    first_ = part.place * part.groups[0];
+    first_ = part.rank * part.groups[0];
     local_ = arena.template allocate<std::int32_t>(MemoryKind::activations, tokens);
   }
 

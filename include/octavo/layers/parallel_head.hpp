@@ -29,7 +29,7 @@ class ParallelHead {
   void declare(LayerRegistry<D> registry, Index chunk, Index vocabulary, float epsilon) {
     group_ = registry.group;
     chunk_ = chunk;
-    vocabulary_ = {Index{Rows} * registry.place, vocabulary};
+    vocabulary_ = {Index{Rows} * registry.tensor_rank, vocabulary};
     norm_.declare("final_norm", epsilon);
     projection_.declare("head", registry, {.is_head = true});
   }

@@ -16,17 +16,17 @@ namespace octavo OCTAVO_ABI {
 /// columns. By default, the whole parameter.
 struct ParameterPart {
   int degree = 1;                 ///< number of ranks that have a part each; 1: the whole
-  int place = 0;                  ///< this rank's index among them
+  int rank = 0;                   ///< this rank's index among them
   std::array<Index, 3> groups{};  ///< this rank's rows of each group; all 0: columns are divided
   Index live_rows = 0;            ///< of the whole; later rows are padding
 
   /// Returns a share of the columns.
-  static constexpr ParameterPart columns(int degree, int place, Index rows) {
-    return {degree, place, {}, rows};
+  static constexpr ParameterPart columns(int degree, int rank, Index rows) {
+    return {degree, rank, {}, rows};
   }
   /// Returns a share of each group of rows.
-  static constexpr ParameterPart rows(int degree, int place, std::array<Index, 3> groups) {
-    return {degree, place, groups, degree * (groups[0] + groups[1] + groups[2])};
+  static constexpr ParameterPart rows(int degree, int rank, std::array<Index, 3> groups) {
+    return {degree, rank, groups, degree * (groups[0] + groups[1] + groups[2])};
   }
 
   [[nodiscard]] constexpr bool is_whole() const { return degree == 1; }
@@ -48,14 +48,14 @@ struct ParameterPart {
     if (is_whole()) return body(Index{0}, Index{0}, shape[0] * columns);
     if (divides_columns()) {
       for (Index row = 0; row < shape[0]; ++row) {
-        body(row * columns, (row * degree + place) * columns, columns);
+        body(row * columns, (row * degree + rank) * columns, columns);
       }
       return;
     }
     Index before = 0;
     for (const Index rows : groups) {
       if (rows == 0) break;
-      body(before * columns, (before * degree + place * rows) * columns, rows * columns);
+      body(before * columns, (before * degree + rank * rows) * columns, rows * columns);
       before += rows;
     }
   }

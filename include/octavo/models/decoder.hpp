@@ -309,14 +309,13 @@ class Decoder {
 
   /// Returns this rank's shard of the embedding and the head.
   [[nodiscard]] ParameterPart vocabulary_part() const {
-    auto part =
-        ParameterPart::rows(tensor_parallel, options_.tensor_place, {vocabulary_rows, 0, 0});
+    auto part = ParameterPart::rows(tensor_parallel, options_.tensor_rank, {vocabulary_rows, 0, 0});
     part.live_rows = config.vocabulary;
     return part;
   }
   /// Returns the number of this rank's vocabulary rows that are not padding.
   [[nodiscard]] Index live_vocabulary_rows() const {
-    const Index first = Index{vocabulary_rows} * options_.tensor_place;
+    const Index first = Index{vocabulary_rows} * options_.tensor_rank;
     return std::clamp(config.vocabulary - first, Index{0}, Index{vocabulary_rows});
   }
 

@@ -52,7 +52,7 @@ void Decoder<Family, Precision, D, Gradient>::allocate_parameters(Arena<D>& aren
   registry.lora = options_.lora;
   registry.attention_forward = attention_forward_of<Precision>;
   if constexpr (tensor_parallel > 1) registry.group = &group_;
-  registry.place = options_.tensor_place;
+  registry.tensor_rank = options_.tensor_rank;
   registry.data_rank = options_.data_rank;
   registry.expert_loss = &driver_.expert_loss;
   constexpr float deviation = 0.02f;
@@ -93,7 +93,7 @@ void Decoder<Family, Precision, D, Gradient>::allocate_parameters(Arena<D>& aren
   list_parameters();
   if constexpr (tensor_parallel > 1) {
     visit([&](Parameter<T, G, D>& parameter) {
-      parameter.is_counted = !parameter.part.is_whole() || options_.tensor_place == 0;
+      parameter.is_counted = !parameter.part.is_whole() || options_.tensor_rank == 0;
     });
   }
 }

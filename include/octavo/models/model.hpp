@@ -47,7 +47,7 @@ struct ModelOptions {
   /// shards of the same size.
   Index flat_multiple = allocation_alignment;
   /// This rank's index in the group that shares the model's layers; see TensorParallel.
-  int tensor_place = 0;
+  int tensor_rank = 0;
   /// This rank's index among those with other micro-batches, whose stochastic rounding draws other
   /// numbers.
   int data_rank = 0;

@@ -172,7 +172,7 @@ class MuonMemory {
   static Group group_of(const Shards& shards) {
     for (const Shard& shard : shards) {
       for (const ParameterPlace& parameter : shard.parameters) {
-        if (!parameter.part.is_whole()) return {parameter.part.degree, parameter.part.place};
+        if (!parameter.part.is_whole()) return {parameter.part.degree, parameter.part.rank};
       }
     }
     return {};

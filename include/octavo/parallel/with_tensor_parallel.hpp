@@ -93,7 +93,7 @@ class WithTensorParallel final : public Base {
   WithTensorParallel(Arena<D>& arena, const ModelParameters<W, G, D>& parameters,
                      const Sharding& sharding)
       : Base(arena, parameters, sharding),
-        place_(sharding.tensor_place),
+        place_(sharding.tensor_rank),
         memory_(arena, parameters, sharding, Degree) {}
 
   void start(const Context<D>& context, Communicator<D>& ranks) override {

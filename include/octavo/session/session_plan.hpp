@@ -28,7 +28,7 @@ inline ModelOptions model_options(const SessionOptions& options, bool casts_weig
   model.weights_are_gathered = options.sharding.shards_weights();
   model.gather_weights_in_fp8 = casts_weights && options.sharding.ranks > 1;
   model.flat_multiple = options.sharding.ranks * Index{allocation_alignment};
-  model.tensor_place = options.sharding.tensor_place;
+  model.tensor_rank = options.sharding.tensor_rank;
   model.data_rank = options.sharding.rank;
   return model;
 }

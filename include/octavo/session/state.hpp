@@ -77,8 +77,8 @@ inline void load_state_sync(const SavedState& saved, std::span<const StateEntry>
                          text(copy.format, copy.whole), " in the saved state, but from ",
                          entry.begin, " on of ", text(entry.format, entry.whole),
                          " here; it belongs to another rank, or to another number of ranks");
-    require<ConfigError>(copy.part == entry.part, entry.name, " is part ", copy.part.place, " of ",
-                         copy.part.degree, " in the saved state, but part ", entry.part.place,
+    require<ConfigError>(copy.part == entry.part, entry.name, " is part ", copy.part.rank, " of ",
+                         copy.part.degree, " in the saved state, but part ", entry.part.rank,
                          " of ", entry.part.degree,
                          " here; it belongs to another rank, or to another TensorParallel");
     require<ConfigError>(copy.bytes.size() == entry.bytes, entry.name, " has ", copy.bytes.size(),

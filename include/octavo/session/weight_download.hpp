@@ -40,7 +40,7 @@ class WeightDownload {
       const Index count = all.size() / degree;
       ParameterPart part = parameter.part;
       for (int place = 0; place < degree && sink_ != nullptr; ++place) {
-        if (!part.is_whole()) part.place = place;
+        if (!part.is_whole()) part.rank = place;
         write_part_sync(weight, part, parameter.weight.shape(), begin + done,
                         all.rows(place * count, count));
       }
