@@ -112,7 +112,7 @@ class CastWeights {
                    const Context<D>& context) const {
     if (rest_size_ == 0) return;
     const auto packed = [&](const Part& part) {
-      return memory.rows(part.rank * rest_size_ + part.rank, part.size);
+      return memory.rows(part.rank * rest_size_ + part.place, part.size);
     };
     for (const Part& part : rest_) {
       if (part.rank != rank_) continue;
