@@ -5,6 +5,7 @@
 #pragma once
 
 #include <octavo/gemm/cuda/expert_multiply.cuh>
+#include <octavo/gemm/cuda/matmul.cuh>
 #include <octavo/gemm/symmetric_products.hpp>
 #include <octavo/kernels/cuda/tensor_copies.cuh>
 

@@ -5,6 +5,7 @@
 
 #include <octavo/kernels/cuda/cast/launch_cast.cuh>
 #include <octavo/kernels/cuda/rms_norm/rows.cuh>
+#include <octavo/kernels/rms_norm.hpp>
 
 #include <cuda/atomic>
 
