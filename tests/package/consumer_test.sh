@@ -124,7 +124,8 @@ else
   if [[ $way == installed && $device == octavo ]]; then
     # The command compiles the installed sources, and answers a type that does not compile in one sentence.
     code=0
-    CXX=$compiler OCTAVO_CACHE=$work/cache moved/bin/octavo train --data octavo.log --precision 'Layerwise<First<1, Bf16>>' \
+    echo text >octavo.txt
+    CXX=$compiler OCTAVO_CACHE=$work/cache moved/bin/octavo train --data octavo.txt --precision 'Layerwise<First<1, Bf16>>' \
       2>octavo.log || code=$?
     [[ $code -eq 2 && $(tail -n +2 octavo.log) == "octavo: Layerwise: exactly one base precision is required in \
 addition to First, Last, For and Head, such as Layerwise<First<1, Bf16>, Fp8Recipe<Delayed>, Last<1, Bf16>>" ]] ||
