@@ -27,8 +27,8 @@ enum class AttentionForward {
 /// that the largest of their row is between 2^7 and 2^8. After rounding, the output is divided by
 /// the sum of the rounded probabilities. Softmax computes in FP32. The backward rotates the
 /// gradients of queries and keys back. Evaluation also runs this forward; text generation with a KV
-/// cache does not. Do not train models whose keys have biases, such as GPT-2, with it: it raised the
-/// loss of GPT-2 124M by 2.5 % (one run; docs/quality.md). Source: Ashkboos et al. 2024, arXiv
+/// cache does not. Do not train models whose keys have biases, such as GPT-2, with it: it raised
+/// the loss of GPT-2 124M by 2.5 % (one run; docs/quality.md). Source: Ashkboos et al. 2024, arXiv
 /// 2404.00456; Shah et al. 2024, arXiv 2407.08608; Zhang et al. 2024, arXiv 2410.02367.
 struct EightBitForward {
   static constexpr AttentionForward attention_forward = AttentionForward::eight_bit;
