@@ -20,7 +20,8 @@ enum class AttentionForward {
 /// the largest power of two that divides head_dim. This does not change their products, but spreads
 /// the outliers of a few channels over all channels. Queries, keys and values have a scale for each
 /// head and each 128 tokens of a sequence: 127 / amax for rotated queries and keys, 448 / amax for
-/// values, rounded down to a power of two. INT8 and E4M3 products take equally long, but INT8 codes
+/// values, rounded down to a power of two. So a token affects the rounding of the others, also of
+/// earlier ones. INT8 and E4M3 products take equally long, but INT8 codes
 /// keep 7 bits of the largest values, and their sums are exact.
 ///
 /// Probabilities are not normalised before they are rounded. They are scaled by a power of two, so

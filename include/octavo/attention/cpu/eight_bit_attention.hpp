@@ -31,7 +31,7 @@ inline void rotate(float* values, Index count, Index size) {
   }
 }
 
-/// What a fused head contains.
+/// The contents of a fused head.
 enum class HeadKind { query, key, value };
 
 /// Returns the kind of a head of a fused row.
