@@ -95,7 +95,7 @@ for name, gather in gathers.items():
 losses = {}
 for ranks in sorted({1, 2, world}):
     Ranks(f"evaluate on {ranks}", evaluate, "--checkpoint", "whole/checkpoints", "--device", "cuda", "--data", "text.txt",
-          "--seq-len", 256, "--batch", 2, "--batches", 12, "--json", f"{ranks}.json", ranks=ranks).must_end_well()
+          "--tokenizer", "bytes", "--seq-len", 256, "--batch", 2, "--batches", 12, "--json", f"{ranks}.json", ranks=ranks).must_end_well()
     if pathlib.Path(f"{ranks}.json").exists():
         losses[ranks] = json.loads(pathlib.Path(f"{ranks}.json").read_text())["perplexity"]
 case = "evaluations"
@@ -104,7 +104,8 @@ check(len(losses) == len({1, 2, world}) and len({(one["tokens"], one["loss"]) fo
 # --- a rank that cannot be set up ends all, and says why --------------------------------------------------
 for name, program, flags in (("trainer without a GPU", train_llama, [*training, "--steps", 1, "--no-out"]),
                              ("evaluate without a GPU", evaluate, ["--checkpoint", "whole/checkpoints", "--device", "cuda",
-                                                                   "--data", "text.txt", "--seq-len", 256])):
+                                                                   "--data", "text.txt", "--tokenizer", "bytes",
+                                                                   "--seq-len", 256])):
     run = Ranks(name, program, *flags, of_last=("--gpu", "99"))
     check(run.codes() == [1] * (world - 1) + [2], "exit codes", [process.returncode for process in run.processes])
     for log in run.logs[:-1]:
