@@ -16,7 +16,7 @@ struct OnGpu {
   static void require(const DeviceLimits<Cuda>& limits) {
     if constexpr (detail::is_for_attention<P>) {
       require_eight_bit_attention(limits);
-    } else {
+    } else if constexpr (!detail::is_option<P>) {
       using Part = typename detail::PartTraits<P>::Precision;
       if constexpr (!detail::is_allow_fallback<Part>) require_products<Part>(limits);
     }

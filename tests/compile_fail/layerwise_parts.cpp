@@ -8,6 +8,10 @@
 // expect ATTENTION_TWICE: Layerwise: ForAttention occurs twice
 // expect ATTENTION_IN_FP32: Layerwise: ForAttention<EightBitForward> needs BF16 storage
 // expect ATTENTION_OF_POLICY: Layerwise: the argument of ForAttention must be EightBitForward
+// expect ACTIVATION_TWICE: Layerwise: ForActivation occurs twice
+// expect ACTIVATION_OF_POLICY: Layerwise: the argument of ForActivation must be E4M3
+// expect ACTIVATION_IN_BF16: Layerwise: ForActivation<E4M3> needs GEMMs in FP8 with one scale
+// expect ACTIVATION_OF_ROWS: Layerwise: ForActivation<E4M3> needs GEMMs in FP8 with one scale
 // expect NESTED: a model also accepts Layerwise<...> of these, which does not nest
 // expect FALLBACK_TWICE: AllowFallback: it cannot be nested
 #include <octavo/octavo.hpp>
@@ -36,13 +40,21 @@ using Precision = Layerwise<ForAttention<EightBitForward>, ForAttention<EightBit
 using Precision = Layerwise<ForAttention<EightBitForward>, Fp32>;
 #elif defined(OCTAVO_COMPILE_FAIL_ATTENTION_OF_POLICY)
 using Precision = Layerwise<ForAttention<Fp8>, Fp8>;
+#elif defined(OCTAVO_COMPILE_FAIL_ACTIVATION_TWICE)
+using Precision = Layerwise<ForActivation<E4M3>, ForActivation<E4M3>, Fp8>;
+#elif defined(OCTAVO_COMPILE_FAIL_ACTIVATION_OF_POLICY)
+using Precision = Layerwise<ForActivation<Fp8>, Fp8>;
+#elif defined(OCTAVO_COMPILE_FAIL_ACTIVATION_IN_BF16)
+using Precision = Layerwise<ForActivation<E4M3>, Bf16>;
+#elif defined(OCTAVO_COMPILE_FAIL_ACTIVATION_OF_ROWS)
+using Precision = Layerwise<ForActivation<E4M3>, Fp8Recipe<Rowwise>>;
 #elif defined(OCTAVO_COMPILE_FAIL_NESTED)
 using Precision = Layerwise<First<1, Bf16>, Layerwise<Fp8>>;
 #elif defined(OCTAVO_COMPILE_FAIL_FALLBACK_TWICE)
 using Precision = Layerwise<First<1, Bf16>, AllowFallback<AllowFallback<Fp8>>>;
 #else
 using Precision = Layerwise<First<1, Bf16>, Fp8, For<LinearRole::down, Mxfp8>, Head<Mxfp8>,
-                            ForAttention<EightBitForward>>;
+                            ForAttention<EightBitForward>, ForActivation<E4M3>>;
 #endif
 
 PrecisionOf<Precision, 2, 4, LinearRole::qkv>* precision = nullptr;

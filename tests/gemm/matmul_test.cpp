@@ -121,6 +121,26 @@ TYPED_TEST(QuantizedMatmul, ForwardMatchesProductOfQuantizedOperands) {
   }
 }
 
+// A result in E4M3 is the nearest code of the FP32 sums, ties to even, saturated at 448.
+TYPED_TEST(QuantizedMatmul, ForwardRoundsToE4M3) {
+  const typename TestFixture::Input x(33, 272, 1);
+  const typename TestFixture::Weight w(145, 272, 2);
+  const auto product = [&]<class Y>(Matrix<Y> y) {
+    support::ContextWithWorkspace place(2);
+    place.bind(matmul_workspace(33, 145, 272, place.context));
+    (void)matmul_forward(x.operand.row_major, w.operand.row_major, GemmOutput<Y, Cpu>{y.view(), {}},
+                         place.context);
+    return y;
+  };
+  const auto sums = product(Matrix<float>(33, 145));
+  const auto rounded = product(Matrix<E4M3>(33, 145));
+  const reference::NearestCode nearest(reference::e4m3);
+  for (std::size_t i = 0; i < sums.elements.size(); ++i) {
+    const float sum = sums.elements[i];
+    EXPECT_EQ(rounded.elements[i].bits, nearest(static_cast<double>(sum))) << sum;
+  }
+}
+
 TYPED_TEST(QuantizedMatmul, InputGradientMatchesProductOfQuantizedOperands) {
   for (const auto& [tokens, out, in] : {Sizes{1, 16, 1}, Sizes{33, 272, 145}}) {
     const typename TestFixture::Gradient dy(tokens, out, 3);

@@ -213,11 +213,12 @@ TEST_F(KernelsOnCuda, LearnedPositionsAreBitwiseEqualToCpu) {
   }
 }
 
-template <class P, Device D>
+/// @tparam W  format of the gates and ups
+template <class P, class W, Device D>
 auto swiglu_on(Index rows, Index ffn) {
   using T = typename PrecisionTraits<P>::Storage;
   TestDevice<D> device;
-  const auto gate_up = constant(device.matrix(normal_values<T>(rows * 2 * ffn, 4.0f, 1), 2 * ffn));
+  const auto gate_up = constant(device.matrix(normal_values<W>(rows * 2 * ffn, 4.0f, 1), 2 * ffn));
   const auto dy = constant(device.matrix(normal_values<T>(rows * ffn, 1.0f, 2), ffn));
   const Operand<P, OperandKind::input, D> y{{device.template make<T>(rows * ffn), {rows, ffn}}};
   const Operand<P, OperandKind::output_gradient, D> gradient{
@@ -227,13 +228,13 @@ auto swiglu_on(Index rows, Index ffn) {
   return std::pair(device.read(y.values), device.read(gradient.values));
 }
 
-template <class P>
+template <class P, class W>
 void compare_swiglu() {
   for (const Index rows : row_counts) {
     for (const Index ffn : column_counts) {
       SCOPED_TRACE(message(rows, " x ", ffn));
-      const auto cpu = swiglu_on<P, Cpu>(rows, ffn);
-      const auto cuda = swiglu_on<P, Cuda>(rows, ffn);
+      const auto cpu = swiglu_on<P, W, Cpu>(rows, ffn);
+      const auto cuda = swiglu_on<P, W, Cuda>(rows, ffn);
       expect_close(cpu.first, cuda.first, 0.0);
       expect_close(cpu.second, cuda.second, 1e-5);  // near the zero of silu's derivative
     }
@@ -241,8 +242,9 @@ void compare_swiglu() {
 }
 
 TEST_F(KernelsOnCuda, SwigluMatchesCpu) {
-  compare_swiglu<Bf16>();
-  compare_swiglu<Fp32>();
+  compare_swiglu<Bf16, Bf16>();
+  compare_swiglu<Fp32, float>();
+  compare_swiglu<Bf16, E4M3>();
 }
 
 // ---- position -----------------------------------------------------------------------------------

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numbers>
 #include <type_traits>
+#include <utility>
 
 #include "support/matrix.hpp"
 #include "support/quantized_operand.hpp"
@@ -104,6 +105,33 @@ TYPED_TEST(SwiGlu, GegluMatchesFormulaAndCentralDifference) {
       EXPECT_NEAR(gradient(t, ffn + i), d_up, this->unit * std::abs(d_up) + 1e-5) << t << ' ' << i;
     }
   }
+}
+
+// A gated activation that reads E4M3 has the bits of one that reads the same values in T.
+TYPED_TEST(SwiGlu, ReadsE4M3) {
+  using T = TypeParam;
+  constexpr Index ffn = 33;
+  const auto codes = random_matrix<E4M3>(4, 2 * ffn, 1, 3.0f);
+  Matrix<T> values(4, 2 * ffn);
+  for (std::size_t i = 0; i < codes.elements.size(); ++i) {
+    values.elements[i] = T(static_cast<float>(codes.elements[i]));
+  }
+  const auto dy = random_matrix<T>(4, ffn, 2);
+  support::ContextWithWorkspace place;
+  const auto results = [&](const auto& gate_up, const auto& forward, const auto& backward) {
+    Matrix<T> y(4, ffn);
+    Matrix<T> gradient(4, 2 * ffn);
+    forward(gate_up.input(), support::dense_input(y), place.context);
+    backward(dy.input(), gate_up.input(), support::dense_gradient(gradient), place.context);
+    return std::pair(support::bytes_of(y.elements), support::bytes_of(gradient.elements));
+  };
+  const auto silu = [](const auto&... arguments) { swiglu_forward(arguments...); };
+  const auto silu_gradient = [](const auto&... arguments) { swiglu_backward(arguments...); };
+  const auto gelu = [](const auto&... arguments) { geglu_forward(arguments...); };
+  const auto gelu_gradient = [](const auto&... arguments) { geglu_backward(arguments...); };
+  EXPECT_EQ(results(codes, silu, silu_gradient), results(values, silu, silu_gradient));
+  EXPECT_EQ(results(codes, gelu, gelu_gradient), results(values, gelu, gelu_gradient));
+  EXPECT_NE(results(codes, silu, silu_gradient), results(codes, gelu, gelu_gradient));
 }
 
 TEST(SwiGluQuantized, ForwardAndBackwardWriteTheCopies) {

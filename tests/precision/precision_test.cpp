@@ -252,6 +252,13 @@ TEST(PrecisionName, NamesThePartsOfLayerwise) {
   EXPECT_EQ(attention_forward_of<Lora<WithAttention>>, AttentionForward::eight_bit);
   EXPECT_EQ(attention_forward_of<Inference<WithAttention>>, AttentionForward::storage);
   EXPECT_EQ(attention_forward_of<FastHead>, AttentionForward::storage);
+  using Narrow = Layerwise<ForActivation<E4M3>, Fp8Recipe<Delayed>, ForAttention<EightBitForward>>;
+  EXPECT_EQ(precision_name<Narrow>(),
+            "fp8 delayed, activation input E4M3, attention forward 8-bit");
+  EXPECT_EQ(attention_forward_of<Narrow>, AttentionForward::eight_bit);
+  EXPECT_EQ(activation_input_of<Narrow>, ActivationInput::e4m3);
+  EXPECT_EQ(activation_input_of<Inference<Narrow>>, ActivationInput::storage);
+  EXPECT_EQ(activation_input_of<WithAttention>, ActivationInput::storage);
   EXPECT_EQ(precision_name<Down>(), "first 1 bf16, down fp8 tensorwise, fp8 delayed");
   EXPECT_EQ(precision_name<WithOwn>(), "first 1 bf16, own, head own or bf16");
 }

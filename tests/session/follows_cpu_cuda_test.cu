@@ -27,7 +27,8 @@ using InferenceOf = InferenceSession<LlamaFamily<Config>, P, D>;
 template <class P>
 class FollowsCpuOnCuda : public support::OnGpuIn<P> {};
 
-using Precisions = testing::Types<Bf16, Fp32, Fp8Recipe<Delayed>, Fp8Recipe<Tensorwise>>;
+using Precisions = testing::Types<Bf16, Fp32, Fp8Recipe<Delayed>, Fp8Recipe<Tensorwise>,
+                                  Layerwise<Fp8Recipe<Delayed>, ForActivation<E4M3>>>;
 TYPED_TEST_SUITE(FollowsCpuOnCuda, Precisions);
 
 TYPED_TEST(FollowsCpuOnCuda, StepsMatchCpu) {

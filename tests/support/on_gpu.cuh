@@ -41,10 +41,14 @@ inline std::string lacks(const Context<Cuda>& context, const char* what) {
   return message(context.limits().card, " or the kernels of this build lack ", what);
 }
 
-/// Whether a GPU runs the GEMMs of a precision, in every part of `Layerwise`.
+/// Whether a GPU runs the GEMMs of a precision, in every part of `Layerwise` that has any.
 template <class Precision>
 struct Gemms {
   static bool run_on(const GpuFeatures& gpu) { return gpu_runs<Precision>(gpu); }
+};
+template <>
+struct Gemms<octavo::detail::NoPrecision> {
+  static bool run_on(const GpuFeatures&) { return true; }
 };
 template <class... Parts>
 struct Gemms<Layerwise<Parts...>> {

@@ -19,18 +19,18 @@ struct SwiGlu {
   /// to compute it. Activations with another forward omit this member.
   static constexpr bool is_silu_gate = true;
 
-  /// @param wide  [tokens, inputs · ffn]
+  /// @param wide  [tokens, inputs · ffn]: of the storage format, or of E4M3 (`ActivationInput`)
   /// @param y     [tokens, ffn], an operand
-  template <class T, class Y, Device D>
-  static void forward(TensorView<const T, 2, D> wide, const Y& y, const Context<D>& context) {
+  template <class Wide, class Y, Device D>
+  static void forward(TensorView<const Wide, 2, D> wide, const Y& y, const Context<D>& context) {
     swiglu_forward(wide, y, context);
   }
   /// @param y_gradient     [tokens, ffn]
   /// @param wide           [tokens, inputs · ffn]
   /// @param wide_gradient  [tokens, inputs · ffn], an operand
   /// @param bias_gradient  [inputs · ffn], added to; empty without a bias
-  template <class T, class Gradient, class G, Device D>
-  static void backward(TensorView<const T, 2, D> y_gradient, TensorView<const T, 2, D> wide,
+  template <class T, class Wide, class Gradient, class G, Device D>
+  static void backward(TensorView<const T, 2, D> y_gradient, TensorView<const Wide, 2, D> wide,
                        const Gradient& wide_gradient, TensorView<G, 1, D> bias_gradient,
                        const Context<D>& context) {
     (void)bias_gradient;
@@ -44,12 +44,12 @@ struct GeGlu {
   static constexpr int inputs = 2;
   static constexpr bool sums_bias = false;
 
-  template <class T, class Y, Device D>
-  static void forward(TensorView<const T, 2, D> wide, const Y& y, const Context<D>& context) {
+  template <class Wide, class Y, Device D>
+  static void forward(TensorView<const Wide, 2, D> wide, const Y& y, const Context<D>& context) {
     geglu_forward(wide, y, context);
   }
-  template <class T, class Gradient, class G, Device D>
-  static void backward(TensorView<const T, 2, D> y_gradient, TensorView<const T, 2, D> wide,
+  template <class T, class Wide, class Gradient, class G, Device D>
+  static void backward(TensorView<const T, 2, D> y_gradient, TensorView<const Wide, 2, D> wide,
                        const Gradient& wide_gradient, TensorView<G, 1, D>,
                        const Context<D>& context) {
     geglu_backward(y_gradient, wide, wide_gradient, context);

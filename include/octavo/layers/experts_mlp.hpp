@@ -41,6 +41,9 @@ class ExpertsMLP {
   static_assert(Experts.choices >= 1 && Experts.choices <= Experts.experts,
                 "ExpertsMLP: a token must choose at least 1 and at most all experts; change "
                 "ExpertShape::choices");
+  static_assert(Shape.activation_input == ActivationInput::storage,
+                "ExpertsMLP: the activation of experts reads the storage format; remove "
+                "ForActivation from the precision");
   static_assert(!Shape.bias, "ExpertsMLP: experts have no bias; choose a BlockShape without bias");
   static_assert(Shape.tensor_parallel == 1,
                 "ExpertsMLP: ranks cannot share experts; choose TensorParallel<1>");

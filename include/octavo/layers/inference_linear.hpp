@@ -27,6 +27,7 @@ class Linear<Inference<Wanted>, In, Out, G, D> {
   /// Whether the weight is kept in FP8.
   static constexpr bool keeps_fp8 = QuantizedPrecision<PrecisionForLayer<Wanted, In, Out, D>>;
   static constexpr bool frozen = false;  ///< no weight is trained
+  static constexpr bool writes_e4m3 = false;
 
   static_assert(sizeof(detail::LayerCheck<PrecisionForLayer<Wanted, In, Out, D>, In, Out, D>) > 0);
 

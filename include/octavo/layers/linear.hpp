@@ -23,13 +23,14 @@ struct LinearPart {
 
 /// How a model uses a linear layer.
 struct LinearUse {
-  bool recomputed = false;  ///< the backward runs the forward GEMM again
-  bool is_head = false;     ///< processes the tokens in chunks
-  bool adds = false;        ///< the forward adds to its result, such as to the residual stream
-  bool bias = false;        ///< the forward adds a bias
-  Index tokens = 0;         ///< tokens per call; 0: those of a micro-batch
-  int experts = 0;          ///< number of experts whose weights are stacked; 0: an ordinary layer
-  int choices = 0;          ///< number of experts that process each token
+  bool recomputed = false;   ///< the backward runs the forward GEMM again
+  bool is_head = false;      ///< processes the tokens in chunks
+  bool adds = false;         ///< the forward adds to its result, such as to the residual stream
+  bool bias = false;         ///< the forward adds a bias
+  bool writes_e4m3 = false;  ///< the forward writes E4M3: see `ActivationInput`
+  Index tokens = 0;          ///< tokens per call; 0: those of a micro-batch
+  int experts = 0;           ///< number of experts whose weights are stacked; 0: an ordinary layer
+  int choices = 0;           ///< number of experts that process each token
   std::array<LinearPart, 3> parts{};  ///< parts of its rows, in order
 
   /// Returns the number of rows of the layer's operands.
@@ -104,7 +105,8 @@ inline std::array<std::size_t, 3> add_gemms(Manifest& manifest, const std::strin
   };
   std::array<std::size_t, 3> entries{};
   const auto& [x, w, dy] = gemms.scales;
-  entries[0] = add(GemmPass::forward, gemms.forward, gemms.stored, x, w);
+  const char* result = use.writes_e4m3 ? FormatTraits<E4M3>::name : gemms.stored;
+  entries[0] = add(GemmPass::forward, gemms.forward, result, x, w);
   entries[1] = add(GemmPass::input_gradient, gemms.backward, gemms.stored, dy, w);
   if (gemms.of_gradient != nullptr) {
     entries[2] = add(GemmPass::weight_gradient, gemms.backward, gemms.of_gradient, dy, x);
@@ -144,6 +146,8 @@ class Linear {
   static constexpr bool keeps_fp8 = false;
   /// Whether its weight is frozen.
   static constexpr bool frozen = is_lora<P>;
+  /// Whether the forward can write E4M3.
+  static constexpr bool writes_e4m3 = detail::writes_e4m3<P>;
 
   static_assert(sizeof(detail::LayerCheck<Base, In, Out, D>) > 0);  // reports the rule that is
                                                                     // broken
@@ -288,6 +292,16 @@ class Linear {
     } else {
       count(GemmPass::forward, matmul_forward(x.values, weight.values, output, context));
     }
+  }
+
+  /// Computes y = x · Wᵀ, rounded to E4M3 without a scale: see `ActivationInput::e4m3`.
+  /// @param y  [tokens, Out]
+  void forward(const Input& x, TensorView<E4M3, 2, D> y, const Context<D>& context)
+    requires writes_e4m3
+  {
+    const auto weight = prepare_weight({.row_major = true, .transposed = false}, context);
+    count(GemmPass::forward,
+          matmul_forward(x.row_major, weight.row_major, GemmOutput<E4M3, D>{y, {}}, context));
   }
 
   /// Computes x_gradient = dy · W.

@@ -27,9 +27,18 @@ class MLP {
   using UpProjection = Projection<Up, Shape.hidden, wide_columns, Shape.bias, G, D>;
   using DownProjection = Projection<Down, Shape.ffn, Shape.hidden, Shape.bias, G, D>;
   using Input = typename UpProjection::Input;
+  static constexpr bool reads_e4m3 = Shape.activation_input == ActivationInput::e4m3;
+  /// The format of the activation's input.
+  using Wide = std::conditional_t<reads_e4m3 && UpProjection::writes_e4m3, E4M3, T>;
   /// Whether the forward also accepts a `BeforeNorm`.
   static constexpr bool takes_input_before_norm = true;
 
+  static_assert(!reads_e4m3 || !Shape.bias,
+                "MLP: a GEMM that adds a bias does not write E4M3; remove ForActivation from the "
+                "precision");
+  static_assert(!reads_e4m3 || !UpProjection::frozen,
+                "MLP: adapters of LoRA add to a result in the storage format; remove ForActivation "
+                "from the precision");
   static_assert(!Shape.bias || Activation::sums_bias,
                 "MLP: this activation's backward does not compute a bias gradient; choose Gelu, or "
                 "a BlockShape without bias");
@@ -40,7 +49,7 @@ class MLP {
   /// Data that the backward needs, for all tokens of a batch.
   struct Saved {
     typename UpProjection::InputMemory input;
-    T* wide = nullptr;  ///< [tokens, wide_columns]
+    Wide* wide = nullptr;  ///< [tokens, wide_columns]
     typename DownProjection::InputMemory activated;
   };
 
@@ -58,6 +67,7 @@ class MLP {
     constexpr bool gated = Activation::inputs == 2;
     up_.declare(name + "." + Activation::projection, registry, initial.inner,
                 {.recomputed = recomputation.drops(Recompute::ffn),
+                 .writes_e4m3 = std::is_same_v<Wide, E4M3>,
                  .parts = {{{LoraTarget::gate_proj, gated ? Shape.ffn : 0},
                             {LoraTarget::up_proj, Shape.ffn}}}});
     down_.declare(name + ".down", registry, initial.outer,
@@ -87,7 +97,7 @@ class MLP {
     if (wanted(Recompute::norms)) saved.input.allocate_kept(arena, tokens, Shape.hidden);
     if (wanted(Recompute::swiglu)) saved.activated.allocate_kept(arena, tokens, Shape.ffn);
     if (wanted(Recompute::ffn))
-      saved.wide = arena.template allocate<T>(kind, tokens * wide_columns);
+      saved.wide = arena.template allocate<Wide>(kind, tokens * wide_columns);
   }
   /// Allocates the memory that blocks share in the forward.
   static void allocate_shared_buffers(Arena<D>& arena, Saved& saved, Index tokens) {
@@ -151,7 +161,7 @@ class MLP {
                 bool accumulate, const Context<D>& context) {
     const Index tokens = batch.rows();
     if (recomputation_.in_backward(Recompute::ffn)) {
-      up_.forward(x, {}, wide(saved, tokens), context);
+      up_.forward_wide(x, wide(saved, tokens), context);
     }
     const auto activated = activated_again(saved, tokens, context);
     auto y_memory = scratch.y_gradient;
@@ -186,12 +196,12 @@ class MLP {
     const auto activated = down_.template input<Mode::recompute>(
         saved.activated, tokens, {.row_major = false, .transposed = true});
     if (recomputation_.in_backward(Recompute::swiglu)) {
-      Activation::forward(TensorView<const T, 2, D>(wide(saved, tokens)), activated, context);
+      Activation::forward(TensorView<const Wide, 2, D>(wide(saved, tokens)), activated, context);
     }
     return activated;
   }
 
-  static TensorView<T, 2, D> wide(const Saved& saved, Index tokens) {
+  static TensorView<Wide, 2, D> wide(const Saved& saved, Index tokens) {
     return {saved.wide, {tokens, wide_columns}};
   }
 

@@ -25,6 +25,7 @@ class Projection {
   using OutputGradientMemory = typename Layer::OutputGradientMemory;
   static constexpr bool quantized = Layer::quantized;
   static constexpr bool frozen = Layer::frozen;
+  static constexpr bool writes_e4m3 = Layer::writes_e4m3;
   static constexpr int in = In;
   static constexpr int out = Out;
 
@@ -76,12 +77,25 @@ class Projection {
     if constexpr (frozen) adapter_.forward(x.values, y, context);
   }
 
+  /// Computes the input of an activation, x · Wᵀ + bias.
+  /// @param wide  [tokens, Out]: of T, or of E4M3 if the layer writes it and has no bias
+  template <class X, class Wide>
+  void forward_wide(const X& x, TensorView<Wide, 2, D> wide, const Context<D>& context) {
+    if constexpr (std::is_same_v<Wide, T>) {
+      forward(x, {}, wide, context);
+    } else {
+      static_assert(!Bias && !frozen);
+      layer_.forward(x, wide, context);
+    }
+  }
+
   /// Computes activated = Activation(x · Wᵀ + bias). If the layer supports it, the GEMM also
   /// computes an activation that has `is_silu_gate`.
-  /// @param wide       [tokens, Out], overwritten unless the GEMM computes the activation
+  /// @param wide       [tokens, Out], as in forward_wide; overwritten unless the GEMM computes the
+  ///                   activation
   /// @param activated  an operand, as in `Activation`
-  template <class Activation, class X, class Activated>
-  void forward_activated(const X& x, TensorView<T, 2, D> wide, const Activated& activated,
+  template <class Activation, class X, class Wide, class Activated>
+  void forward_activated(const X& x, TensorView<Wide, 2, D> wide, const Activated& activated,
                          const Context<D>& context) {
     constexpr bool in_product = requires {
       requires Activation::is_silu_gate && !Bias;
@@ -90,8 +104,8 @@ class Projection {
     if constexpr (in_product) {
       layer_.template forward_gated<Activation>(x, wide, activated, context);
     } else {
-      forward(x, {}, wide, context);
-      Activation::forward(TensorView<const T, 2, D>(wide), activated, context);
+      forward_wide(x, wide, context);
+      Activation::forward(TensorView<const Wide, 2, D>(wide), activated, context);
     }
   }
 

@@ -5,6 +5,7 @@
 #include <octavo/attention/attention.hpp>
 #include <octavo/core/device.hpp>
 #include <octavo/kernels/initialize.hpp>
+#include <octavo/precision/activation_input.hpp>
 #include <octavo/tensor/batch.hpp>
 #include <octavo/tensor/head_layout.hpp>
 
@@ -27,6 +28,7 @@ struct BlockShape {
   int window = 0;
   float score_scale = 0;  ///< factor of the attention's scores; 0: 1 / √head_dim
   AttentionForward attention_forward = AttentionForward::storage;
+  ActivationInput activation_input = ActivationInput::storage;  ///< of the MLP
   /// Number of ranks that share each layer: `ffn`, `heads` and `kv_heads` are then those of one
   /// rank.
   int tensor_parallel = 1;
@@ -45,6 +47,12 @@ struct BlockShape {
   [[nodiscard]] constexpr BlockShape with(AttentionForward forward) const {
     BlockShape shape = *this;
     shape.attention_forward = forward;
+    return shape;
+  }
+  /// Returns the same shape with another input of the activation.
+  [[nodiscard]] constexpr BlockShape with(ActivationInput input) const {
+    BlockShape shape = *this;
+    shape.activation_input = input;
     return shape;
   }
 };

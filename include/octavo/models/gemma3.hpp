@@ -82,7 +82,8 @@ struct Gemma3Family {
                                           typename P::template Of<LinearRole::qkv>,
                                           typename P::template Of<LinearRole::output>, G, D>;
   template <class T, class P, class G, Device D>
-  using Mlp = MLP<block_shapes[0], GeGlu, T, typename P::template Of<LinearRole::gate_up>,
+  using Mlp = MLP<block_shapes[0].with(P::activation_input), GeGlu, T,
+                  typename P::template Of<LinearRole::gate_up>,
                   typename P::template Of<LinearRole::down>, G, D>;
   template <ConfigName NormName, ConfigName PostNormName, class Part, class T, class G, Device D>
   using Branch = ResidualBranch<NormName, "", Norm<T, G, D>, Part, T, Config.hidden, D,

@@ -43,7 +43,8 @@ struct Gpt2Family {
       block_shape.with(P::attention_forward), NoRotation<block_shape, T, G, D>, T,
       typename P::template Of<LinearRole::qkv>, typename P::template Of<LinearRole::output>, G, D>;
   template <class T, class P, class G, Device D>
-  using Mlp = MLP<block_shape, Gelu, T, typename P::template Of<LinearRole::gate_up>,
+  using Mlp = MLP<block_shape.with(P::activation_input), Gelu, T,
+                  typename P::template Of<LinearRole::gate_up>,
                   typename P::template Of<LinearRole::down>, G, D>;
   template <int, class T, class P, class G, Device D>
   using Block = AttentionMlpBlock<T, Config.hidden, G, D, Norm<T, G, D>, Attention<T, P, G, D>,

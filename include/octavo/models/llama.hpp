@@ -111,7 +111,7 @@ struct LlamaParts {
       detail::balanced(Config.experts, Config.balance_coefficient);
   template <class T, class P, class G, Device D>
   using Mlp = typename detail::MlpOf<(Config.experts.experts > 0)>::template Type<
-      Shape, experts, T, typename P::template Of<LinearRole::gate_up>,
+      Shape.with(P::activation_input), experts, T, typename P::template Of<LinearRole::gate_up>,
       typename P::template Of<LinearRole::down>, G, D>;
   template <int Kind, class T, class P, class G, Device D>
   using Block = AttentionMlpBlock<T, Config.hidden, G, D, Norm<T, G, D>,

@@ -52,8 +52,10 @@ constexpr auto block_precision(LinearRoles<Roles...>) {
   using Layers = BlockPrecision<RolePrecision<
       Roles, PrecisionOf<P, Layer, Family::config.layers, Roles, RolesOf<Family>>>...>;
   constexpr AttentionForward forward = attention_forward_of<P>;
-  return std::conditional_t<forward == AttentionForward::storage, Layers,
-                            WithAttentionForward<Layers, forward>>{};
+  constexpr ActivationInput input = activation_input_of<P>;
+  return std::conditional_t<forward == AttentionForward::storage &&
+                                input == ActivationInput::storage,
+                            Layers, WithOptions<Layers, forward, input>>{};
 }
 /// The precision of block `Layer`.
 template <class Family, class P, int Layer>

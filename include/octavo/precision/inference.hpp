@@ -55,6 +55,8 @@ template <class P>
 struct ModelPrecisionTraits<Inference<P>> : ModelPrecisionTraits<P> {
   /// Attention to a KV cache multiplies in the storage format.
   static constexpr AttentionForward attention_forward = AttentionForward::storage;
+  /// Without a backward, the result of the first projection is not kept.
+  static constexpr ActivationInput activation_input = ActivationInput::storage;
 };
 
 /// How a weight that is kept in FP8 is cast; `void` for a weight that is kept in the storage

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <octavo/core/error.hpp>
+#include <octavo/precision/activation_input.hpp>
 #include <octavo/precision/attention_forward.hpp>
 #include <octavo/precision/layer_precision.hpp>
 #include <octavo/precision/linear_role.hpp>
@@ -34,10 +35,15 @@ struct For {};
 template <class F>
 struct ForAttention {};
 
-/// A precision for each layer: one base policy, and the exceptions `First`, `Last`, `For`, `Head`
-/// and `ForAttention` in any order, each at most once, `For` at most once per role. The order does
-/// not change the name. When a model is laid out, a part in which no linear layer would run is
-/// rejected, including the base.
+/// The activation of every MLP reads `F`, which must be `E4M3`, in the forward and the backward; by
+/// default, it reads the storage format. See `ActivationInput::e4m3`.
+template <class F>
+struct ForActivation {};
+
+/// A precision for each layer: one base policy, and the exceptions `First`, `Last`, `For`, `Head`,
+/// `ForAttention` and `ForActivation` in any order, each at most once, `For` at most once per role.
+/// The order does not change the name. When a model is laid out, a part in which no linear layer
+/// would run is rejected, including the base.
 template <class... Parts>
 struct Layerwise {};
 
@@ -98,29 +104,47 @@ struct PartTraits<For<Role, P>> : ExceptionTraits<P> {
 template <class P>
 struct PartTraits<Head<P>> : PartTraits<For<LinearRole::head, P>> {};
 
-template <class F>
-struct PartTraits<ForAttention<F>> {
-  static_assert(
-      std::is_same_v<F, EightBitForward>,
-      "Layerwise: the argument of ForAttention must be EightBitForward; remove ForAttention "
-      "for attention in the storage format");
+/// A part that selects no linear layers.
+struct OptionTraits {
   using Precision = NoPrecision;
   static constexpr bool is_base = false;
   static constexpr bool is_first = false;
   static constexpr bool is_last = false;
   static constexpr int blocks = 0;
-  static constexpr int place = 9;
   static constexpr bool names(LinearRole) { return false; }
+};
+template <class F>
+struct PartTraits<ForAttention<F>> : OptionTraits {
+  static_assert(
+      std::is_same_v<F, EightBitForward>,
+      "Layerwise: the argument of ForAttention must be EightBitForward; remove ForAttention "
+      "for attention in the storage format");
+  static constexpr int place = 9;
   static std::string name() { return "attention forward 8-bit"; }
 };
+template <class F>
+struct PartTraits<ForActivation<F>> : OptionTraits {
+  static_assert(std::is_same_v<F, E4M3>,
+                "Layerwise: the argument of ForActivation must be E4M3; remove ForActivation for "
+                "activations that read the storage format");
+  static constexpr int place = 9;
+  static std::string name() { return "activation input E4M3"; }
+};
 
-/// Whether a part is `ForAttention`.
+/// Whether a part selects no linear layers.
 template <class Part>
-inline constexpr bool is_for_attention =
-    std::is_same_v<typename PartTraits<Part>::Precision, NoPrecision>;
+inline constexpr bool is_option = std::is_same_v<typename PartTraits<Part>::Precision, NoPrecision>;
+template <class Part>
+inline constexpr bool is_for_attention = false;
+template <class F>
+inline constexpr bool is_for_attention<ForAttention<F>> = true;
+template <class Part>
+inline constexpr bool is_for_activation = false;
+template <class F>
+inline constexpr bool is_for_activation<ForActivation<F>> = true;
 
 /// The storage format of a part, or `Otherwise` if the part has none.
-template <class Part, class Otherwise, bool Has = !is_for_attention<Part>>
+template <class Part, class Otherwise, bool Has = !is_option<Part>>
 struct StorageOfPart {
   using type = typename PrecisionTraits<typename PartTraits<Part>::Precision>::Storage;
 };
@@ -217,6 +241,11 @@ struct PartsCheck {
       attentions == 0 || std::is_same_v<Storage, Bf16>,
       "Layerwise: ForAttention<EightBitForward> needs BF16 storage; use Bf16 or an FP8 recipe "
       "as the base, or remove ForAttention");
+  static constexpr int activations = (static_cast<int>(is_for_activation<Parts>) + ... + 0);
+  static_assert(activations <= 1, "Layerwise: ForActivation occurs twice; use it once");
+  static_assert(activations == 0 || (writes_e4m3<typename PartTraits<Parts>::Precision> || ...),
+                "Layerwise: ForActivation<E4M3> needs GEMMs in FP8 with one scale per tensor; use "
+                "Fp8Recipe<Delayed> or Fp8Recipe<Tensorwise>, or remove ForActivation");
   static_assert(have_same_storage,
                 "Layerwise: all parts must have the same storage format; combine FP8 recipes with "
                 "Bf16, not Fp32");
@@ -286,6 +315,7 @@ struct ModelPrecisionTraits {
   using Storage = typename PrecisionTraits<CheckedPrecision<P>>::Storage;
   static constexpr bool quantises = QuantizedPrecision<P>;
   static constexpr AttentionForward attention_forward = AttentionForward::storage;
+  static constexpr ActivationInput activation_input = ActivationInput::storage;
   static std::string name() { return PartTraits<P>::name(); }
 };
 template <class... Parts>
@@ -295,6 +325,8 @@ struct ModelPrecisionTraits<Layerwise<Parts...>> {
       (QuantizedPrecision<typename PartTraits<Parts>::Precision> || ...);
   static constexpr AttentionForward attention_forward =
       (is_for_attention<Parts> || ...) ? AttentionForward::eight_bit : AttentionForward::storage;
+  static constexpr ActivationInput activation_input =
+      (is_for_activation<Parts> || ...) ? ActivationInput::e4m3 : ActivationInput::storage;
   /// Returns the name of a recipe, independent of the order of its parts.
   static std::string name() {
     std::array<std::pair<int, std::string>, sizeof...(Parts)> parts{
@@ -327,6 +359,11 @@ inline constexpr bool model_quantises = detail::ModelPrecisionTraits<P>::quantis
 template <class P>
 inline constexpr AttentionForward attention_forward_of =
     detail::ModelPrecisionTraits<P>::attention_forward;
+
+/// What the activations of MLPs read in a model of precision `P`.
+template <class P>
+inline constexpr ActivationInput activation_input_of =
+    detail::ModelPrecisionTraits<P>::activation_input;
 
 /// Returns the precision's name, such as "fp8 delayed".
 template <class P>

@@ -132,15 +132,18 @@ template <class... Precisions>
 struct BlockPrecision {
   /// The format of attention's forward.
   static constexpr AttentionForward attention_forward = AttentionForward::storage;
+  /// What the activation of an MLP reads.
+  static constexpr ActivationInput activation_input = ActivationInput::storage;
   /// The precision of the layers of one role; a role that the block lacks does not compile.
   template <LinearRole Role>
   using Of = typename detail::PrecisionOfRole<Role, Precisions...>::type;
 };
 
-/// The block precision `P` with another forward of attention.
-template <class P, AttentionForward Forward>
-struct WithAttentionForward : P {
+/// The block precision `P` with another forward of attention, or another input of activations.
+template <class P, AttentionForward Forward, ActivationInput Input>
+struct WithOptions : P {
   static constexpr AttentionForward attention_forward = Forward;
+  static constexpr ActivationInput activation_input = Input;
 };
 
 }  // namespace octavo

@@ -71,6 +71,7 @@ struct ModelPrecisionTraits<Lora<P>> {
   using Storage = typename ModelPrecisionTraits<P>::Storage;
   static constexpr bool quantises = ModelPrecisionTraits<P>::quantises;
   static constexpr AttentionForward attention_forward = ModelPrecisionTraits<P>::attention_forward;
+  static constexpr ActivationInput activation_input = ModelPrecisionTraits<P>::activation_input;
   static std::string name() { return ModelPrecisionTraits<P>::name() + lora_suffix; }
 };
 

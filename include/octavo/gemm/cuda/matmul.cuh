@@ -85,6 +85,8 @@ GemmRun matmul_quantized_body(GemmAccumulation accumulation, QuantizedView<A, Ga
                               const Context<Cuda>& context) {
   static_assert(!(std::is_same_v<A, E5M2> && std::is_same_v<B, E5M2>),
                 "matmul on Cuda: no GPU multiplies E5M2 by E5M2; choose Hybrid or E4M3Only");
+  static_assert(!std::is_same_v<Y, E4M3> || std::is_same_v<Ga, PerTensor>,
+                "matmul on Cuda: only operands with one scale per tensor have a result in E4M3");
   GemmKey key;
   key.k = a.inner();
   key.transpose_b = true;

@@ -143,6 +143,9 @@ class GemmProduct {
     lay_out(first_, key.b, key.transpose_b ? key.n : key.k, key.transpose_b ? key.k : key.n);
     lay_out(second_, key.a, key.transpose_a ? key.k : key.m, key.transpose_a ? key.m : key.k);
     lay_out(result_, key.result, key.m, key.n);
+    addend_ = result_;
+    // cuBLASLt requires a layout in BF16 of the addend, also if there is none.
+    if (writes_fp8()) lay_out(addend_, GemmFormat::bf16, key.m, key.n);
   }
 
   [[nodiscard]] const GemmKey& key() const { return key_; }
@@ -161,7 +164,7 @@ class GemmProduct {
     const auto found =
         std::make_unique<cublasLtMatmulHeuristicResult_t[]>(static_cast<std::size_t>(most));
     int count = 0;
-    check_cublas(cublasLtMatmulAlgoGetHeuristic(handle, &operation_, &first_, &second_, &result_,
+    check_cublas(cublasLtMatmulAlgoGetHeuristic(handle, &operation_, &first_, &second_, &addend_,
                                                 &result_, &preference, most, found.get(), &count),
                  "cublasLtMatmulAlgoGetHeuristic", key_);
     std::vector<GemmAlgorithm> algorithms;
@@ -176,7 +179,7 @@ class GemmProduct {
   /// Whether cuBLASLt can run this algorithm within the workspace.
   [[nodiscard]] bool accepts(cublasLtHandle_t handle, const GemmAlgorithm& algorithm) {
     cublasLtMatmulHeuristicResult_t result{};
-    return cublasLtMatmulAlgoCheck(handle, &operation_, &first_, &second_, &result_, &result_,
+    return cublasLtMatmulAlgoCheck(handle, &operation_, &first_, &second_, &addend_, &result_,
                                    &algorithm.words, &result) == CUBLAS_STATUS_SUCCESS &&
            result.workspaceSize <= cublas_workspace_bytes;
   }
@@ -190,12 +193,14 @@ class GemmProduct {
     const GemmFactors here{addresses.factors.product, key_.adds ? addresses.factors.addend : 0.0f};
     const GemmFactors* factors = on_device ? addresses.device_factors : &here;
     return cublasLtMatmul(handle, &operation_, &factors->product, addresses.b, &first_, addresses.a,
-                          &second_, &factors->addend, addresses.addend, &result_, addresses.result,
-                          &result_, &algorithm.words, addresses.workspace, cublas_workspace_bytes,
-                          stream);
+                          &second_, &factors->addend, writes_fp8() ? nullptr : addresses.addend,
+                          &addend_, addresses.result, &result_, &algorithm.words,
+                          addresses.workspace, cublas_workspace_bytes, stream);
   }
 
  private:
+  [[nodiscard]] bool writes_fp8() const { return key_.result == GemmFormat::e4m3; }
+
   template <class Value>
   void set(cublasLtMatmulDescAttributes_t attribute, const Value& value) {
     check_cublas(cublasLtMatmulDescSetAttribute(&operation_, attribute, &value, sizeof(value)),
@@ -234,6 +239,7 @@ class GemmProduct {
   cublasLtMatrixLayoutOpaque_t first_{};
   cublasLtMatrixLayoutOpaque_t second_{};
   cublasLtMatrixLayoutOpaque_t result_{};
+  cublasLtMatrixLayoutOpaque_t addend_{};
 };
 
 }  // namespace octavo::detail

@@ -9,13 +9,15 @@ namespace octavo OCTAVO_ABI::detail {
 
 /// See swiglu_forward.
 /// @tparam Gate  `SiluGate` or `GeluGate`
-template <class Gate, LinearPrecision P, OperandKind Kind, class T>
-void gated_forward_body(const char*, TensorView<const T, 2, Cpu> gate_up,
+/// @tparam W     format of `gate_up`
+template <class Gate, LinearPrecision P, OperandKind Kind, class W>
+void gated_forward_body(const char*, TensorView<const W, 2, Cpu> gate_up,
                         const Operand<P, Kind, Cpu>& y, const Context<Cpu>& context) {
   const Index ffn = y.values.extent(1);
+  using T = typename PrecisionTraits<P>::Storage;
   parallel_for(y.values.extent(0), 2 * ffn, context, [&](Index t) {
-    const T* gate = gate_up.row(t);
-    const T* up = gate + ffn;
+    const W* gate = gate_up.row(t);
+    const W* up = gate + ffn;
     T* result = y.values.row(t);
     for (Index i = 0; i < ffn; ++i) {
       result[i] = T(Gate::gated(static_cast<float>(gate[i]), static_cast<float>(up[i])));
@@ -25,15 +27,15 @@ void gated_forward_body(const char*, TensorView<const T, 2, Cpu> gate_up,
 }
 
 /// See swiglu_backward.
-template <class Gate, LinearPrecision P, OperandKind Kind, class T>
+template <class Gate, LinearPrecision P, OperandKind Kind, class T, class W>
 void gated_backward_body(const char*, TensorView<const T, 2, Cpu> y_gradient,
-                         TensorView<const T, 2, Cpu> gate_up,
+                         TensorView<const W, 2, Cpu> gate_up,
                          const Operand<P, Kind, Cpu>& gate_up_gradient,
                          const Context<Cpu>& context) {
   const Index ffn = y_gradient.extent(1);
   parallel_for(y_gradient.extent(0), 3 * ffn, context, [&](Index t) {
-    const T* gate = gate_up.row(t);
-    const T* up = gate + ffn;
+    const W* gate = gate_up.row(t);
+    const W* up = gate + ffn;
     const T* dy = y_gradient.row(t);
     T* gate_gradient = gate_up_gradient.values.row(t);
     T* up_gradient = gate_gradient + ffn;

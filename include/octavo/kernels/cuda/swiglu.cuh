@@ -10,22 +10,24 @@ namespace octavo OCTAVO_ABI::detail {
 
 /// The source of an activated gate times up.
 /// @tparam Gate  `SiluGate` or `GeluGate`
-template <class Gate, class T>
+/// @tparam T     format of the result
+/// @tparam W     format of `gate_up`: T or E4M3
+template <class Gate, class T, class W = T>
 struct GatedSource {
   static constexpr int parts = 1;
   static constexpr int rounds_in_flight = 4;
   static constexpr bool makes_zeros = true;
-  const T* gate_up;  ///< [rows, 2 · ffn]
+  const W* gate_up;  ///< [rows, 2 · ffn]
   Index ffn;
 
   struct Loaded {
-    Run<T> gate, up;
+    Run<W> gate, up;
   };
 
   template <bool Vectors>
   struct Runs {
-    const T* gate;
-    const T* up;
+    const W* gate;
+    const W* up;
     int stride;
 
     __device__ Loaded load(int i, int count) const {
@@ -33,8 +35,8 @@ struct GatedSource {
               load_run<Vectors>(up + i * stride, count)};
     }
     __device__ Produced<T, 1> make(int, const Loaded& loaded) const {
-      const Floats gates = to_floats(loaded.gate);
-      const Floats ups = to_floats(loaded.up);
+      const Floats gates = weight_floats(loaded.gate);
+      const Floats ups = weight_floats(loaded.up);
       Floats y;
 #pragma unroll
       for (int i = 0; i < run_size; ++i) {
@@ -48,28 +50,29 @@ struct GatedSource {
 
   template <bool Vectors>
   __device__ Runs<Vectors> runs(Index row, Index column) const {
-    const T* gate = gate_up + row * 2 * ffn + column;
+    const W* gate = gate_up + row * 2 * ffn + column;
     return {opaque(gate), opaque(gate + ffn), static_cast<int>(2 * ffn)};
   }
 };
 
 /// The source of the gradients of gate and up values.
-template <class Gate, class T>
+template <class Gate, class T, class W = T>
 struct GatedGradientSource {
   static constexpr int parts = 2;
   static constexpr int rounds_in_flight = 2;
   static constexpr bool makes_zeros = true;
   const T* y_gradient;  ///< [rows, ffn]
-  const T* gate_up;     ///< [rows, 2 · ffn]
+  const W* gate_up;     ///< [rows, 2 · ffn]
   Index ffn;
 
   struct Loaded {
-    Run<T> gate, up, gradient;
+    Run<W> gate, up;
+    Run<T> gradient;
   };
 
   template <bool Vectors>
   struct Runs {
-    typename GatedSource<Gate, T>::template Runs<Vectors> inputs;
+    typename GatedSource<Gate, T, W>::template Runs<Vectors> inputs;
     const T* gradient;
     int stride;
 
@@ -78,8 +81,8 @@ struct GatedGradientSource {
       return {gate, up, load_run<Vectors>(gradient + i * stride, count)};
     }
     __device__ Produced<T, 2> make(int, const Loaded& loaded) const {
-      const Floats gates = to_floats(loaded.gate);
-      const Floats ups = to_floats(loaded.up);
+      const Floats gates = weight_floats(loaded.gate);
+      const Floats ups = weight_floats(loaded.up);
       const Floats gradients = to_floats(loaded.gradient);
       Floats gate_gradient;
       Floats up_gradient;
@@ -98,30 +101,31 @@ struct GatedGradientSource {
 
   template <bool Vectors>
   __device__ Runs<Vectors> runs(Index row, Index column) const {
-    return {GatedSource<Gate, T>{gate_up, ffn}.template runs<Vectors>(row, column),
+    return {GatedSource<Gate, T, W>{gate_up, ffn}.template runs<Vectors>(row, column),
             opaque(y_gradient + row * ffn + column), static_cast<int>(ffn)};
   }
 };
 
 /// See swiglu_forward.
-template <class Gate, LinearPrecision P, OperandKind Kind, class T>
-void gated_forward_body(const char* name, TensorView<const T, 2, Cuda> gate_up,
+template <class Gate, LinearPrecision P, OperandKind Kind, class W>
+void gated_forward_body(const char* name, TensorView<const W, 2, Cuda> gate_up,
                         const Operand<P, Kind, Cuda>& y, const Context<Cuda>& context) {
   // The rows that are read are twice as long as those that are written.
   require_operand_size<P>(name, gate_up.extent(0), gate_up.extent(1));
-  const GatedSource<Gate, T> source{gate_up.data(), y.values.extent(1)};
+  using T = typename PrecisionTraits<P>::Storage;
+  const GatedSource<Gate, T, W> source{gate_up.data(), y.values.extent(1)};
   kernels::produce(name, source, y, context);
 }
 
 /// See swiglu_backward.
-template <class Gate, LinearPrecision P, OperandKind Kind, class T>
+template <class Gate, LinearPrecision P, OperandKind Kind, class T, class W>
 void gated_backward_body(const char* name, TensorView<const T, 2, Cuda> y_gradient,
-                         TensorView<const T, 2, Cuda> gate_up,
+                         TensorView<const W, 2, Cuda> gate_up,
                          const Operand<P, Kind, Cuda>& gate_up_gradient,
                          const Context<Cuda>& context) {
   require_operand_size<P>(name, gate_up.extent(0), gate_up.extent(1));
-  const GatedGradientSource<Gate, T> source{y_gradient.data(), gate_up.data(),
-                                            y_gradient.extent(1)};
+  const GatedGradientSource<Gate, T, W> source{y_gradient.data(), gate_up.data(),
+                                               y_gradient.extent(1)};
   kernels::produce(name, source, gate_up_gradient, context);
 }
 
