@@ -150,6 +150,8 @@ class BlockLayout {
   using Up = ProjectionLayout<typename P::template Of<octavo::LinearRole::gate_up>, D>;
   using Down = ProjectionLayout<typename P::template Of<octavo::LinearRole::down>, D>;
   using Experts = ExpertsLayout<Up, Down, T, D>;
+  static constexpr bool reads_e4m3 = P::activation_input == octavo::ActivationInput::e4m3;
+  using Wide = std::conditional_t<reads_e4m3 && Up::Layer::writes_e4m3, octavo::E4M3, T>;
   using Parameters = octavo::FlatParameters<T, T, D>;
 
   /// Allocates weights and their quantised copies.
@@ -276,10 +278,15 @@ class BlockLayout {
     using enum octavo::LoraTarget;
     const Index gate = sizes.gated_mlp ? sizes.ffn : 0;
     mlp_norm_.declare(name + ".mlp_norm", sizes);
+    octavo::require<octavo::ConfigError>(
+        !reads_e4m3 || (sizes.experts == 0 && !sizes.linear_bias && !Up::Layer::frozen),
+        "ForActivation<E4M3> does not support experts, MLPs with biases and LoRA; remove it from "
+        "the precision, or choose --precision fp8-delayed-fast instead of fp8-delayed-fastest");
     if (sizes.experts != 0) return declare_experts(sizes, name, registry, recomputation);
     if (sizes.post_norms) post_norms_[1].emplace().declare(name + ".mlp_post_norm", sizes);
     up_.declare(name + ".gate_up", registry, sizes.hidden, sizes.wide_columns(), sizes.linear_bias,
                 {.recomputed = recomputation.drops(octavo::Recompute::ffn),
+                 .writes_e4m3 = std::is_same_v<Wide, octavo::E4M3>,
                  .parts = {{{gate_proj, gate}, {up_proj, sizes.ffn}}}});
     down_.declare(name + ".down", registry, sizes.ffn, sizes.hidden, sizes.linear_bias,
                   {.recomputed = recomputation.runs_forward_again(),
@@ -367,7 +374,7 @@ class BlockLayout {
       typename Down::Layer::InputMemory().allocate_kept(arena, tokens, sizes.ffn);
     }
     if (wanted(Recompute::ffn))
-      (void)arena.template allocate<T>(kind, tokens * sizes.wide_columns());
+      (void)arena.template allocate<Wide>(kind, tokens * sizes.wide_columns());
   }
 
   /// Allocates the memory for the backward of one half of the block.

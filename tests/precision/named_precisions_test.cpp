@@ -33,10 +33,11 @@ static_assert(std::is_same_v<PrecisionNamed<"fp8-tensorwise-fp8-head">,
 static_assert(std::is_same_v<PrecisionNamed<"fp8-delayed-fast">,
                              Layerwise<Fp8Recipe<Delayed, Hybrid, GemmAccumulation::fast>,
                                        Head<Fp8Recipe<Rowwise>>>>);
-static_assert(std::is_same_v<
-              PrecisionNamed<"fp8-delayed-fastest">,
-              Layerwise<Fp8Recipe<Delayed, Hybrid, GemmAccumulation::fast, GemmAccumulation::fast>,
-                        Head<Fp8Recipe<Rowwise>>, ForAttention<EightBitForward>>>);
+static_assert(
+    std::is_same_v<
+        PrecisionNamed<"fp8-delayed-fastest">,
+        Layerwise<Fp8Recipe<Delayed, Hybrid, GemmAccumulation::fast, GemmAccumulation::fast>,
+                  Head<Fp8Recipe<Delayed>>, ForAttention<EightBitForward>, ForActivation<E4M3>>>);
 static_assert(std::is_same_v<PrecisionNamed<"fp8-rowwise-fp8-head">,
                              Layerwise<Fp8Recipe<Rowwise>, Head<Fp8Recipe<Rowwise>>>>);
 static_assert(std::is_same_v<PrecisionNamed<"mxfp8">, Mxfp8>);

@@ -43,7 +43,8 @@ class ExpertsMLP {
                 "ExpertShape::choices");
   static_assert(Shape.activation_input == ActivationInput::storage,
                 "ExpertsMLP: the activation of experts reads the storage format; remove "
-                "ForActivation from the precision");
+                "ForActivation from the precision, or choose fp8-delayed-fast instead of "
+                "fp8-delayed-fastest");
   static_assert(!Shape.bias, "ExpertsMLP: experts have no bias; choose a BlockShape without bias");
   static_assert(Shape.tensor_parallel == 1,
                 "ExpertsMLP: ranks cannot share experts; choose TensorParallel<1>");

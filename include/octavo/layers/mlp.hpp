@@ -35,10 +35,10 @@ class MLP {
 
   static_assert(!reads_e4m3 || !Shape.bias,
                 "MLP: a GEMM that adds a bias does not write E4M3; remove ForActivation from the "
-                "precision");
+                "precision, or choose fp8-delayed-fast instead of fp8-delayed-fastest");
   static_assert(!reads_e4m3 || !UpProjection::frozen,
                 "MLP: adapters of LoRA add to a result in the storage format; remove ForActivation "
-                "from the precision");
+                "from the precision, or choose fp8-delayed-fast instead of fp8-delayed-fastest");
   static_assert(!Shape.bias || Activation::sums_bias,
                 "MLP: this activation's backward does not compute a bias gradient; choose Gelu, or "
                 "a BlockShape without bias");

@@ -69,7 +69,8 @@ inline constexpr PrecisionList named_precisions{
         "fp8-delayed-fast"},
     NamedPrecision<
         Layerwise<Fp8Recipe<Delayed, Hybrid, GemmAccumulation::fast, GemmAccumulation::fast>,
-                  Head<Fp8Recipe<Rowwise>>, ForAttention<EightBitForward>>>{"fp8-delayed-fastest"},
+                  Head<Fp8Recipe<Delayed>>, ForAttention<EightBitForward>, ForActivation<E4M3>>>{
+        "fp8-delayed-fastest"},
     NamedPrecision<Mxfp8>{"mxfp8"},
     NamedPrecision<Nvfp4>{"nvfp4"},
 };
