@@ -1,6 +1,8 @@
 // The manifest of a run in a few lines.
 #pragma once
 
+#include <octavo/gemm/manifest.hpp>
+
 #include <algorithm>
 #include <cstddef>
 #include <sstream>
@@ -41,6 +43,19 @@ struct ManifestGroup {
 };
 
 }  // namespace detail
+
+/// Whether the forward of attention runs in 8 bits on keys with biases.
+inline bool rounds_biased_keys(const octavo::Manifest& manifest) {
+  const auto& gemms = manifest.entries();
+  const auto& attentions = manifest.attentions();
+  return std::any_of(gemms.begin(), gemms.end(),
+                     [](const octavo::GemmEntry& entry) {
+                       return entry.bias && entry.layer.ends_with(".qkv");
+                     }) &&
+         std::any_of(attentions.begin(), attentions.end(), [](const octavo::AttentionEntry& entry) {
+           return entry.expected.ends_with("8-bit");
+         });
+}
 
 /// One line for each kind of block and precision: "gemm | blocks.0-3: qkv, output | fp8 delayed |
 /// cuBLASLt".
