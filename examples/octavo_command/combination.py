@@ -129,6 +129,9 @@ def _of_model(program, flags, root, cache_models, options, environment):
     if degree > 1:
         options["OCTAVO_TENSOR_PARALLEL"] = f"{model.name}:{chosen}:{degree}"
     has_adapters = program.trains and flags.whole("lora") > 0
+    if has_adapters and "ForActivation<" in names.get(chosen, chosen):
+        raise CommandError(f"--lora does not support ForActivation, a part of --precision {chosen}; choose "
+                           "fp8-delayed-fast, or a type without ForActivation")
     if has_adapters:
         options["OCTAVO_LORA"] = f"{model.name}:{chosen}"
     if degree > 1 or has_adapters:

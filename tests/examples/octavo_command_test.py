@@ -187,6 +187,8 @@ class Combinations(Temporary):
         self.assertEqual(wanted.options["OCTAVO_MPI"], "ON")
         for words in (("--lora", "8"), ("--tensor-parallel", "2")):
             self.assertEqual(self.combine(train, *words)[0].options["OCTAVO_PLAIN_MODELS"], "OFF")
+        for precision in ("fp8-delayed-fastest", "Layerwise<Fp8Recipe<Delayed>, ForActivation<E4M3>>"):
+            self.refused("--lora does not support ForActivation", train, "--lora", "8", "--precision", precision)
         wanted, _ = self.combine(train, "--lora", "0", "--tensor-parallel", "1")
         self.assertEqual(wanted.options["OCTAVO_PLAIN_MODELS"], "ON")
         self.assertEqual(wanted.options["OCTAVO_LORA"] + wanted.options["OCTAVO_TENSOR_PARALLEL"], "")
