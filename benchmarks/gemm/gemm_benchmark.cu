@@ -22,12 +22,17 @@ double square_rate(Gpu& gpu) {
 }
 
 /// One iteration is the median of many products.
-template <LinearPrecision P>
+/// @tparam Y  format of a forward's result
+template <LinearPrecision P, class Y = Bf16>
 void run(benchmark::State& state, Gpu& gpu, const LinearShape& shape, GemmPass pass) {
   try {
     gpu.free_arrays();
     const double square = square_rate<P>(gpu);
-    const Part part = gemm_part<P>(gpu, shape, pass);
+    Part part = gemm_part<P>(gpu, shape, pass);
+    if constexpr (!std::is_same_v<Y, Bf16>) {
+      gpu.free_arrays();
+      part.run = forward_run<P, Y>(gpu, shape, accumulation_of<P>(pass));
+    }
     double seconds = 0;
     for ([[maybe_unused]] auto _ : state) {
       seconds = gpu.seconds(part.run);
@@ -48,6 +53,18 @@ void add(Gpu& gpu) {
                                '/' + formats_of<P>(pass);
       benchmark::RegisterBenchmark(
           name.c_str(), [=, &gpu](benchmark::State& state) { run<P>(state, gpu, shape, pass); })
+          ->UseManualTime()
+          ->Iterations(1)
+          ->Unit(benchmark::kMillisecond);
+    }
+    if constexpr (octavo::detail::writes_e4m3<P>) {
+      if (shape.adds_residual) continue;
+      const std::string name = PrecisionTraits<P>::name() + '/' + shape.name + "/forward to E4M3/" +
+                               formats_of<P>(GemmPass::forward);
+      benchmark::RegisterBenchmark(name.c_str(),
+                                   [=, &gpu](benchmark::State& state) {
+                                     run<P, E4M3>(state, gpu, shape, GemmPass::forward);
+                                   })
           ->UseManualTime()
           ->Iterations(1)
           ->Unit(benchmark::kMillisecond);

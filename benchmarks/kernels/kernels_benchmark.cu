@@ -61,6 +61,12 @@ void lines_of_precision(Table& table) {
   table.line(name_with<P>("gelu_forward"), [](Gpu& g) { return gelu_forward_part<P>(g); });
   table.line(name_with<P>("gelu_backward"), [](Gpu& g) { return gelu_backward_part<P>(g); });
   table.line(name_with<P>("rope_backward"), [](Gpu& g) { return rope_backward_part<P, float>(g); });
+  if constexpr (octavo::detail::writes_e4m3<P>) {
+    table.line(name_with<P>("swiglu_forward of E4M3"),
+               [](Gpu& g) { return swiglu_forward_part<P, E4M3>(g); });
+    table.line(name_with<P>("swiglu_backward of E4M3"),
+               [](Gpu& g) { return swiglu_backward_part<P, E4M3>(g); });
+  }
   if constexpr (QuantizedPrecision<P>) lines_of_casts<P>(table);
 }
 

@@ -55,15 +55,16 @@ void multiply(GemmAccumulation accumulation, const A& a, const B& b,
   (void)octavo::detail::matmul_quantized_body(accumulation, a, b, result, gpu.context());
 }
 
-template <LinearPrecision P>
+/// @tparam Y  format of the result
+template <LinearPrecision P, class Y = Bf16>
 Run forward_run(Gpu& gpu, const LinearShape& shape, GemmAccumulation accumulation) {
   const auto [name, rows, out, in, adds_residual] = shape;
   const Operands<P, OperandKind::input> x(gpu, rows, in);
   const Operands<P, OperandKind::weight> w(gpu, out, in);
-  const auto y = gpu.make<Bf16>(rows * out);
-  const auto residual = gpu.make<Bf16>(adds_residual ? rows * out : 0);
+  const auto y = gpu.make<Y>(rows * out);
+  const auto residual = gpu.make<Y>(adds_residual ? rows * out : 0);
   return [=, &gpu](int turn) {
-    GemmOutput<Bf16, Cuda> result{matrix(y[at(turn)], rows, out), {}};
+    GemmOutput<Y, Cuda> result{matrix(y[at(turn)], rows, out), {}};
     if (adds_residual) result.addend = input(residual[at(turn)], rows, out);
     if constexpr (QuantizedPrecision<P>) {
       multiply(accumulation, x[turn].row_major, w[turn].row_major, result, gpu);

@@ -64,24 +64,27 @@ Part rms_norm_backward_part(Gpu& gpu, Index rows = tokens) {
   return part;
 }
 
-template <class P>
+/// @tparam W  format of the gates and ups
+template <class P, class W = Bf16>
 Part swiglu_forward_part(Gpu& gpu) {
   const Operands<P, OperandKind::input> y(gpu, tokens, ffn);
-  const auto gate_up = gpu.make<Bf16>(tokens * 2 * ffn);
-  Part part{name_with<P>("swiglu_forward"), tokens, ffn, y.produced_bytes(tokens * ffn * 4)};
+  const auto gate_up = gpu.make<W>(tokens * 2 * ffn);
+  Part part{name_with<P>("swiglu_forward"), tokens, ffn,
+            y.produced_bytes(tokens * ffn * 2 * Index{sizeof(W)})};
   part.run = [=, &gpu](int turn) {
     swiglu_forward(input(gate_up[at(turn)], tokens, 2 * ffn), y[turn], gpu.context());
   };
   return part;
 }
 
-template <class P>
+/// @tparam W  format of the gates and ups
+template <class P, class W = Bf16>
 Part swiglu_backward_part(Gpu& gpu) {
   const Operands<P, OperandKind::output_gradient> gradient(gpu, tokens, 2 * ffn);
-  const auto gate_up = gpu.make<Bf16>(tokens * 2 * ffn);
+  const auto gate_up = gpu.make<W>(tokens * 2 * ffn);
   const auto dy = gpu.make<Bf16>(tokens * ffn);
   Part part{name_with<P>("swiglu_backward"), tokens, ffn,
-            gradient.produced_bytes(tokens * ffn * 6)};
+            gradient.produced_bytes(tokens * ffn * (2 + 2 * Index{sizeof(W)}))};
   part.run = [=, &gpu](int turn) {
     swiglu_backward(input(dy[at(turn)], tokens, ffn), input(gate_up[at(turn)], tokens, 2 * ffn),
                     gradient[turn], gpu.context());
