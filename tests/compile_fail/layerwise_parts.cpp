@@ -12,6 +12,7 @@
 // expect ACTIVATION_OF_POLICY: Layerwise: the argument of ForActivation must be E4M3
 // expect ACTIVATION_IN_BF16: Layerwise: ForActivation<E4M3> needs GEMMs in FP8 with one scale
 // expect ACTIVATION_OF_ROWS: Layerwise: ForActivation<E4M3> needs GEMMs in FP8 with one scale
+// expect ACTIVATION_OF_HEAD: Layerwise: ForActivation<E4M3> needs GEMMs in FP8 with one scale
 // expect NESTED: a model also accepts Layerwise<...> of these, which does not nest
 // expect FALLBACK_TWICE: AllowFallback: it cannot be nested
 #include <octavo/octavo.hpp>
@@ -48,6 +49,8 @@ using Precision = Layerwise<ForActivation<Fp8>, Fp8>;
 using Precision = Layerwise<ForActivation<E4M3>, Bf16>;
 #elif defined(OCTAVO_COMPILE_FAIL_ACTIVATION_OF_ROWS)
 using Precision = Layerwise<ForActivation<E4M3>, Fp8Recipe<Rowwise>>;
+#elif defined(OCTAVO_COMPILE_FAIL_ACTIVATION_OF_HEAD)
+using Precision = Layerwise<ForActivation<E4M3>, Bf16, Head<Fp8>>;
 #elif defined(OCTAVO_COMPILE_FAIL_NESTED)
 using Precision = Layerwise<First<1, Bf16>, Layerwise<Fp8>>;
 #elif defined(OCTAVO_COMPILE_FAIL_FALLBACK_TWICE)

@@ -235,6 +235,13 @@ TEST(OwnBlocks, RejectAttentionWithoutForwardOfPrecision) {
   EXPECT_THROW(attention.declare("blocks.0", registry, {}, {}), ConfigError);
 }
 
+TEST(OwnBlocks, RejectMlpWithoutActivationInputOfPrecision) {
+  Mlp mlp;
+  LayerRegistry<Cpu> registry;
+  registry.activation_input = ActivationInput::e4m3;
+  EXPECT_THROW(mlp.declare("blocks.0", registry, {}, {}), ConfigError);
+}
+
 // What layers point to stays where it is.
 template <class T>
 constexpr bool stays = !std::is_copy_constructible_v<T> && !std::is_move_constructible_v<T> &&

@@ -6,6 +6,7 @@
 #include <octavo/layers/flat_parameters.hpp>
 #include <octavo/layers/lora_options.hpp>
 #include <octavo/layers/scaling_table.hpp>
+#include <octavo/precision/activation_input.hpp>
 #include <octavo/precision/attention_forward.hpp>
 #include <octavo/tensor/batch.hpp>
 
@@ -83,6 +84,7 @@ struct LayerRegistry {
   LoraOptions lora{};                       ///< of adapters
   ExpertLoss<D>* expert_loss = nullptr;     ///< of all routers; null: not computed
   AttentionForward attention_forward = AttentionForward::storage;  ///< of the model's precision
+  ActivationInput activation_input = ActivationInput::storage;     ///< of the model's precision
 };
 
 }  // namespace octavo

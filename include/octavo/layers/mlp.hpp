@@ -62,6 +62,11 @@ class MLP {
 
   void declare(const std::string& name, LayerRegistry<D> registry, BlockInitial initial,
                Recomputation recomputation) {
+    require<ConfigError>(registry.activation_input == Shape.activation_input ||
+                             registry.activation_input == ActivationInput::storage,
+                         name,
+                         ": the precision has ForActivation, but the block's shape does not; pass "
+                         "shape.with(P::activation_input) to MLP in the model's family");
     recomputation_ = recomputation;
     // The first half of the columns gates the last half.
     constexpr bool gated = Activation::inputs == 2;

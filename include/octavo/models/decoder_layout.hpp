@@ -51,6 +51,7 @@ void Decoder<Family, Precision, D, Gradient>::allocate_parameters(Arena<D>& aren
   registry.scratch = &scratch_;
   registry.lora = options_.lora;
   registry.attention_forward = attention_forward_of<Precision>;
+  registry.activation_input = activation_input_of<Precision>;
   if constexpr (tensor_parallel > 1) registry.group = &group_;
   registry.tensor_rank = options_.tensor_rank;
   registry.data_rank = options_.data_rank;

@@ -243,7 +243,9 @@ struct PartsCheck {
       "as the base, or remove ForAttention");
   static constexpr int activations = (static_cast<int>(is_for_activation<Parts>) + ... + 0);
   static_assert(activations <= 1, "Layerwise: ForActivation occurs twice; use it once");
-  static_assert(activations == 0 || (writes_e4m3<typename PartTraits<Parts>::Precision> || ...),
+  static_assert(activations == 0 || ((writes_e4m3<typename PartTraits<Parts>::Precision> &&
+                                      !PartTraits<Parts>::names(LinearRole::head)) ||
+                                     ...),
                 "Layerwise: ForActivation<E4M3> needs GEMMs in FP8 with one scale per tensor; use "
                 "Fp8Recipe<Delayed> or Fp8Recipe<Tensorwise>, or remove ForActivation");
   static_assert(have_same_storage,
