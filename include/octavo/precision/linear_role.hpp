@@ -3,6 +3,7 @@
 #pragma once
 
 #include <octavo/core/version.hpp>
+#include <octavo/precision/activation_input.hpp>
 #include <octavo/precision/attention_forward.hpp>
 
 #include <cstddef>
