@@ -46,10 +46,13 @@ TEST(ActivationInputSession, BlocksInBf16KeepTheirFormat) {
   Context<Cpu> context(2);
   SmallSession<Edges> session(support::small_options(), context);
   (void)step(session, 0);
+  int projections = 0;
   for (const GemmEntry& entry : session.manifest().entries()) {
     if (!entry.layer.ends_with(".gate_up") || entry.pass != GemmPass::forward) continue;
+    ++projections;
     EXPECT_EQ(entry.output_format, entry.layer.starts_with("blocks.0.") ? "bf16" : "E4M3");
   }
+  EXPECT_EQ(projections, support::small.layers);
 }
 
 TEST(ActivationInputSession, NeedsLessMemory) {
