@@ -35,6 +35,14 @@ template void norm_and_gate(TensorView<const Bf16, 2, Cuda>, const NormWeight<Bf
                             Of<Fp8Recipe<Delayed>, OperandKind::output_gradient>,
                             TensorView<float, 1, Cuda>, OnCuda);
 
+template <class P>
+void gate_of_e4m3(TensorView<const E4M3, 2, Cuda> x, const Operand<P, OperandKind::input, Cuda>& y,
+                  OperandStatistics* statistics, const Context<Cuda>& context) {
+  swiglu_forward(x, y, statistics, context);
+}
+template void gate_of_e4m3(TensorView<const E4M3, 2, Cuda>,
+                           Of<Fp8Recipe<Delayed>, OperandKind::input>, OperandStatistics*, OnCuda);
+
 template <class T>
 void loss(TensorView<T, 2, Cuda> logits, TensorView<const std::int32_t, 1, Cuda> targets,
           TensorView<float, 1, Cuda> losses, const Context<Cuda>& context) {

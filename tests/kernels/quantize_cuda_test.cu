@@ -342,6 +342,30 @@ TEST_F(ProducersOnCuda, FusedSwigluMatchesSeparateCast) {
   }
 }
 
+// Also by recipes that compute the values in two passes. Each value is counted once; without any
+// that saturated, no block adds to the counter.
+TEST_F(ProducersOnCuda, SwigluOfE4M3CountsSaturatedValues) {
+  for (const float deviation : {2.0f, 200.0f}) {
+    for (const auto& [rows, ffn] : shapes) {
+      const auto gate_up = normal_values<E4M3>(rows * 2 * ffn, deviation, 3);
+      const auto saturated =
+          static_cast<std::uint64_t>(std::count_if(gate_up.begin(), gate_up.end(), [](E4M3 code) {
+            return std::abs(static_cast<float>(code)) == 448;
+          }));
+      if (rows > 1) EXPECT_EQ(saturated > 0, deviation == 200.0f);
+      const auto producer = [&, ffn = ffn](const auto& y, TestDevice<Cuda>& device) {
+        OperandStatistics* statistics = device.make(std::vector<OperandStatistics>(1));
+        const auto input = support::constant(device.matrix(gate_up, 2 * ffn));
+        swiglu_forward(input, y, statistics, device.context());
+        const OperandStatistics found = device.read(statistics, 1)[0];
+        EXPECT_EQ(found.elements, gate_up.size());
+        EXPECT_EQ(found.saturated, saturated);
+      };
+      compare_all_recipes<OperandKind::input>(rows, ffn, producer);
+    }
+  }
+}
+
 TEST_F(ProducersOnCuda, FusedSwigluGradientMatchesSeparateCast) {
   for (const auto& [rows, ffn] : shapes) {
     const auto gate_up = normal_values<Bf16>(rows * 2 * ffn, 2.0f, 4);

@@ -3,6 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <limits>
 #include <numbers>
 #include <type_traits>
 #include <utility>
@@ -132,6 +136,42 @@ TYPED_TEST(SwiGlu, ReadsE4M3) {
   EXPECT_EQ(results(codes, silu, silu_gradient), results(values, silu, silu_gradient));
   EXPECT_EQ(results(codes, gelu, gelu_gradient), results(values, gelu, gelu_gradient));
   EXPECT_NE(results(codes, silu, silu_gradient), results(codes, gelu, gelu_gradient));
+}
+
+/// Gates and ups in E4M3, some of which are at the ends of the format.
+Matrix<E4M3> codes_at_the_ends(Index tokens, Index ffn) {
+  auto codes = random_matrix<E4M3>(tokens, 2 * ffn, 5, 3.0f);
+  constexpr float ends[] = {448.0f, -448.0f, 416.0f, -416.0f, 500.0f, 0x1p-9f, 0.0f, 432.0f};
+  for (std::size_t i = 0; i < codes.elements.size(); i += 7) {
+    codes.elements[i] = E4M3(ends[i / 7 % std::size(ends)]);
+  }
+  codes.at(0, ffn) = E4M3(std::numeric_limits<float>::quiet_NaN());
+  return codes;
+}
+
+TEST(SwiGluOfE4M3, CountsValuesAtTheLargestMagnitude) {
+  for (const Index ffn : {1, 33, 136}) {
+    const auto codes = codes_at_the_ends(5, ffn);
+    std::uint64_t expected = 0;
+    for (const E4M3 code : codes.elements) {
+      expected += std::abs(static_cast<double>(static_cast<float>(code))) < 447 ? 0 : 1;
+    }
+    ASSERT_GT(expected, 0U);
+    support::ContextWithWorkspace place(3);
+    Matrix<Bf16> y(5, ffn);
+    Matrix<Bf16> uncounted(5, ffn);
+    OperandStatistics statistics{};
+    const auto check = [&](const auto& forward, std::uint64_t times) {
+      forward(codes.input(), support::dense_input(y), &statistics, place.context);
+      EXPECT_EQ(statistics.elements, times * codes.elements.size());
+      EXPECT_EQ(statistics.saturated, times * expected);
+      EXPECT_EQ(statistics.flushed, 0U);
+      forward(codes.input(), support::dense_input(uncounted), nullptr, place.context);
+      EXPECT_EQ(support::bytes_of(y.elements), support::bytes_of(uncounted.elements));
+    };
+    check([](const auto&... arguments) { swiglu_forward(arguments...); }, 1);
+    check([](const auto&... arguments) { geglu_forward(arguments...); }, 2);
+  }
 }
 
 TEST(SwiGluQuantized, ForwardAndBackwardWriteTheCopies) {

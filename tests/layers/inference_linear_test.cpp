@@ -154,8 +154,8 @@ bool asks_activation(Index rows) {
   projection.allocate_weight_copies(arena);
   Matrix<float> x(rows, in, 1.0f), wide(rows, out), y(rows, out / 2);
   using Input = Operand<Inference<Fp32>, OperandKind::input, Cpu>;
-  projection.template forward_activated<Activation>(Input{x.view()}, wide.view(), Input{y.view()},
-                                                    place.context);
+  projection.template forward_activated<Activation, Mode::generate>(Input{x.view()}, wide.view(),
+                                                                    Input{y.view()}, place.context);
   return y(rows - 1, 0) == 3.0;
 }
 

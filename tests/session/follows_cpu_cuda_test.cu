@@ -90,5 +90,48 @@ TYPED_TEST(FollowsCpuOnCuda, LogitsMatchCpu) {
   }
 }
 
+// Some gates of the first block saturate for every token, because feature 5 of the residual stream
+// is much larger than the others. Later steps are replays of a recording.
+class SaturatedResultsOnCuda : public support::OnGpuIn<Fp8Recipe<Delayed>> {};
+
+TEST_F(SaturatedResultsOnCuda, AreCountedOncePerStep) {
+  using Precision = Layerwise<Fp8Recipe<Delayed>, ForActivation<E4M3>>;
+  constexpr Index saturated_gates = 37;
+  for (const Recompute recompute : {Recompute::none, Recompute::ffn, Recompute::block}) {
+    SessionOptions options;
+    options.batch = {2, 64};
+    options.micro_batches = 2;
+    options.model.recompute = recompute;
+    support::GpuContext context;
+    Session<Precision, Cuda> session(options, context);
+    const auto set = [&](const char* name, Index rows, const auto& feature) {
+      std::vector<float> values(static_cast<std::size_t>(rows * llama_tiny.hidden));
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        const auto row = static_cast<Index>(i) / llama_tiny.hidden;
+        const bool changed = static_cast<Index>(i) % llama_tiny.hidden == 5;
+        values[i] = changed ? feature(row) : 0.2f * (uniform(random_word({3, 1}, i)) - 0.5f);
+      }
+      session.weights().set(name, values);
+    };
+    set("embedding.weight", llama_tiny.vocabulary, [](Index) { return 10.0f; });
+    set("blocks.0.gate_up.weight", 2 * llama_tiny.ffn, [](Index row) {
+      return row >= saturated_gates ? 0.0f : row % 2 == 0 ? 100.0f : -100.0f;
+    });
+    for (unsigned i = 0; i < 4; ++i) {
+      const auto batch = ::support::make_batch(256, llama_tiny.vocabulary, 100 + i);
+      (void)session.step({batch.tokens, batch.targets}, 1e-6);
+      int results = 0;
+      for (const OperandReport& report : session.operands()) {
+        if (!report.name.ends_with(".output")) continue;
+        const bool is_first = report.name == "blocks.0.gate_up.output";
+        const double expected = static_cast<double>(saturated_gates) / (2 * llama_tiny.ffn);
+        EXPECT_EQ(report.saturated, is_first ? expected : 0.0) << report.name << ", step " << i;
+        ++results;
+      }
+      EXPECT_EQ(results, llama_tiny.layers);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace octavo

@@ -11,9 +11,9 @@ namespace detail {
 
 template <class Gate, class Y, class W, Device D>
 void gated_forward(const char* name, TensorView<const W, 2, D> gate_up, const Y& y,
-                   const Context<D>& context) {
+                   OperandStatistics* statistics, const Context<D>& context) {
   check_shape(name, "gate_up", gate_up, {y.values.extent(0), 2 * y.values.extent(1)});
-  gated_forward_body<Gate>(name, gate_up, y, context);
+  gated_forward_body<Gate>(name, gate_up, y, statistics, context);
 }
 template <class Gate, class Y, class T, class W, Device D>
 void gated_backward(const char* name, TensorView<const T, 2, D> y_gradient,
@@ -38,7 +38,16 @@ void gated_backward(const char* name, TensorView<const T, 2, D> y_gradient,
 template <LinearPrecision P, OperandKind Kind, class W, Device D>
 void swiglu_forward(TensorView<const W, 2, D> gate_up, const Operand<P, Kind, D>& y,
                     const Context<D>& context) {
-  detail::gated_forward<detail::SiluGate>("swiglu_forward", gate_up, y, context);
+  detail::gated_forward<detail::SiluGate>("swiglu_forward", gate_up, y, nullptr, context);
+}
+
+/// Does the same for gates and ups in E4M3, and counts those that may have saturated.
+/// @param statistics  null, or of `gate_up`: adds the number of its values to `elements`, and the
+///                    number of those of magnitude 448 or NaN to `saturated`
+template <LinearPrecision P, OperandKind Kind, Device D>
+void swiglu_forward(TensorView<const E4M3, 2, D> gate_up, const Operand<P, Kind, D>& y,
+                    OperandStatistics* statistics, const Context<D>& context) {
+  detail::gated_forward<detail::SiluGate>("swiglu_forward", gate_up, y, statistics, context);
 }
 
 /// Computes the gradient of `gate_up`, quantised for its precision.
@@ -60,7 +69,14 @@ void swiglu_backward(TensorView<const T, 2, D> y_gradient, TensorView<const W, 2
 template <LinearPrecision P, OperandKind Kind, class W, Device D>
 void geglu_forward(TensorView<const W, 2, D> gate_up, const Operand<P, Kind, D>& y,
                    const Context<D>& context) {
-  detail::gated_forward<detail::GeluGate>("geglu_forward", gate_up, y, context);
+  detail::gated_forward<detail::GeluGate>("geglu_forward", gate_up, y, nullptr, context);
+}
+
+/// Does the same for gates and ups in E4M3, and counts as `swiglu_forward` does.
+template <LinearPrecision P, OperandKind Kind, Device D>
+void geglu_forward(TensorView<const E4M3, 2, D> gate_up, const Operand<P, Kind, D>& y,
+                   OperandStatistics* statistics, const Context<D>& context) {
+  detail::gated_forward<detail::GeluGate>("geglu_forward", gate_up, y, statistics, context);
 }
 
 /// Computes the gradient of `gate_up`: see `swiglu_backward`.

@@ -19,14 +19,22 @@ struct SwiGlu {
   /// to compute it. Activations with another forward omit this member.
   static constexpr bool is_silu_gate = true;
 
-  /// @param wide  [tokens, inputs · ffn]: of the storage format, or of E4M3 (`ActivationInput`)
+  /// @param wide  [tokens, inputs · ffn]
   /// @param y     [tokens, ffn], an operand
-  template <class Wide, class Y, Device D>
-  static void forward(TensorView<const Wide, 2, D> wide, const Y& y, const Context<D>& context) {
+  template <class T, class Y, Device D>
+  static void forward(TensorView<const T, 2, D> wide, const Y& y, const Context<D>& context) {
     swiglu_forward(wide, y, context);
   }
+  /// Reads E4M3 (`ActivationInput`), and counts values that may have saturated. Activations that do
+  /// not read E4M3 omit this overload.
+  /// @param statistics  see `swiglu_forward`
+  template <class Y, Device D>
+  static void forward(TensorView<const E4M3, 2, D> wide, const Y& y, OperandStatistics* statistics,
+                      const Context<D>& context) {
+    swiglu_forward(wide, y, statistics, context);
+  }
   /// @param y_gradient     [tokens, ffn]
-  /// @param wide           [tokens, inputs · ffn]
+  /// @param wide           [tokens, inputs · ffn]: of the storage format, or of E4M3
   /// @param wide_gradient  [tokens, inputs · ffn], an operand
   /// @param bias_gradient  [inputs · ffn], added to; empty without a bias
   template <class T, class Wide, class Gradient, class G, Device D>
@@ -44,9 +52,14 @@ struct GeGlu {
   static constexpr int inputs = 2;
   static constexpr bool sums_bias = false;
 
-  template <class Wide, class Y, Device D>
-  static void forward(TensorView<const Wide, 2, D> wide, const Y& y, const Context<D>& context) {
+  template <class T, class Y, Device D>
+  static void forward(TensorView<const T, 2, D> wide, const Y& y, const Context<D>& context) {
     geglu_forward(wide, y, context);
+  }
+  template <class Y, Device D>
+  static void forward(TensorView<const E4M3, 2, D> wide, const Y& y, OperandStatistics* statistics,
+                      const Context<D>& context) {
+    geglu_forward(wide, y, statistics, context);
   }
   template <class T, class Wide, class Gradient, class G, Device D>
   static void backward(TensorView<const T, 2, D> y_gradient, TensorView<const Wide, 2, D> wide,
@@ -73,5 +86,12 @@ struct Gelu {
     gelu_backward(y_gradient, wide, wide_gradient, bias_gradient, context);
   }
 };
+
+/// Whether an activation reads E4M3 and counts values that may have saturated.
+/// @tparam Y  the operand that its forward writes
+template <class Activation, class Y, Device D>
+inline constexpr bool counts_saturated =
+    requires(TensorView<const E4M3, 2, D> wide, const Y& y, OperandStatistics* statistics,
+             const Context<D>& context) { Activation::forward(wide, y, statistics, context); };
 
 }  // namespace octavo

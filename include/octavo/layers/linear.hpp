@@ -165,6 +165,7 @@ class Linear {
       slots_ = {registry.scaling->template add<Base, OperandKind::input>(name),
                 registry.scaling->template add<WeightPrecision, OperandKind::weight>(name),
                 registry.scaling->template add<Base, OperandKind::output_gradient>(name)};
+      if (use.writes_e4m3) output_ = registry.scaling->template add_output<E4M3>(name);
     }
     if constexpr (frozen && multiplies_quantized) {
       const Index rows = use.rows(registry.batch.rows());
@@ -302,6 +303,13 @@ class Linear {
     const auto weight = prepare_weight({.row_major = true, .transposed = false}, context);
     count(GemmPass::forward,
           matmul_forward(x.row_major, weight.row_major, GemmOutput<E4M3, D>{y, {}}, context));
+  }
+
+  /// Returns the statistics of the forward's result in E4M3, to which its reader adds.
+  [[nodiscard]] OperandStatistics* output_statistics() const
+    requires writes_e4m3
+  {
+    return registry_.scaling->slot(output_).statistics;
   }
 
   /// Computes x_gradient = dy · W.
@@ -470,6 +478,7 @@ class Linear {
   bool scale_is_found_ = false;  ///< the scale is that of the current weight
   LayerRegistry<D> registry_;
   std::array<std::size_t, 3> slots_{};    ///< in the scaling table, by `OperandKind`
+  std::size_t output_ = 0;                ///< there, if the forward writes E4M3
   std::array<std::size_t, 3> entries_{};  ///< in the manifest, by `GemmPass`
 };
 

@@ -39,6 +39,10 @@ class MLP {
   static_assert(!reads_e4m3 || !UpProjection::frozen,
                 "MLP: adapters of LoRA add to a result in the storage format; remove ForActivation "
                 "from the precision, or choose fp8-delayed-fast instead of fp8-delayed-fastest");
+  static_assert(!reads_e4m3 || counts_saturated<Activation, typename DownProjection::Input, D>,
+                "MLP: this activation does not read E4M3, or does not count values that may have "
+                "saturated; add the overload of forward for E4M3 as in octavo::SwiGlu, or remove "
+                "ForActivation from the precision");
   static_assert(!Shape.bias || Activation::sums_bias,
                 "MLP: this activation's backward does not compute a bias gradient; choose Gelu, or "
                 "a BlockShape without bias");
@@ -151,7 +155,7 @@ class MLP {
     const bool keeps = M::saves && (again || !recomputation_.drops(Recompute::swiglu));
     const auto activated = down_.template input<M>(saved.activated, batch.rows(),
                                                    {.row_major = true, .transposed = keeps});
-    up_.template forward_activated<Activation>(x, wide(saved, batch.rows()), activated, context);
+    up_.template forward_activated<Activation, M>(x, wide(saved, batch.rows()), activated, context);
     down_.forward(activated, residual, terms_of(y), context);
   }
 
@@ -201,7 +205,7 @@ class MLP {
     const auto activated = down_.template input<Mode::recompute>(
         saved.activated, tokens, {.row_major = false, .transposed = true});
     if (recomputation_.in_backward(Recompute::swiglu)) {
-      Activation::forward(TensorView<const Wide, 2, D>(wide(saved, tokens)), activated, context);
+      up_.template activate<Activation, Mode::recompute>(wide(saved, tokens), activated, context);
     }
     return activated;
   }

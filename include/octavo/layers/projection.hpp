@@ -89,12 +89,29 @@ class Projection {
     }
   }
 
+  /// Computes activated = Activation(wide).
+  /// @tparam M         whether it counts values in E4M3 that may have saturated: if it records
+  /// @param wide       [tokens, Out], as in forward_wide
+  /// @param activated  an operand, as in `Activation`
+  template <class Activation, class M, class Wide, class Activated>
+  void activate(TensorView<Wide, 2, D> wide, const Activated& activated,
+                const Context<D>& context) const {
+    const TensorView<const Wide, 2, D> input = wide;
+    if constexpr (std::is_same_v<Wide, T>) {
+      Activation::forward(input, activated, context);
+    } else {
+      OperandStatistics* statistics = M::records ? layer_.output_statistics() : nullptr;
+      Activation::forward(input, activated, statistics, context);
+    }
+  }
+
   /// Computes activated = Activation(x · Wᵀ + bias). If the layer supports it, the GEMM also
   /// computes an activation that has `is_silu_gate`.
+  /// @tparam M         see activate
   /// @param wide       [tokens, Out], as in forward_wide; overwritten unless the GEMM computes the
   ///                   activation
   /// @param activated  an operand, as in `Activation`
-  template <class Activation, class X, class Wide, class Activated>
+  template <class Activation, class M, class X, class Wide, class Activated>
   void forward_activated(const X& x, TensorView<Wide, 2, D> wide, const Activated& activated,
                          const Context<D>& context) {
     constexpr bool in_product = requires {
@@ -105,7 +122,7 @@ class Projection {
       layer_.template forward_gated<Activation>(x, wide, activated, context);
     } else {
       forward_wide(x, wide, context);
-      Activation::forward(TensorView<const Wide, 2, D>(wide), activated, context);
+      activate<Activation, M>(wide, activated, context);
     }
   }
 

@@ -15,15 +15,15 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// Scaling statistics of one operand, for users and metrics.
+/// Scaling statistics of one operand, or of the result of a GEMM in E4M3, for users and metrics.
 struct OperandReport {
-  std::string name;  ///< such as "blocks.0.qkv.input"
+  std::string name;  ///< such as "blocks.0.qkv.input", or "blocks.0.gate_up.output" of a result
   const char* format = "";
   std::string granularity;  ///< what a scale covers: "tensor", "row", or a block such as "1x128"
-  float amax = 0;
-  float scale = 1;              ///< NaN if each row or block has a separate scale
-  double saturated = 0;         ///< share of values that saturated at the format's largest value
-  double flushed = 0;           ///< share of values that became zero
+  float amax = 0;           ///< 0 of a result, whose largest value is not recorded
+  float scale = 1;          ///< NaN if each row or block has a separate scale
+  double saturated = 0;     ///< share of values that saturated at the format's largest value
+  double flushed = 0;       ///< share of values that became zero; 0 of a result
   std::uint32_t nonfinite = 0;  ///< 1: a cast of the last step encountered an Inf or NaN
 };
 
@@ -43,8 +43,9 @@ std::string granularity_name() {
 
 }  // namespace detail
 
-/// Amaxes, scales, statistics, rules and histories of every quantised operand. Linear layers add
-/// their operands while a model is laid out; then the table allocates its memory.
+/// Amaxes, scales, statistics, rules and histories of every quantised operand, and statistics of
+/// results in E4M3. Linear layers add them while a model is laid out; then the table allocates its
+/// memory.
 ///
 /// Operands with histories come first in its arrays, grouped by kind in the order of `OperandKind`.
 /// The amaxes that ranks reduce are therefore contiguous, as are those of each kind, and those of
@@ -68,15 +69,19 @@ class ScalingTable {
       rule.target /= static_cast<float>(1 << S::margin);
       rule.most_recent = S::reduction == AmaxReduction::most_recent ? 1 : 0;
     }
-    rules_.push_back(rule);
-    kinds_.push_back(Kind);
-    cast_by_ranks_.push_back(false);
     round_stochastically_.push_back(detail::value_rounding<S, Kind> ==
                                     detail::ValueRounding::stochastic);
-    names_.push_back(layer + "." + name_of(Kind));
-    formats_.push_back(FormatTraits<Format>::name);
-    granularities_.push_back(detail::granularity_name<OperandGranularity<P, Kind>>());
-    return rules_.size() - 1;
+    return add(rule, Kind, layer + "." + name_of(Kind), FormatTraits<Format>::name,
+               detail::granularity_name<OperandGranularity<P, Kind>>());
+  }
+
+  /// Adds the result of a linear layer's forward in `Format` without a scale; returns its number.
+  /// Its scale remains 1, its amax 0, and its only statistics are the saturated values.
+  template <class Format>
+  std::size_t add_output(const std::string& layer) {
+    round_stochastically_.push_back(false);
+    return add({FormatTraits<Format>::max, 0, 0, 0}, OperandKind::input, layer + ".output",
+               FormatTraits<Format>::name, detail::granularity_name<PerTensor>());
   }
 
   /// Marks a weight with one scale as cast by ranks, each of which casts its shard. Call it before
@@ -261,6 +266,17 @@ class ScalingTable {
 
  private:
   static constexpr std::size_t kinds = 3;
+
+  std::size_t add(const ScalingRule& rule, OperandKind kind, std::string name, const char* format,
+                  std::string granularity) {
+    rules_.push_back(rule);
+    kinds_.push_back(kind);
+    cast_by_ranks_.push_back(false);
+    names_.push_back(std::move(name));
+    formats_.push_back(format);
+    granularities_.push_back(std::move(granularity));
+    return rules_.size() - 1;
+  }
 
   /// Assigns each operand its place: those with histories first, grouped by kind.
   void place_operands() {

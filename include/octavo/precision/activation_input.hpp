@@ -13,10 +13,10 @@ namespace octavo OCTAVO_ABI {
 enum class ActivationInput {
   storage,  ///< the format of activations between GEMMs
   /// E4M3 without a scale: the GEMM rounds its FP32 sums to 4 significant bits. Values above 448
-  /// saturate, which is not counted, and values below 2^-6 lose bits; a layer's usual values lie
-  /// far from both. This halves the bytes that the GEMM writes and the activation reads, and the
-  /// memory that the backward needs for them. It applies to projections whose GEMMs have one FP8
-  /// scale per tensor, and not to generation of text.
+  /// saturate, which the activation counts, and values below 2^-6 lose bits; a layer's usual values
+  /// lie far from both. This halves the bytes that the GEMM writes and the activation reads, and
+  /// the memory that the backward needs for them. It applies to projections whose GEMMs have one
+  /// FP8 scale per tensor, and not to generation of text.
   e4m3
 };
 

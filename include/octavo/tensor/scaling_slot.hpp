@@ -26,7 +26,7 @@ struct alignas(32) OperandStatistics {
   std::uint64_t elements;  ///< values cast since the statistics were last cleared
   /// The number of these that saturated at the format's largest value or were NaN. A value that
   /// rounds to the largest is not counted: E4M3 saturates scaled values above 464, E5M2 values of
-  /// 61440 or more.
+  /// 61440 or more. Of the result of a GEMM in E4M3, all values of magnitude 448 are counted.
   std::uint64_t saturated;
   std::uint64_t flushed;         ///< the number of these that were nonzero before the cast and zero
                                  ///< after it

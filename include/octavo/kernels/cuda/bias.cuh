@@ -72,6 +72,7 @@ OCTAVO_KERNEL void __launch_bounds__(sum_warps * 32)
   if (column0 + threadIdx.x < columns) {
     sums[Index{blockIdx.y} * columns + column0 + threadIdx.x] = total;
   }
+  finish(runs);
   if (amax_bits != nullptr) raise_to_block_amax(magnitudes, amax_bits);
 }
 
@@ -101,13 +102,14 @@ struct SummingSource {
       for (int j = 0; j < run_size; ++j) sums()[j * stride + threadIdx.x] = 0;
     }
     template <class Loaded>
-    __device__ Produced<Bf16, 1> make(int i, const Loaded& loaded) const {
+    __device__ Produced<Bf16, 1> make(int i, const Loaded& loaded) {
       const Produced<Bf16, 1> produced = runs.make(i, loaded);
       const Floats made = to_floats(produced.parts[0]);
 #pragma unroll
       for (int j = 0; j < run_size; ++j) sums()[j * stride + threadIdx.x] += made.values[j];
       return produced;
     }
+    __device__ void finish() const { detail::finish(runs); }
   };
 
   [[nodiscard]] bool vectors() const { return source.vectors(); }

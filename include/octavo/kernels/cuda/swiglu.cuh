@@ -19,6 +19,7 @@ struct GatedSource {
   static constexpr bool makes_zeros = true;
   const W* gate_up;  ///< [rows, 2 · ffn]
   Index ffn;
+  LargestCounter counter{};  ///< of values in E4M3
 
   struct Loaded {
     Run<W> gate, up;
@@ -29,12 +30,15 @@ struct GatedSource {
     const W* gate;
     const W* up;
     int stride;
+    LargestCounter counter;
+    std::uint32_t largest = 0;  ///< values that `counter` counts
 
     __device__ Loaded load(int i, int count) const {
       return {load_run<Vectors>(gate + i * stride, count),
               load_run<Vectors>(up + i * stride, count)};
     }
-    __device__ Produced<T, 1> make(int, const Loaded& loaded) const {
+    __device__ Produced<T, 1> make(int, const Loaded& loaded) {
+      if constexpr (std::is_same_v<W, E4M3>) largest += counter.of(loaded.gate, loaded.up);
       const Floats gates = weight_floats(loaded.gate);
       const Floats ups = weight_floats(loaded.up);
       Floats y;
@@ -44,6 +48,9 @@ struct GatedSource {
       }
       return {{to_run<T>(y)}};
     }
+    __device__ void finish() const {
+      if constexpr (std::is_same_v<W, E4M3>) counter.add(largest);
+    }
   };
 
   [[nodiscard]] bool vectors() const { return rows_are_vectors(ffn, gate_up); }
@@ -51,7 +58,7 @@ struct GatedSource {
   template <bool Vectors>
   __device__ Runs<Vectors> runs(Index row, Index column) const {
     const W* gate = gate_up + row * 2 * ffn + column;
-    return {opaque(gate), opaque(gate + ffn), static_cast<int>(2 * ffn)};
+    return {opaque(gate), opaque(gate + ffn), static_cast<int>(2 * ffn), counter};
   }
 };
 
@@ -109,11 +116,13 @@ struct GatedGradientSource {
 /// See swiglu_forward.
 template <class Gate, LinearPrecision P, OperandKind Kind, class W>
 void gated_forward_body(const char* name, TensorView<const W, 2, Cuda> gate_up,
-                        const Operand<P, Kind, Cuda>& y, const Context<Cuda>& context) {
+                        const Operand<P, Kind, Cuda>& y, OperandStatistics* statistics,
+                        const Context<Cuda>& context) {
   // The rows that are read are twice as long as those that are written.
   require_operand_size<P>(name, gate_up.extent(0), gate_up.extent(1));
   using T = typename PrecisionTraits<P>::Storage;
-  const GatedSource<Gate, T, W> source{gate_up.data(), y.values.extent(1)};
+  const GatedSource<Gate, T, W> source{
+      gate_up.data(), y.values.extent(1), {statistics, gate_up.size()}};
   kernels::produce(name, source, y, context);
 }
 

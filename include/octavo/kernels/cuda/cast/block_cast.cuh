@@ -251,17 +251,17 @@ __device__ void block_cast_tile(const CastArguments<Format, Granularity>& argume
     }
     return 0;
   };
-  for_each_round<F>(source, place, arguments.rows, arguments.part_columns, prepare,
-                    [&](int round, int, const Produced<Bf16, Source::parts>& produced, int) {
+  const auto keep = [&](int round, int, const Produced<Bf16, Source::parts>& produced, int) {
 #pragma unroll
-                      for (int part = 0; part < Source::parts; ++part) {
-                        const Run<Bf16>& values = produced.parts[part];
-                        if constexpr (is_square) magnitudes = larger_magnitudes(magnitudes, values);
-                        tiles[part].run(round, position.row, position.run) = make_uint4(
-                            values.words[0], values.words[1], values.words[2], values.words[3]);
-                        if constexpr (holds_rows) held[round] = values;
-                      }
-                    });
+    for (int part = 0; part < Source::parts; ++part) {
+      const Run<Bf16>& values = produced.parts[part];
+      if constexpr (is_square) magnitudes = larger_magnitudes(magnitudes, values);
+      tiles[part].run(round, position.row, position.run) =
+          make_uint4(values.words[0], values.words[1], values.words[2], values.words[3]);
+      if constexpr (holds_rows) held[round] = values;
+    }
+  };
+  finish(for_each_round<F>(source, place, arguments.rows, arguments.part_columns, prepare, keep));
   if constexpr (is_row<Granularity>) {
     scale.may_saturate = __syncthreads_or(scale.may_saturate ? 1 : 0) != 0;
   } else if constexpr (!holds_rows) {

@@ -138,4 +138,41 @@ __device__ inline void discount_beyond(int count, int elements, float scale, Cas
   totals.saturated -= static_cast<std::uint32_t>(elements - within);
 }
 
+/// Counts, for a source that reads a matrix of E4M3, how many of its values have the largest
+/// magnitude or are NaN: see `swiglu_forward`.
+struct LargestCounter {
+  OperandStatistics* statistics = nullptr;  ///< null: nothing is counted
+  Index elements = 0;                       ///< of the matrix
+
+  /// Returns the count of two runs.
+  __device__ static std::uint32_t of(const Run<E4M3>& first, const Run<E4M3>& second) {
+    // Adding 2 carries into the sign's bit from the codes 0x7e, the largest magnitude, and 0x7f,
+    // NaN.
+    const auto flags = [](std::uint32_t word) { return (word & ~byte_flags) + 0x02020202u; };
+    const std::uint32_t found[4] = {flags(first.words[0]), flags(first.words[1]),
+                                    flags(second.words[0]), flags(second.words[1])};
+    const std::uint32_t any = (found[0] | found[1] | found[2] | found[3]) & byte_flags;
+    if (any == 0) [[likely]]
+      return 0;
+    std::uint32_t count = 0;
+#pragma unroll
+    for (const std::uint32_t word : found) {
+      count += static_cast<std::uint32_t>(__popc(word & byte_flags));
+    }
+    return count;
+  }
+
+  /// Adds the counts of a block's threads, in one atomic unless all are 0. All threads must call
+  /// it.
+  __device__ void add(std::uint32_t count) const {
+    if (statistics == nullptr) return;
+    if (threadIdx.x == 0 && blockIdx.x == 0 && blockIdx.y == 0) {
+      add_to_counter(statistics->elements, static_cast<std::uint64_t>(elements));
+    }
+    if (__syncthreads_or(count != 0 ? 1 : 0) == 0) return;
+    const std::uint32_t block = kernels::block_sum(count);
+    if (threadIdx.x == 0) add_to_counter(statistics->saturated, block);
+  }
+};
+
 }  // namespace octavo::detail

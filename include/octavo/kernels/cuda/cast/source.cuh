@@ -70,6 +70,8 @@ namespace kernels {
 ///     matrix are then set to zero.
 ///   - `await()`, optional: all threads of the block call it once, after the first loads and before
 ///     any value is computed. It may synchronise the block, or wait for results of others.
+///   - `finish()`, optional: all threads of the block call it once, after all values are computed,
+///     but not in the first of two passes. It may synchronise the block.
 /// - `static constexpr bool makes_zeros = true`, optional: declares that computed values are zero
 ///   wherever `load` returns zeros beyond the matrix, which saves instructions at edges.
 ///
@@ -136,6 +138,12 @@ __device__ Produced<T, Parts> inside(Produced<T, Parts> produced, int count) {
 template <class Runs>
 __device__ void await(Runs& runs) {
   if constexpr (requires { runs.await(); }) runs.await();
+}
+
+/// Calls `runs.finish()`, if it exists.
+template <class Runs>
+__device__ void finish(const Runs& runs) {
+  if constexpr (requires { runs.finish(); }) runs.finish();
 }
 
 }  // namespace detail

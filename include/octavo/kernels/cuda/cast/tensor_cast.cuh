@@ -89,7 +89,8 @@ __device__ void tensor_cast_tile(const CastArguments<Format, PerTensor>& argumen
           rows_target + part * arguments.part_columns + round * column_size * stride, count, cast);
     }
   };
-  for_each_round<F>(source, place, arguments.rows, arguments.part_columns, prepare, cast_round);
+  finish(for_each_round<F>(source, place, arguments.rows, arguments.part_columns, prepare,
+                           cast_round));
   totals.amax_bits = FindsScale ? float_bits(in_slot) : magnitude_bits(magnitudes);
   if (arguments.record) block_totals.put(totals);
   __syncthreads();

@@ -137,10 +137,10 @@ __device__ int count_inside(Index begin, Index end, int most) {
 }
 
 /// Calls `body(round, count, produced, prepared)` for the thread's run in every group of the tile's
-/// rows: `count` of its elements lie within the matrix.
+/// rows: `count` of its elements lie within the matrix. Returns the source's runs, for `finish`.
 /// @param prepare  computes `prepared`; called after the first reads have been issued
 template <Fit F, class Source, class Prepare, class Body>
-__device__ void for_each_round(const Source& source, TilePlace place, Index rows,
+__device__ auto for_each_round(const Source& source, TilePlace place, Index rows,
                                Index part_columns, const Prepare& prepare, const Body& body) {
   constexpr bool vectors = F != Fit::any;
   constexpr int batch = vectors ? Source::rounds_in_flight : 2;
@@ -173,6 +173,7 @@ __device__ void for_each_round(const Source& source, TilePlace place, Index rows
       body(begin + i, elements, inside<Source, vectors>(produced, elements), prepared);
     }
   }
+  return runs;
 }
 
 /// Adds a block's totals to the slot, by one warp and without waiting for memory.

@@ -39,6 +39,7 @@ OCTAVO_KERNEL void __launch_bounds__(elementwise_threads)
       if constexpr (std::is_same_v<T, Bf16>) magnitudes = larger_magnitudes(magnitudes, run);
     }
   }
+  finish(runs);
   if (amax_bits != nullptr) raise_to_block_amax(magnitudes, amax_bits);
 }
 
