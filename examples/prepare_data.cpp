@@ -156,6 +156,9 @@ int run(CLI::App& app, const Options& options) {
   }
   Documents documents({options.inputs.begin(), options.inputs.end()}, options.key,
                       format_of(options));
+  for (const std::string& note : documents.notes()) {
+    programs::print_stderr("prepare_data: warning: {}\n", programs::visible(note));
+  }
   octavo::require<octavo::ConfigError>(documents.total_bytes() != 0,
                                        "the files contain no text; pass others");
   octavo::TokenFileWriter writer(

@@ -4,6 +4,7 @@
 #include <octavo/core/error.hpp>
 #include <octavo/data/json_texts.hpp>
 #include <octavo/data/seen_files.hpp>
+#include <octavo/data/text.hpp>
 #include <octavo/data/text_stream.hpp>
 
 #include <algorithm>
@@ -64,9 +65,12 @@ class Documents {
       seen.begin_source();
       (void)seen.add(file.file().identity(), path, {});
       total_bytes_ += file.file().size();
-      require_text(file);
+      inspect(file, path);
     }
   }
+
+  /// Returns notes about files that are not what they may seem to be.
+  [[nodiscard]] const std::vector<std::string>& notes() const { return notes_; }
 
   /// Returns the size of all files in bytes; none if standard input is one of them.
   [[nodiscard]] std::optional<std::uint64_t> total_bytes() const {
@@ -91,11 +95,19 @@ class Documents {
  private:
   static constexpr std::size_t probe_bytes = 4096;
 
-  /// @throws ConfigError  if the first bytes of a file are not text
-  static void require_text(octavo::detail::TextStream& file) {
+  /// Adds a note if the first bytes of a text file are not UTF-8, or are JSON.
+  /// @throws ConfigError  if they are not text
+  void inspect(octavo::detail::TextStream& file, const std::filesystem::path& path) {
     std::string begin(probe_bytes, '\0');
     begin.resize(file.read(bytes_of(begin)));
     require_text(file, begin);
+    if (begin.empty() || is_json_lines(path, format_)) return;
+    std::string note =
+        octavo::detail::not_text_reason(bytes_of(begin), begin.size() == probe_bytes);
+    if (note.empty() && format_ == InputFormat::by_name) {
+      note = octavo::detail::json_note(path, begin);
+    }
+    if (!note.empty()) notes_.push_back(path.string() + ": " + note);
   }
   static void require_text(const octavo::detail::TextStream& file, std::string_view begin) {
     file.require_text<octavo::ConfigError>(begin);
@@ -162,7 +174,7 @@ class Documents {
       if (octavo::detail::is_blank(line_)) continue;
       std::string place = lines_->place();
       std::string text =
-          octavo::detail::json_text(line_, place, key_, ", or name another with --key");
+          octavo::detail::json_text(line_, place, key_, "pass the key of the text as --key");
       read_bytes_ += lines_->stream().file_bytes() - before;
       return Document{std::move(text), std::move(place)};
     }
@@ -174,6 +186,7 @@ class Documents {
   std::vector<std::filesystem::path> files_;
   std::string key_;
   InputFormat format_;
+  std::vector<std::string> notes_;
   bool has_standard_input_ = false;
   std::uint64_t total_bytes_ = 0;
   std::uint64_t read_bytes_ = 0;

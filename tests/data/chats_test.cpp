@@ -157,7 +157,7 @@ TEST_F(ChatFiles, RejectsUnsupportedOrAmbiguousFormats) {
   const auto refused = [&](const std::string& text) { return refusal<IoError>(text + "\n"); };
   const std::string messages = R"("messages": [{"role": "assistant", "content": "b"}])";
   EXPECT_TRUE(has(refused("{" + messages + R"(, "prompt": "a", "completion": "b"})"), "several"));
-  EXPECT_TRUE(has(refused(R"({"prompt": "a", "chosen": "b"})"), "it has none"));
+  EXPECT_TRUE(has(refused(R"({"prompt": "a", "chosen": "b"})"), "only \"prompt\", \"chosen\""));
   EXPECT_TRUE(has(refused("{" + messages + R"(, "tools": [{"name": "f"}]})"),
                   "bad.jsonl: line 1: at byte "));
   EXPECT_TRUE(
@@ -302,7 +302,12 @@ TEST_F(ChatFiles, ReportsLineOfInvalidChats) {
   const std::string good = line("a", "b");
   const auto bad = [&](const std::string& text) { return refusal<IoError>(good + "\n" + text); };
   EXPECT_TRUE(has(bad("{"), "bad.jsonl: line 3: at byte 1: "));
-  EXPECT_TRUE(has(bad(R"({"text": "x"})"), "instruction and output; but it has none"));
+  EXPECT_TRUE(has(bad(R"({"question": "x", "answer": ["text"]})"),
+                  R"(; but it has only "question", "answer"; rename its keys)"));
+  EXPECT_TRUE(has(bad(R"({"text": "x"})"), R"(but it has only "text"; train on texts with)"));
+  EXPECT_TRUE(has(bad("plain"), "bad.jsonl: line 3: at byte 0: a value is expected"));
+  EXPECT_TRUE(has(refusal<IoError>("\n Once upon\r\n"),
+                  "bad.jsonl: line 2: must be a chat in JSON, but begins with Once upon"));
   EXPECT_TRUE(has(bad(R"({"messages": [{"role": "user"}]})"), "a message has no content"));
   EXPECT_TRUE(has(bad(R"({"messages": [{"content": "x"}]})"), "a message has no role"));
   EXPECT_TRUE(has(bad(R"({"messages": [{"role": "user", "content": null}]})"),

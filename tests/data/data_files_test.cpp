@@ -208,9 +208,11 @@ TEST_F(DataFiles, ReportsPlaceOfInvalidJsonLines) {
   };
   const std::string at = "a.jsonl: line 2: at byte ";
   refuse("text", at + "0: a value is expected; it is damaged, or not JSON");
-  refuse("[]", at + "0: expected an object, but found []; correct the line");
-  refuse("{\"a\": 1}", "a.jsonl: line 2: the object has no \"text\"");
-  refuse("{\"a\": {\"text\": \"b\"}}", "a.jsonl: line 2: the object has no \"text\"");
+  refuse("[]", at + "0: expected an object, but found an array; write one object per line");
+  refuse("1", at + "0: expected an object, but found 1; correct the line");
+  refuse("{}", "a.jsonl: line 2: the object has no \"text\", but no key; ");
+  refuse("{\"b\": 1, \"a\": 1}", "line 2: the object has no \"text\", but only \"b\", \"a\"; ");
+  refuse("{\"a\": {\"text\": \"b\"}}", "the object has no \"text\", but only \"a\"; ");
   refuse("{\"messages\": []}", "because it is a chat; train on chats with finetune_llama --chats");
   refuse("{\"conversations\": []}", "because it is a chat; train on chats");
   refuse("{\"text\": 1}", at + "9, in text: expected a string, but found 1; correct the line");

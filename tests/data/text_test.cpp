@@ -215,6 +215,12 @@ TEST_F(ReadText, ReportsWhyNamedFileIsNotText) {
   const octavo::Text text = octavo::load_text({write("latin1", "gr\xfc\xdf")});
   EXPECT_EQ(text.bytes.size(), 4u);
   EXPECT_EQ(shown(text.read), std::vector<std::string>{"latin1 4: not UTF-8: invalid byte 2"});
+  const octavo::Text json = octavo::load_text(
+      {write("a.json", "\n[{\"text\": 1}]"), write("b.json", "no JSON"), write("c.txt", "{}")});
+  EXPECT_EQ(shown(json.read),
+            (std::vector<std::string>{
+                "a.json 14: JSON, read as it is written; to read its texts, write JSON Lines",
+                "b.json 7: ", "c.txt 2: "}));
 }
 
 TEST_F(ReadText, SkipsAByteOrderMark) {

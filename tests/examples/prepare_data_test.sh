@@ -78,13 +78,23 @@ run "a broken line" 1 broken.jsonl --out broken.bin
 err_is_one_line_with "broken.jsonl: line 2: at byte 11"
 printf '{"text":"ab"}\n{"title":"c"}\n' >other.jsonl
 run "no text in an object" 1 other.jsonl --out other.bin
-err_is_one_line_with 'other.jsonl: line 2: the object has no "text"'
-grep -qF "or name another with --key" err || fail "it does not say how to name another"
+err_is_one_line_with 'other.jsonl: line 2: the object has no "text", but only "title"; pass the key'
 [ ! -e broken.bin ] && [ ! -e other.bin ] || fail "a file was written"
 printf '{"title":"ab","text":1}\n' >title.jsonl
 run "another key" 0 title.jsonl --key title --out title.bin --end none
 [ "$(tokens title.bin 2)" = "97 98" ] || fail "the tokens are $(tokens title.bin 2)"
 no_rest
+
+printf '[{"text":"ab"}]\n' >array.json
+printf 'gr\xfc\xdf' >latin1.txt
+run "texts that may not be what they seem" 0 array.json latin1.txt a.txt --out x.bin
+[ "$(wc -l <err)" -eq 2 ] || fail "stderr has $(wc -l <err) lines"
+grep -qF "warning: array.json: JSON" err || fail "no warning of JSON"
+grep -qF "warning: latin1.txt: not UTF-8: invalid byte 2" err || fail "no warning of Latin-1"
+rm x.bin
+run "JSON as text" 0 array.json --input-format text --out x.bin
+[ ! -s err ] || fail "a warning although the format is chosen"
+rm x.bin
 
 run "a key of texts" 2 a.txt --key title --out x.bin
 err_is_one_line_with "--key needs --input-format jsonl, but --input-format is auto; pass --input-format jsonl"

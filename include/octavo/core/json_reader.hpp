@@ -15,6 +15,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace octavo OCTAVO_ABI {
 
@@ -179,8 +180,21 @@ class JsonReader {
   }
 
   /// Rejects the value that was read last.
+  /// @param advice  what to do; empty repeats the reader's
   /// @throws IoError  with `what` and the value's place
-  [[noreturn]] void fail(const std::string& what) const { fail_content(at_, what); }
+  [[noreturn]] void fail(const std::string& what, std::string_view advice = {}) const {
+    fail_content(at_, what, advice);
+  }
+
+  /// Returns the keys of an object for a message: only "a", "b". Of many keys, it names the first.
+  static std::string listed(const std::vector<std::string>& keys) {
+    constexpr std::size_t most = 8;
+    std::string text = keys.empty() ? "no key" : "only ";
+    for (std::size_t i = 0; i < std::min(keys.size(), most); ++i) {
+      text += message(i == 0 ? "\"" : ", \"", excerpt(keys[i]), '"');
+    }
+    return keys.size() > most ? text + ", ..." : text;
+  }
 
   /// Returns a text, truncated to a length that fits in a message.
   static std::string excerpt(std::string_view text) {
@@ -202,10 +216,11 @@ class JsonReader {
     throw IoError(message(place_, ": at byte ", offset_ + at, ": ", what,
                           "; it is damaged, or not JSON: use another copy"));
   }
-  [[noreturn]] void fail_content(std::size_t at, const std::string& what) const {
+  [[noreturn]] void fail_content(std::size_t at, const std::string& what,
+                                 std::string_view advice = {}) const {
     const std::string path = this->path();
     throw IoError(message(place_, ": at byte ", offset_ + at, path.empty() ? "" : ", in ", path,
-                          ": ", what, "; ", advice_));
+                          ": ", what, "; ", advice.empty() ? advice_ : advice));
   }
   /// Reports that the next value is not `wanted`; if it is not JSON either, reports that error
   /// instead.

@@ -35,7 +35,10 @@ class ChatRecordReader {
 
   /// @throws IoError  naming the place and the byte, if the object is not a chat
   std::vector<ChatMessage> read() {
-    json_.object([this](const std::string& key) { member(key); });
+    json_.object([this](const std::string& key) {
+      keys_.push_back(key);
+      member(key);
+    });
     std::vector<ChatMessage> chat = build_chat();
     if (system_.has_value() && !system_->empty()) {
       if (!chat.empty() && chat.front().role == "system")
@@ -93,9 +96,14 @@ class ChatRecordReader {
       forms.push_back(std::move(chat));
     }
     if (forms.size() == 1) return std::move(forms.front());
-    json_.fail(std::string("the object must have one of: messages; conversations; prompt and "
-                           "completion; instruction and output; but it has ") +
-               (forms.empty() ? "none" : "several"));
+    const bool is_text = std::find(keys_.begin(), keys_.end(), "text") != keys_.end();
+    json_.fail(
+        "the object must have one of: messages; conversations; prompt and completion; "
+        "instruction and output; but it has " +
+            (forms.empty() ? JsonReader::listed(keys_) : "several"),
+        !forms.empty() ? ""
+        : is_text      ? "train on texts with train_llama --data"
+                       : "rename its keys, or leave it out");
   }
 
   /// Skips a member that changes neither the text nor the targets, or is null or an empty list.
@@ -205,6 +213,7 @@ class ChatRecordReader {
   }
 
   JsonReader& json_;
+  std::vector<std::string> keys_;  ///< of the object
   std::optional<Messages> messages_;
   std::optional<Messages> conversations_;
   std::optional<Messages> prompt_;

@@ -180,7 +180,13 @@ class ChatLoader {
     };
     for (std::string line; lines.next(line);) {
       if (is_blank(line)) continue;
-      const bool is_array = count == 0 && line[line.find_first_not_of(" \t\r")] == '[';
+      const std::size_t first = line.find_first_not_of(" \t\r");
+      const bool is_array = count == 0 && line[first] == '[';
+      require<IoError>(count > 0 || is_array || line[first] == '{', lines.place(),
+                       ": must be a chat in JSON, but begins with ",
+                       JsonReader::excerpt(std::string_view(line).substr(first)),
+                       "; write chats in a form of docs/finetuning.md, or train on plain text with "
+                       "train_llama --data");
       const std::string place = is_array ? path.string() : lines.place();
       const std::size_t offset = is_array ? lines.begin() : 0;
       if (is_array) read_rest(lines, line);

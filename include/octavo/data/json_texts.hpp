@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace octavo OCTAVO_ABI {
 
@@ -28,26 +29,31 @@ inline bool is_blank(std::string_view line) {
 
 /// Returns the string under `key` of the JSON object on a line.
 /// @param place   file and line, for messages
-/// @param advice  appended to the message if the object lacks the key
+/// @param advice  what to do if the object lacks the key
 /// @throws IoError  naming file, line and byte, if the line is not a JSON object with this string
 [[nodiscard]] inline std::string json_text(std::string_view line, const std::string& place,
-                                           const std::string& key, const std::string& advice = "") {
+                                           const std::string& key, const std::string& advice) {
   JsonReader json(line, place, 0, "correct the line, or leave it out");
+  if (json.peek() == JsonReader::Kind::array) {
+    json.fail("expected an object, but found an array",
+              "write one object per line: jq -c '.[]' FILE");
+  }
   std::optional<std::string> text;
+  std::vector<std::string> others;
   bool is_chat = false;
   json.object([&](const std::string& name) {
     if (name == key) {
       text = json.string();
     } else {
       is_chat = is_chat || name == "messages" || name == "conversations";
+      others.push_back(name);
       json.skip();
     }
   });
   json.end();
-  require<IoError>(text.has_value(), place, ": the object has no \"", key,
-                   is_chat ? "\", because it is a chat; train on chats with finetune_llama --chats"
-                           : "\"; write one JSON object per line, with this string",
-                   is_chat ? "" : advice);
+  require<IoError>(text.has_value(), place, ": the object has no \"", key, "\", ",
+                   is_chat ? "because it is a chat; train on chats with finetune_llama --chats"
+                           : message("but ", JsonReader::listed(others), "; ", advice));
   return std::move(*text);
 }
 

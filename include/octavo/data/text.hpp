@@ -27,7 +27,7 @@ struct TextFile {
   std::filesystem::path path;
   std::uintmax_t bytes = 0;  ///< 0 for entries that are not regular files
   /// The reason why the entry was skipped. For a file that was read because a source names it, the
-  /// reason why it would be skipped in a folder. Empty if there is no such reason.
+  /// reason why it would be skipped in a folder, or a note about its content. May be empty.
   std::string remark;
   bool is_json_lines = false;  ///< the texts of the file's lines were read
   std::string format{};        ///< format of a token file, such as "llm.c, 2 bytes per token"
@@ -79,6 +79,20 @@ inline std::string not_text_reason(std::span<const std::uint8_t> bytes, bool is_
   }
   return "";
 }
+
+/// Returns a note about a file whose bytes are read as text although it contains JSON, otherwise
+/// "".
+/// @param begin  the first bytes of the file
+inline std::string json_note(const std::filesystem::path& path, std::string_view begin) {
+  const std::size_t first = begin.find_first_not_of(" \t\r\n\xEF\xBB\xBF");
+  const bool is_json = path.extension() == ".json" && first != std::string_view::npos &&
+                       (begin[first] == '[' || begin[first] == '{');
+  return is_json ? "JSON, read as it is written; to read its texts, write JSON Lines" : "";
+}
+
+/// Advice about a JSON object without a text.
+inline constexpr const char* text_key_advice =
+    "rename the key of the text, or write token files with prepare_data --key";
 
 /// Finds the files that sources name and reads them.
 class TextReader {
@@ -150,6 +164,9 @@ class TextReader {
         !stream.is_compressed() || std::find(begin.begin(), begin.end(), 0) == begin.end(),
         path.string(), ": its decompressed bytes are ", file.remark,
         "; name compressed text, or decompress token files first");
+    if (file.remark.empty()) {
+      file.remark = json_note(path, {reinterpret_cast<const char*>(begin.data()), begin.size()});
+    }
     return file;
   }
 
@@ -185,7 +202,7 @@ class TextReader {
     for (std::string line; lines.next(line);) {
       lines.stream().require_size(source.bytes, false);
       if (is_blank(line)) continue;
-      const std::string text = json_text(line, lines.place(), "text");
+      const std::string text = json_text(line, lines.place(), "text", text_key_advice);
       begin_text();
       add_bytes({reinterpret_cast<const std::uint8_t*>(text.data()), text.size()});
     }
