@@ -86,7 +86,19 @@ inline bool has_parts(const Configuration& configuration) {
   return configuration.recipe.find(", ") != std::string::npos;
 }
 
-/// Returns labels: recipes, made unique by the folder's name or path if two runs share one.
+/// Returns what a run trained in, in one word or a few: its precision if that is a name, such as
+/// "fp8-delayed", or has several parts, otherwise the recipe of its C++ type.
+inline std::string trained_in(const Run& run) {
+  const Configuration& configuration = run.configuration;
+  const bool is_name =
+      !configuration.precision.empty() &&
+      std::all_of(configuration.precision.begin(), configuration.precision.end(), [](char c) {
+        return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
+      });
+  return is_name || has_parts(configuration) ? configuration.precision : configuration.recipe;
+}
+
+/// Returns labels: precisions, made unique by the folder's name or path if two runs share one.
 inline std::vector<std::string> labels(const std::vector<Run>& runs) {
   const auto base = [](const Run& run) {
     return run.folder.has_filename() ? run.folder.filename() : run.folder.parent_path().filename();
@@ -97,11 +109,10 @@ inline std::vector<std::string> labels(const std::vector<Run>& runs) {
       return std::count_if(runs.begin(), runs.end(),
                            [&](const Run& other) { return key(other) == key(run); }) > 1;
     };
-    std::string label =
-        has_parts(run.configuration) ? run.configuration.precision : run.configuration.recipe;
-    if (shares([](const Run& r) { return r.configuration.recipe; })) {
+    std::string label = trained_in(run);
+    if (shares(trained_in)) {
       const bool same_name =
-          shares([&](const Run& r) { return std::pair(r.configuration.recipe, base(r)); });
+          shares([&](const Run& r) { return std::pair(trained_in(r), base(r)); });
       label += fmt::format(" ({})", (same_name ? run.folder : base(run)).string());
     }
     labels.push_back(visible(label));
@@ -359,7 +370,7 @@ using Cells = std::vector<std::string>;
 
 inline Cells table_head(const Comparison& comparison) {
   const Run& baseline = comparison.runs[comparison.baseline];
-  return {"recipe",
+  return {"run",
           "train loss",
           "min train loss",
           "validation loss",

@@ -181,9 +181,10 @@ inline std::string origin(const Comparison& comparison, const std::vector<std::s
       "Running means are over {}.</p>\n<div class=\"scroll\"><table class=\"origin "
       "cards\"><thead><tr>",
       html(version), counted(comparison.window, "step"));
-  const Cells head{"recipe",          "folder",        "precision",  "model",  "device",
-                   "ranks",           "seed",          "parameters", "steps",  "batch",
-                   "sequence length", "micro-batches", "seconds",    "peak MB"};
+  const Cells head{
+      "run",     "folder",     "precision", "model", "device",          "ranks",
+      "seed",    "parameters", "steps",     "batch", "sequence length", "micro-batches",
+      "seconds", "peak MB"};
   for (const std::string& name : head) out += fmt::format("<th class=\"text\">{}</th>", name);
   out += "</tr></thead><tbody>\n";
   for (std::size_t i = 0; i < comparison.runs.size(); ++i) {

@@ -103,7 +103,7 @@ std::string number_cell(const std::optional<double>& value, const Show& show) {
   return std::isfinite(*value) ? show(*value) : "not finite";
 }
 
-inline const std::vector<std::string> speed_head{"recipe",  "runtime", "ms/step", "tokens/s",
+inline const std::vector<std::string> speed_head{"run",     "runtime", "ms/step", "tokens/s",
                                                  "TFLOP/s", "MFU",     "speed-up"};
 
 /// @param label  label of the run

@@ -38,21 +38,19 @@ row_is() {
 
 # (2.55 - 2.5) / 2.5 is 2 %.
 run "two finished runs" 0 bf16 fp8_delayed --html "$scratch/report.html"
-row_is "recipe train loss min train loss validation loss min validation loss gap to bf16 tokens/s FP8 GEMMs skipped steps end"
+row_is "run train loss min train loss validation loss min validation loss gap to bf16 tokens/s FP8 GEMMs skipped steps end"
 row_is "bf16 2.5000 2.5000 2.5000 2.5000 baseline 15,200 0 of 48 0 done after 4 steps"
-row_is "fp8 <delayed> 2.6000 2.6000 2.5500 2.5500 +2.00 % 1,234,567 45 of 48 1 done after 4 steps"
+row_is "fp8-delayed 2.6000 2.6000 2.5500 2.5500 +2.00 % 1,234,567 45 of 48 1 done after 4 steps"
 out_mentions_not "STOPPED"
 out_mentions_not "are equal"
 out_mentions "Different seed: "
 [ "$(sed -n 1,4p "$scratch/out" | awk '{ print length }' | sort -u | wc -l)" -eq 1 ] ||
   fail "the table's lines differ in length"
-out_has "sample of fp8 <delayed>"
+out_has "sample of fp8-delayed"
 out_has "line one↵"
 out_has 'line <two>\x1B[31m'
-html_has "fp8 &lt;delayed&gt;"
 html_has 'line &lt;two&gt;\x1B[31m</pre>'
 html_has "25.00 % (1)"
-html_lacks "fp8 <delayed>"
 html_lacks "http:"
 html_lacks "https:"
 # Loss in 4 views, difference, gap, gradient norm in 2 views, throughput.
@@ -90,21 +88,21 @@ row_is "bf16 2.5000 2.5000 2.5000 2.5000 -1.96 % 15,200 0 of 48 0 done after 4 s
 
 # Without a run in BF16, the first is the baseline: at step 2, (3.9 - 4.1) / 4.1 is -4.88 %, and the opposite 5.13 %.
 run "two runs in FP8" 0 fp8_delayed killed --html "$scratch/report.html"
-row_is "recipe train loss min train loss validation loss min validation loss gap to fp8-delayed tokens/s FP8 GEMMs skipped steps end"
-row_is "fp8 <delayed> 2.6000 2.6000 2.5500 2.5500 baseline 1,234,567 45 of 48 1 done after 4 steps"
-row_is "fp8 tensorwise 4.5000 4.5000 3.9000 3.9000 -4.88 % 20,480 45 of 48 0 STOPPED at step 2 of 4: no summary"
-html_has "2 runs; the baseline is fp8 &lt;delayed&gt;"
+row_is "run train loss min train loss validation loss min validation loss gap to fp8-delayed tokens/s FP8 GEMMs skipped steps end"
+row_is "fp8-delayed 2.6000 2.6000 2.5500 2.5500 baseline 1,234,567 45 of 48 1 done after 4 steps"
+row_is "fp8-tensorwise 4.5000 4.5000 3.9000 3.9000 -4.88 % 20,480 45 of 48 0 STOPPED at step 2 of 4: no summary"
+html_has "2 runs; the baseline is fp8-delayed"
 run "two runs in FP8, the other way round" 0 killed fp8_delayed
-row_is "fp8 tensorwise 4.5000 4.5000 3.9000 3.9000 baseline 20,480 45 of 48 0 STOPPED at step 2 of 4: no summary"
-row_is "fp8 <delayed> 2.6000 2.6000 2.5500 2.5500 +5.13 % 1,234,567 45 of 48 1 done after 4 steps"
+row_is "fp8-tensorwise 4.5000 4.5000 3.9000 3.9000 baseline 20,480 45 of 48 0 STOPPED at step 2 of 4: no summary"
+row_is "fp8-delayed 2.6000 2.6000 2.5500 2.5500 +5.13 % 1,234,567 45 of 48 1 done after 4 steps"
 
 # Train loss is step 2's, as the mean is over one step, and so is its speed: 1,024 tokens in 0.05 s; (3.9 - 4) / 4.
 run "a killed run" 0 bf16 killed
-row_is "fp8 tensorwise 4.5000 4.5000 3.9000 3.9000 -2.50 % 20,480 45 of 48 0 STOPPED at step 2 of 4: no summary"
-out_has "note: fp8 tensorwise: line 5 of its metrics.jsonl is truncated and was ignored."
-out_has "note: fp8 tensorwise STOPPED at step 2 of 4: no summary."
-out_has "note: fp8 tensorwise: no summary: it was killed, or is still running. Its train loss is that of its last step, its validation loss that of its last evaluation."
-out_has "note: fp8 tensorwise: the gap is that after step 2, the last at which both were evaluated; fp8 tensorwise was evaluated until step 2, bf16 until step 4."
+row_is "fp8-tensorwise 4.5000 4.5000 3.9000 3.9000 -2.50 % 20,480 45 of 48 0 STOPPED at step 2 of 4: no summary"
+out_has "note: fp8-tensorwise: line 5 of its metrics.jsonl is truncated and was ignored."
+out_has "note: fp8-tensorwise STOPPED at step 2 of 4: no summary."
+out_has "note: fp8-tensorwise: no summary: it was killed, or is still running. Its train loss is that of its last step, its validation loss that of its last evaluation."
+out_has "note: fp8-tensorwise: the gap is that after step 2, the last at which both were evaluated; fp8-tensorwise was evaluated until step 2, bf16 until step 4."
 
 # stopped FOLDER END LAST: bf16's run as one that ended before its end, evaluated after step LAST
 stopped() {
@@ -119,19 +117,19 @@ stopped signal "signal 15" 4
 stopped late "not finite" 3
 # Both were evaluated at step 4; of the late one only step 2 counts, where both have 4.
 run "a run that a signal stopped" 0 bf16 "$scratch/signal" --html "$scratch/report.html"
-row_is "fp8 blockwise 2.5000 2.5000 2.5000 0.0100 -99.60 % 15,200 0 of 48 0 STOPPED at step 4 of 30: signal 15"
-out_has "note: fp8 blockwise STOPPED at step 4 of 30: signal 15."
+row_is "fp8-blockwise 2.5000 2.5000 2.5000 0.0100 -99.60 % 15,200 0 of 48 0 STOPPED at step 4 of 30: signal 15"
+out_has "note: fp8-blockwise STOPPED at step 4 of 30: signal 15."
 html_has 'class=" stopped"'
 run "a run that was not finite" 0 bf16 "$scratch/late"
-row_is "fp8 blockwise 2.5000 2.5000 2.5000 0.0100 +0.00 % 15,200 0 of 48 0 STOPPED at step 4 of 30: not finite"
+row_is "fp8-blockwise 2.5000 2.5000 2.5000 0.0100 +0.00 % 15,200 0 of 48 0 STOPPED at step 4 of 30: not finite"
 out_mentions "the gap is that after step 2, the last at which both were evaluated"
 # Files of before the summary said how it ended.
 sed -i 's/"end":"not finite",//' "$scratch/late/metrics.jsonl"
 run "a stopped run of an older version" 0 bf16 "$scratch/late"
-row_is "fp8 blockwise 2.5000 2.5000 2.5000 0.0100 +0.00 % 15,200 0 of 48 0 STOPPED at step 4 of 30: stopped"
+row_is "fp8-blockwise 2.5000 2.5000 2.5000 0.0100 +0.00 % 15,200 0 of 48 0 STOPPED at step 4 of 30: stopped"
 sed -i 's/"step":2,"loss":4,/"step":1,"loss":4,/' "$scratch/late/metrics.jsonl"
 run "no step in common" 0 bf16 "$scratch/late"
-row_is "fp8 blockwise 2.5000 2.5000 2.5000 0.0100 - 15,200 0 of 48 0 STOPPED at step 4 of 30: stopped"
+row_is "fp8-blockwise 2.5000 2.5000 2.5000 0.0100 - 15,200 0 of 48 0 STOPPED at step 4 of 30: stopped"
 out_mentions "no gap: there is no step at which both it and bf16 have a finite validation loss"
 
 # Runs of one precision: the baseline is one that is done, or at least has a validation loss.
@@ -139,7 +137,7 @@ mkdir "$scratch/early" "$scratch/edges"
 grep -v '"event":"\(evaluation\|summary\)"' bf16/metrics.jsonl >"$scratch/early/metrics.jsonl"
 run "a baseline that was killed, and one that is done" 0 "$scratch/early" bf16 fp8_delayed
 out_has "note: Several runs have the precision bf16; the gap is measured against bf16 (bf16)."
-row_is "fp8 <delayed> 2.6000 2.6000 2.5500 2.5500 +2.00 % 1,234,567 45 of 48 1 done after 4 steps"
+row_is "fp8-delayed 2.6000 2.6000 2.5500 2.5500 +2.00 % 1,234,567 45 of 48 1 done after 4 steps"
 grep -v '"event":"summary"' bf16/metrics.jsonl >"$scratch/late/metrics.jsonl"
 run "a baseline without a loss, and one with" 0 "$scratch/early" "$scratch/late" fp8_delayed
 out_has "note: Several runs have the precision bf16; the gap is measured against bf16 (late)."
@@ -151,8 +149,8 @@ out_mentions "note: bf16 has no finite validation loss, so no gap can be given."
 mkdir "$scratch/begun" "$scratch/one"
 head -n 1 fp8_delayed/metrics.jsonl >"$scratch/begun/metrics.jsonl"
 run "a run without a step" 0 bf16 "$scratch/begun"
-row_is "fp8 <delayed> - - - - - - 45 of 48 0 STOPPED at step 0 of 4: no summary"
-out_has "note: fp8 <delayed>: no summary: it was killed, or is still running. It has no step yet."
+row_is "fp8-delayed - - - - - - 45 of 48 0 STOPPED at step 0 of 4: no summary"
+out_has "note: fp8-delayed: no summary: it was killed, or is still running. It has no step yet."
 sed -e 's/"steps":4/"steps":1/' -e '/"step":[234]/d' bf16/metrics.jsonl >"$scratch/one/metrics.jsonl"
 run "a run of one step" 0 "$scratch/one" --html "$scratch/report.html"
 row_is "bf16 2.5000 5.5000 2.5000 - baseline 15,200 0 of 48 0 done after 1 step"
@@ -165,6 +163,12 @@ row_is "bf16 5.5000 5.5000 - - baseline 10,240 0 of 48 0 STOPPED at step 1 of 1:
 sed -e 's/"precision":"fp8-delayed"/"precision":"fp8-delayed-bf16-edges"/' \
   -e 's/"recipe":"[^"]*"/"recipe":"first 1 bf16, fp8 delayed, last 1 bf16"/' \
   fp8_delayed/metrics.jsonl >"$scratch/edges/metrics.jsonl"
+mkdir -p "$scratch/typed"
+sed 's/"precision":"fp8-delayed"/"precision":"Fp8Recipe<Own>"/' fp8_delayed/metrics.jsonl >"$scratch/typed/metrics.jsonl"
+run "a precision without a name" 0 bf16 "$scratch/typed" --html "$scratch/report.html"
+row_is "fp8 <delayed> 2.6000 2.6000 2.5500 2.5500 +2.00 % 1,234,567 45 of 48 1 done after 4 steps"
+html_has "fp8 &lt;delayed&gt;"
+html_lacks "fp8 <delayed>"
 run "a recipe of several parts" 0 bf16 "$scratch/edges" --html "$scratch/report.html"
 row_is "fp8-delayed-bf16-edges 2.6000 2.6000 2.5500 2.5500 +2.00 % 1,234,567 45 of 48 1 done after 4 steps"
 out_has "note: fp8-delayed-bf16-edges: first 1 bf16, fp8 delayed, last 1 bf16."
@@ -195,7 +199,7 @@ mkdir -p "$scratch/resumed" "$scratch/elsewhere/bf16" "$scratch/announced" "$scr
 } >"$scratch/resumed/metrics.jsonl"
 run "a resumed run" 0 bf16 "$scratch/resumed"
 out_mentions "resumed; the records from step 3 on replace earlier ones"
-row_is "bf16 (resumed) 2.5000 2.5000 4.0000 4.0000 +0.00 % 18,618 0 of 48 0 STOPPED at step 4 of 4: no summary"
+row_is "fp8-blockwise 2.5000 2.5000 4.0000 4.0000 +0.00 % 18,618 0 of 48 0 STOPPED at step 4 of 4: no summary"
 # The summary of a resumed run has the speed of its last process.
 mkdir "$scratch/ended"
 {
@@ -203,7 +207,7 @@ mkdir "$scratch/ended"
   grep '"event":"summary"' bf16/metrics.jsonl | sed 's/"tokens_per_second":[0-9.e+]*/"tokens_per_second":7/'
 } >"$scratch/ended/metrics.jsonl"
 run "a resumed run that ended" 0 bf16 "$scratch/ended"
-grep -F '(ended)' "$scratch/out" | grep -qF ' 18,618 ' || fail "it has the speed of its last process"
+grep -F 'fp8-blockwise' "$scratch/out" | grep -qF ' 18,618 ' || fail "it has the speed of its last process"
 # A run that goes on in another precision by --convert after step 3: then it is what it is now.
 mkdir "$scratch/converted"
 converted() {
@@ -225,7 +229,7 @@ html_has "converted after step 3 from fp8 &lt;delayed&gt;, AdamW"
 } >"$scratch/one_again"
 mv "$scratch/one_again" "$scratch/converted/metrics.jsonl"
 run "a run that goes on from before it was converted" 0 bf16 "$scratch/converted"
-out_mentions "fp8 <delayed>  "
+out_mentions "fp8-delayed  "
 out_mentions_not "converted after step"
 converted '{"event":"other"}' >"$scratch/converted/metrics.jsonl"
 run "a second run in the file of another" 2 bf16 "$scratch/converted"
@@ -237,7 +241,7 @@ row_is "bf16 (bf16) 2.5000 2.5000 2.5000 2.5000 baseline 15,200 0 of 48 0 done a
 row_is "bf16 ($scratch/elsewhere/bf16) 2.5000 2.5000 2.5000 2.5000 +0.00 % 15,200 0 of 48 0 done after 4 steps"
 sed 's/\("steps":4,"gemms_fp8":\)45/\148/' fp8_delayed/metrics.jsonl >"$scratch/announced/metrics.jsonl"
 run "other GEMMs than expected" 0 bf16 "$scratch/announced"
-out_has "note: fp8 <delayed> expected 48 of 48 GEMMs in FP8, but ran 45 of 48."
+out_has "note: fp8-delayed expected 48 of 48 GEMMs in FP8, but ran 45 of 48."
 run "the expected GEMMs" 0 bf16 fp8_delayed
 out_mentions_not "expected"
 # Operand 3 of 4 loses most; what is lost most in is step 2 of 3.
@@ -344,7 +348,7 @@ mkdir "$scratch/wild" "$scratch/blocks"
 sed -e 's/"step":3,"epoch":0.01,"loss":3.1/"step":3,"epoch":0.01,"loss":1758/' \
   fp8_delayed/metrics.jsonl >"$scratch/wild/metrics.jsonl"
 run "a loss off the chart" 0 bf16 "$scratch/wild" --html "$scratch/report.html"
-html_has "Off this chart: fp8 &lt;delayed&gt;: 1 value, as far as 1758 at step 3."
+html_has "Off this chart: fp8-delayed: 1 value, as far as 1758 at step 3."
 sed -e 's/"format":"E4M3","amax":3.1,"scale":144.5/"format":"E4M3","granularity":"1x128","amax":null,"scale":null/' \
   fp8_delayed/metrics.jsonl >"$scratch/blocks/metrics.jsonl"
 run "a scale for each block" 0 bf16 "$scratch/blocks" --html "$scratch/report.html"
@@ -361,7 +365,7 @@ cmp -s bf16/metrics.jsonl "$scratch/kept/metrics.jsonl" || fail "the metrics of 
 # A damaged run is named, and the others are shown.
 run "a broken line" 2 broken bf16 fp8_delayed --html "$scratch/report.html"
 err_is_one_line_with "broken/metrics.jsonl:3: not valid JSON"
-row_is "fp8 <delayed> 2.6000 2.6000 2.5500 2.5500 +2.00 % 1,234,567 45 of 48 1 done after 4 steps"
+row_is "fp8-delayed 2.6000 2.6000 2.5500 2.5500 +2.00 % 1,234,567 45 of 48 1 done after 4 steps"
 html_has "<li>Damaged and left out: broken/metrics.jsonl:3: not valid JSON"
 run "a broken line in a run that is watched" 2 broken bf16 --watch 0.1
 out_mentions "broken/metrics.jsonl:3: not valid JSON"
@@ -373,7 +377,7 @@ err_is_one_line_with 'of one of the runs, but is "bf16"'
 err_is_one_line_with "broken/metrics.jsonl:3: not valid JSON"
 run "a damaged run in BF16" 2 broken fp8_delayed
 err_is_one_line_with "broken/metrics.jsonl:3: not valid JSON"
-row_is "fp8 <delayed> 2.6000 2.6000 2.5500 2.5500 baseline 1,234,567 45 of 48 1 done after 4 steps"
+row_is "fp8-delayed 2.6000 2.6000 2.5500 2.5500 baseline 1,234,567 45 of 48 1 done after 4 steps"
 mkdir -p "$scratch/packed" "$scratch/nuls" "$scratch/odd/metrics.jsonl"
 printf '\xfd7zXZ\0' >"$scratch/packed/metrics.jsonl"
 python3 - "$scratch/nuls/metrics.jsonl" <<'PYTHON'
@@ -493,10 +497,10 @@ sed -e 's/"precision":"bf16"/"precision":"fp8-delayed"/; s/"recipe":"bf16"/"reci
   -e 's/"evaluation","step":2,"loss":4/"evaluation","step":2,"loss":2.25/' bf16/metrics.jsonl \
   >"$scratch/faster/metrics.jsonl"
 run "speeds" 0 "$scratch/cards" "$scratch/faster" --html "$scratch/report.html"
-row_is "recipe runtime ms/step tokens/s TFLOP/s MFU speed-up"
+row_is "run runtime ms/step tokens/s TFLOP/s MFU speed-up"
 row_is "bf16 0.2 s 50.0 20,480 512 51.7 % 1.00 x"
-row_is "fp8 delayed 0.2 s 40.0 25,600 - - 1.25 x"
-row_is "fp8 delayed 2.5000 2.5000 2.5000 2.2500 +0.00 % 15,200 0 of 48 0 done after 4 steps"
+row_is "fp8-delayed 0.2 s 40.0 25,600 - - 1.25 x"
+row_is "fp8-delayed 2.5000 2.5000 2.5000 2.2500 +0.00 % 15,200 0 of 48 0 done after 4 steps"
 html_has 'data-name="MFU">51.7 %</td>'
 run "speeds over the first, which is not the baseline" 0 "$scratch/faster" "$scratch/cards"
 row_is "bf16 0.2 s 50.0 20,480 512 51.7 % 0.80 x"
@@ -584,7 +588,7 @@ out_mentions "until all runs have ended"
 out_mentions_not $'\x1b'
 out_mentions "at step 4 of 4"
 out_mentions_not "STOPPED"
-row_is "fp8 <delayed> 2.6000 2.6000 2.5500 2.5500 +2.00 % 1,234,567 45 of 48 1 done after 4 steps"
+row_is "fp8-delayed 2.6000 2.6000 2.5500 2.5500 +2.00 % 1,234,567 45 of 48 1 done after 4 steps"
 html_lacks 'http-equiv="refresh"'
 case="a signal while watching"
 grep -v '"event":"summary"' bf16/metrics.jsonl >"$scratch/running/metrics.jsonl"
