@@ -191,6 +191,7 @@ void make_session(Setup& setup, const CLI::App& app, const Options& options,
     octavo::load_hugging_face(*setup.session, instance.shape, options.load_hf);
   }
   if (instance.has_adapters && ranks.is_first()) warn_of_base(options, begins);
+  if (begins && ranks.is_first()) warn_of_learning_rate(app, options);
   if (instance.has_adapters) {
     setup.data->set_base_model(options.load_hf.empty()
                                    ? octavo::message("weights of --seed ", options.seed)

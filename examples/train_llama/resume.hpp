@@ -38,15 +38,19 @@ inline void complete_resume(Options& options) {
   options.out = checkpoints_folder.parent_path().string();
 }
 
-/// @throws ConfigError  if a new run would start in a folder whose saved checkpoint was damaged
-///                      since
-inline void require_none_damaged(const std::filesystem::path& folder) {
-  for (const octavo::ListedCheckpoint& one : octavo::list_checkpoints(folder)) {
-    octavo::require<octavo::ConfigError>(
-        !one.is_committed, "--resume auto: ", one.path.string(),
-        " is damaged, and there is no other checkpoint: ", one.problem,
-        "; restore its files, or remove it to start the run again");
-  }
+/// @throws ConfigError  if a folder contains only checkpoints that were damaged after they were
+/// saved
+inline void require_none_damaged(const std::filesystem::path& folder, const std::string& resume) {
+  std::vector<octavo::ListedCheckpoint> damaged = octavo::list_checkpoints(folder);
+  std::erase_if(damaged, [](const octavo::ListedCheckpoint& one) { return !one.is_committed; });
+  if (damaged.empty()) return;
+  const octavo::ListedCheckpoint& newest = damaged.back();
+  const bool is_only = damaged.size() == 1;
+  throw octavo::ConfigError(octavo::message(
+      "--resume ", resume, ": ", newest.path.string(), " is damaged, ",
+      is_only ? "and is the only checkpoint: " : "as are all other checkpoints: ", newest.problem,
+      "; restore its files, or remove ", is_only ? "it" : "all of them",
+      " to start the run again"));
 }
 
 namespace detail {
@@ -103,10 +107,10 @@ inline std::filesystem::path checkpoint_to_resume(const Options& options, const 
   const std::filesystem::path named = in_run ? options.out : options.resume;
   std::filesystem::path newest = checkpoint_in(named, program);
   if (!newest.empty()) return newest;
+  require_none_damaged(named / detail::checkpoints_name, options.resume);
   const bool may_begin = options.resume == "auto" && options.export_hf.empty();
   octavo::require<octavo::ConfigError>(may_begin, "--resume ", options.resume, ": ",
                                        detail::nothing_to_resume(options, named));
-  require_none_damaged(named / detail::checkpoints_name);
   return {};
 }
 
@@ -147,7 +151,7 @@ std::filesystem::path resume_undamaged(std::filesystem::path from, const Options
       from = octavo::all_gather_texts(ranks, '+' + before, "older checkpoint").front().substr(1);
       octavo::require<octavo::ConfigError>(
           !from.empty(), error.what(),
-          ", but there is no other complete checkpoint; restore its files, or start a new run");
+          ", and there is no complete checkpoint before it; restore its files, or start a new run");
     }
   }
 }

@@ -12,6 +12,7 @@
 #include <train_llama/ranks.hpp>
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <filesystem>
 
@@ -34,6 +35,8 @@ inline void save_weights(octavo::TrainingSession& session, const Options& option
   }
   octavo::HuggingFaceOptions folder;
   folder.tokenizer_of = options.load_hf;
+  const std::string& tokenizer = options.chats.tokenizer;
+  if (options.load_hf.empty() && tokenizer != "bytes") folder.tokenizer_of = tokenizer;
   octavo::save_hugging_face(session, model, options.save_hf, folder, ranks.is_first());
   fmt::print("weights | written to {}\n", programs::visible(options.save_hf));
 }
@@ -61,6 +64,20 @@ inline void warn_of_base(const Options& options, bool begins) {
       program().name, programs::visible(options.load_adapters),
       programs::visible(config.base_model),
       programs::visible(options.load_hf.empty() ? options.model : "hf:" + options.load_hf));
+}
+
+/// Warns if the weights of a folder are trained further at the learning rate of new models, because
+/// --learning-rate is not set.
+inline void warn_of_learning_rate(const CLI::App& app, const Options& options) {
+  constexpr double common_limit = 1e-4;  // of training all weights of a trained model further
+  if (options.load_hf.empty() || options.lora != 0 || options.learning_rate <= common_limit ||
+      app.count("--learning-rate") != 0) {
+    return;
+  }
+  programs::print_stderr(
+      "{}: warning: --learning-rate is {:g} by default, for new models, but hf:{} is a trained "
+      "one, which it may damage; pass a smaller one, such as 2e-5\n",
+      program().name, options.learning_rate, programs::visible(options.load_hf));
 }
 
 }  // namespace trainer

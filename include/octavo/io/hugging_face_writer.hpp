@@ -27,7 +27,8 @@ namespace octavo OCTAVO_ABI {
 /// Options for writing a Hugging Face folder.
 struct HuggingFaceOptions {
   std::uint64_t shard_bytes = 5'000'000'000;  ///< maximum size of the tensors in a file
-  /// A folder whose tokenizer, chat template and generation settings are copied; empty: none.
+  /// A folder whose tokenizer, chat template and generation settings are copied, or a tokenizer's
+  /// file, which is copied as tokenizer.json or tokenizer.model; empty: none.
   std::filesystem::path tokenizer_of{};
 };
 
@@ -120,14 +121,20 @@ class HuggingFaceWriter {
 
  private:
   void copy_tokenizer(const std::filesystem::path& from) const {
+    std::error_code error;
+    if (std::filesystem::is_regular_file(from, error)) {
+      return copy(from, from.extension() == ".json" ? "tokenizer.json" : "tokenizer.model");
+    }
     if (from.empty()) return;
     for (const char* name : detail::tokenizer_files) {
-      std::error_code error;
-      if (!std::filesystem::exists(from / name, error)) continue;
-      std::filesystem::copy_file(from / name, temporary_.path() / name, error);
-      require<IoError>(!error, (from / name).string(), ": cannot be copied to ", folder_.string(),
-                       ": ", error.message());
+      if (std::filesystem::exists(from / name, error)) copy(from / name, name);
     }
+  }
+  void copy(const std::filesystem::path& file, const char* name) const {
+    std::error_code error;
+    std::filesystem::copy_file(file, temporary_.path() / name, error);
+    require<IoError>(!error, file.string(), ": cannot be copied to ", folder_.string(), ": ",
+                     error.message());
   }
 
   static std::filesystem::path target_of(const std::filesystem::path& folder) {

@@ -109,6 +109,24 @@ class Texts(TrainerTest):
         done = self.train(ONE_STEP + "--data llm_c.bin --model hf:with_tokenizer --no-out")
         self.assertNotIn("bytes are the tokens", done.out)
 
+    def test_the_learning_rate_of_trained_weights(self):
+        self.train(TINY + "--save-hf trained --no-out")
+        loaded = TINY + "--model hf:trained --no-out "
+        warning = "warning: --learning-rate is 0.001 by default"
+        self.assertIn(warning, self.train(loaded).err)
+        Path("rate.toml").write_text("learning-rate = 1e-3\n")
+        for chosen in (loaded + "--learning-rate 1e-3", loaded + "--config rate.toml", TINY + "--no-out"):
+            self.assertNotIn(warning, self.train(chosen).err)
+
+    def test_the_tokenizer_of_saved_weights(self):
+        write_token_files()
+        tokens = ONE_STEP + "--data llm_c.bin --no-out "
+        file = PROJECT / "tests/golden/tokenizers/gpt2.json"
+        self.train(tokens + f"--tokenizer {file} --save-hf with_own")
+        self.assertEqual(Path("with_own/tokenizer.json").read_bytes(), file.read_bytes())
+        self.train(tokens + "--tokenizer bytes --save-hf with_bytes")
+        self.assertFalse(Path("with_bytes/tokenizer.json").exists())
+
     def test_a_tokenizer_that_did_not_write_the_tokens(self):
         """It would decode samples wrongly, or end the run after its last step."""
         tokenizers = PROJECT / "tests/golden/tokenizers"

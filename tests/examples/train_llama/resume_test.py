@@ -127,8 +127,21 @@ class Resumed(TrainerTest):
         for word in ("auto", "latest"):
             done = self.train(SAVED + f"--out all_damaged --resume {word}", code=2)
             self.assertIn("step-00000027/rank-00000.safetensors", done.err.splitlines()[-1])
-            self.assertIn("there is no other complete checkpoint", done.err.splitlines()[-1])
+            self.assertIn("there is no complete checkpoint before it", done.err.splitlines()[-1])
         self.assertEqual(contents("all_damaged/checkpoints"), before)
+
+    def test_only_truncated_checkpoints(self):
+        for path in Path(copy("whole", "truncated_all"), "checkpoints").glob("step-*/rank-*"):
+            os.truncate(path, 99)
+        before = contents("truncated_all/checkpoints")
+        refusals = set()
+        for where in ("--out truncated_all --resume auto", "--out truncated_all --resume latest",
+                      "--resume truncated_all"):
+            last = self.train(SAVED + where, code=2).err.splitlines()[-1]
+            self.assertIn("step-00000030 is damaged, as are all other checkpoints: ", last)
+            refusals.add(last.partition("step-00000030")[2])
+        self.assertEqual(len(refusals), 1, refusals)  # none advises what another refuses
+        self.assertEqual(contents("truncated_all/checkpoints"), before)
 
     def test_names_of_coming_checkpoints(self):
         def a_folder(path):
