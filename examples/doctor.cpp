@@ -37,10 +37,10 @@ constexpr std::array recipes{
 
 void describe_machine(const Context<Cpu>& context) {
   Report::line("machine", "octavo", octavo::version_string);
-  Report::line("machine", "processor",
-               octavo::message(context.threads(), context.threads() == 1 ? " thread" : " threads",
-                               ", matrix products through ",
-                               octavo::gemm_implementation<octavo::Bf16>(Cpu{})));
+  Report::line(
+      "machine", "processor",
+      octavo::message(context.threads(), context.threads() == 1 ? " thread" : " threads",
+                      ", GEMMs through ", octavo::gemm_implementation<octavo::Bf16>(Cpu{})));
   const std::string driver = driver_version();
   Report::line("machine", "NVIDIA driver", driver.empty() ? "none" : driver);
   Report::line("machine", "NCCL", nccl_version());

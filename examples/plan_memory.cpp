@@ -143,7 +143,7 @@ void print_gpu(const Options& options) {
   fmt::print("\n{}: compute capability {}.{}, {}\nit trains in {}\n", options.card,
              options.gpu.capability / 10, options.gpu.capability % 10,
              programs::tested_on(options.gpu.capability), octavo::precisions_of(options.gpu));
-  if (options.precision == "bf16" && !options.gpu.fp8_products) {
+  if (options.precision == "bf16" && !options.gpu.fp8_gemms) {
     fmt::print("it has no FP8, so the plan is for --precision bf16\n");
   }
 }

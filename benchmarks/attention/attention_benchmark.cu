@@ -136,7 +136,7 @@ void run() {
 #endif
     measure(shape, false, true);
     measure(shape, false, true, true);
-    const bool has_wgmma = Context<Cuda>().limits().gpu.warpgroup_products;
+    const bool has_wgmma = Context<Cuda>().limits().gpu.warpgroup_mma;
     if (!has_wgmma || shape.heads.head_dim > detail::eight_bit_attention_dim) continue;
     AttentionShape in_eight_bits = shape;
     in_eight_bits.options.forward = AttentionForward::eight_bit;

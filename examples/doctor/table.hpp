@@ -67,7 +67,7 @@ inline void print_table(const TableCard& card) {
   fmt::print(
       "\nFP8 weights in generation: yes\nattention: {}\ncross-entropy: {}\nlaunches: {}\nshared "
       "memory of a block: {} KiB\n",
-      gpu.warpgroup_products ? "wgmma" : "mma.sync", gpu.clusters ? "clusters" : "single blocks",
+      gpu.warpgroup_mma ? "wgmma" : "mma.sync", gpu.clusters ? "clusters" : "single blocks",
       gpu.programmatic_launch ? "overlap" : "one after another", gpu.shared_bytes >> 10);
 }
 

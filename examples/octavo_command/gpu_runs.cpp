@@ -18,7 +18,7 @@ struct OnGpu {
       require_eight_bit_attention(limits);
     } else if constexpr (!detail::is_option<P>) {
       using Part = typename detail::PartTraits<P>::Precision;
-      if constexpr (!detail::is_allow_fallback<Part>) require_products<Part>(limits);
+      if constexpr (!detail::is_allow_fallback<Part>) require_gemms<Part>(limits);
     }
   }
 };

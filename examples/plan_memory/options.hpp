@@ -196,7 +196,7 @@ inline void take_card(const CLI::App& app, Options& options) {
   }
   if (!given && cards.size() == 1) options.card = cards.front().name;
   options.gpu = octavo::features_of(cards.front().capability);
-  if (app.count("--precision") == 0 && !options.gpu.fp8_products) options.precision = "bf16";
+  if (app.count("--precision") == 0 && !options.gpu.fp8_gemms) options.precision = "bf16";
 }
 
 /// Throws if flags that are valid alone contradict each other. Sets --world to --tensor-parallel if

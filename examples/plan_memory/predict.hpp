@@ -15,12 +15,12 @@ namespace planner {
 /// `benchmarks/results/ranks-h200.md`. Rates between hosts are assumptions: no step across hosts
 /// was measured.
 struct Rates {
-  double bf16_products = 685e12;        ///< operations per second
-  double fp8_products = 1260e12;        ///< one scale per tensor
-  double fp8_row_products = 1170e12;    ///< one scale per row
-  double fp8_block_products = 1150e12;  ///< one scale per block, forward and dgrad
-  double fp8_block_wgrad = 940e12;      ///< one scale per block, weight gradients
-  double attention_forward = 560e12;    ///< causal operations per second
+  double bf16_gemms = 685e12;         ///< operations per second
+  double fp8_gemms = 1260e12;         ///< one scale per tensor
+  double fp8_row_gemms = 1170e12;     ///< one scale per row
+  double fp8_block_gemms = 1150e12;   ///< one scale per block, forward and dgrad
+  double fp8_block_wgrad = 940e12;    ///< one scale per block, weight gradients
+  double attention_forward = 560e12;  ///< causal operations per second
   double attention_backward = 480e12;
   double memory = 4.1e12;          ///< bytes per second, read and written
   double between_kernels = 1.015;  ///< factor for gaps between kernels
@@ -75,11 +75,11 @@ inline double row_exchange_bytes(octavo::Index tokens, octavo::Index hidden, int
 /// Returns the rate of one GEMM.
 inline double rate_of(const octavo::GemmEntry& gemm, const Rates& rates) {
   using octavo::GemmScales;
-  if (!gemm.expected.is_fp8() || gemm.emulated) return rates.bf16_products;
-  if (gemm.scales_a == GemmScales::tensor) return rates.fp8_products;
-  if (gemm.scales_a == GemmScales::row) return rates.fp8_row_products;
+  if (!gemm.expected.is_fp8() || gemm.emulated) return rates.bf16_gemms;
+  if (gemm.scales_a == GemmScales::tensor) return rates.fp8_gemms;
+  if (gemm.scales_a == GemmScales::row) return rates.fp8_row_gemms;
   return gemm.pass == octavo::GemmPass::weight_gradient ? rates.fp8_block_wgrad
-                                                        : rates.fp8_block_products;
+                                                        : rates.fp8_block_gemms;
 }
 
 /// Returns the bytes that the casts of a weight for one of its GEMMs move in a micro-batch, if

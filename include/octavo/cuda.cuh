@@ -13,10 +13,10 @@
 #include <octavo/core/cuda/lane.cuh>
 #include <octavo/core/cuda/replay.cuh>
 #include <octavo/core/cuda/timeline.cuh>
-#include <octavo/gemm/cuda/expert_products.cuh>
+#include <octavo/gemm/cuda/expert_gemms.cuh>
 #include <octavo/gemm/cuda/few_rows.cuh>
 #include <octavo/gemm/cuda/matmul.cuh>
-#include <octavo/gemm/cuda/symmetric_products.cuh>
+#include <octavo/gemm/cuda/symmetric_gemms.cuh>
 #include <octavo/kernels/cuda/kernels.cuh>
 #include <octavo/memory/cuda/buffer.cuh>
 #include <octavo/octavo.hpp>

@@ -38,7 +38,7 @@ inline DeviceLimits<Cuda> limits_of(Library library, bool deterministic = false)
 inline void set_limits(Context<Cuda>& context, const DeviceLimits<Cuda>& limits) {
   context.set_cudnn(limits.cudnn);
   context.set_deterministic(limits.deterministic);
-  if (!limits.gpu.warpgroup_products) context.set_gpu(limits.gpu);
+  if (!limits.gpu.warpgroup_mma) context.set_gpu(limits.gpu);
 }
 
 #if defined(OCTAVO_WITH_CUDNN)

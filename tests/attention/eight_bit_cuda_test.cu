@@ -26,7 +26,7 @@ class EightBitAttentionOnCuda : public support::OnGpu {
     OnGpu::SetUp();
     if (IsSkipped()) return;
     const support::GpuContext context;
-    if (!context.limits().gpu.warpgroup_products) GTEST_SKIP() << support::lacks(context, "wgmma");
+    if (!context.limits().gpu.warpgroup_mma) GTEST_SKIP() << support::lacks(context, "wgmma");
   }
 
   static void expect_the_formula(const AttentionShape& shape, const Begins& begins = {},

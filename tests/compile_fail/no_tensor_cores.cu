@@ -6,9 +6,9 @@
 __global__ void multiply(float* result, octavo::detail::SharedTile<64, 64> tile) {
   using Cores = octavo::detail::WarpgroupCores;
   octavo::detail::Accumulator<> sums{};
-  Cores::begin_products(sums);
+  Cores::begin_mma(sums);
   Cores::multiply(sums, tile, 0, tile, 0, 0, false);
-  Cores::commit_products();
-  Cores::wait_for_products<0>(sums);
+  Cores::commit_mma();
+  Cores::wait_for_mma<0>(sums);
   for (int i = 0; i < 32; ++i) result[32 * threadIdx.x + i] = sums.values[i];
 }

@@ -28,7 +28,7 @@ struct Derived : Rotation<shape, Bf16, Bf16, Cpu> {};
 using Precision = Inference<Bf16>;
 using Attention = GroupedQueryAttention<shape, Own, Bf16, Precision, Precision, Bf16, Cpu>;
 
-void attend(Attention& attention, const Attention::Input& x, Attention::Product y,
+void attend(Attention& attention, const Attention::Input& x, Attention::Result y,
             const BatchView<Cpu>& batch, const RoPE<Cpu>& positions, const Attention::Saved& saved,
             const Context<Cpu>& context) {
   attention.forward<Mode::generate>(x, {}, y, batch, positions, saved, context);

@@ -38,13 +38,13 @@ TEST_F(GpuFeaturesOnCuda, MatchGpuAndCompiledKernels) {
   cudaFree(found);
   const GpuFeatures own = features_of(context.capability());
   EXPECT_EQ(gpu.capability, context.capability());
-  EXPECT_EQ(gpu.warpgroup_products, own.warpgroup_products && is_for_sm90);
+  EXPECT_EQ(gpu.warpgroup_mma, own.warpgroup_mma && is_for_sm90);
   EXPECT_EQ(gpu.clusters, own.clusters && has_newer);
   EXPECT_EQ(gpu.programmatic_launch, own.programmatic_launch && has_newer);
-  EXPECT_EQ(gpu.fp8_products, own.fp8_products && has_fp8);
+  EXPECT_EQ(gpu.fp8_gemms, own.fp8_gemms && has_fp8);
   EXPECT_EQ(gpu.row_scales, own.row_scales && has_fp8);
   EXPECT_EQ(gpu.block_scales, own.block_scales && has_fp8);
-  EXPECT_EQ(gpu.mx_products, own.mx_products && has_fp8);
+  EXPECT_EQ(gpu.mx_gemms, own.mx_gemms && has_fp8);
   EXPECT_EQ(gpu.shared_bytes, own.shared_bytes);
   EXPECT_EQ(context.limits().card, message("GPU 0 (", context.card(), ")"));
 }
@@ -56,12 +56,11 @@ TEST_F(GpuFeaturesOnCuda, CanBeLimitedToAnotherGpuAlsoOnLane) {
   for (const GpuFeatures& gpu : {context.limits().gpu, lane.context().limits().gpu}) {
     EXPECT_EQ(gpu.capability, 86);
     EXPECT_EQ(gpu.shared_bytes, Index{99} << 10);
-    EXPECT_FALSE(gpu.fp8_products || gpu.warpgroup_products || gpu.clusters ||
-                 gpu.programmatic_launch);
+    EXPECT_FALSE(gpu.fp8_gemms || gpu.warpgroup_mma || gpu.clusters || gpu.programmatic_launch);
   }
   // A GPU gets no features that it lacks.
   context.set_gpu(features_of(120));
-  EXPECT_FALSE(context.limits().gpu.mx_products || context.limits().gpu.fp8_products);
+  EXPECT_FALSE(context.limits().gpu.mx_gemms || context.limits().gpu.fp8_gemms);
 }
 
 template <class Word>

@@ -154,9 +154,9 @@ TEST_F(Nvfp4ProductsOnCuda, ReadSwizzledScales) {
 
 TEST_F(Nvfp4ProductsOnCuda, RequireGpuSupport) {
   TestDevice<Cuda> device(std::size_t{64} << 20);
-  if (!device.context().limits().gpu.mx_products) {
-    EXPECT_THROW(require_products<Nvfp4>(device.context().limits()), ConfigError);
-    EXPECT_NO_THROW(require_products<Emulated<Nvfp4>>(device.context().limits()));
+  if (!device.context().limits().gpu.mx_gemms) {
+    EXPECT_THROW(require_gemms<Nvfp4>(device.context().limits()), ConfigError);
+    EXPECT_NO_THROW(require_gemms<Emulated<Nvfp4>>(device.context().limits()));
     return;
   }
   const Both<Nvfp4, OperandKind::input> x(device, 128, 128, 1.0f, 1);

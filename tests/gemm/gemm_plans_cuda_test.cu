@@ -177,7 +177,7 @@ TEST_F(GemmPlansOnCuda, FailingPassKeepsHeuristicChoice) {
 std::array<std::uint64_t, 8> first_guess(const GemmKey& key, const ProductBench& bench) {
   cublasLtHandle_t handle = nullptr;
   EXPECT_EQ(cublasLtCreate(&handle), CUBLAS_STATUS_SUCCESS);
-  detail::GemmProduct product(key);
+  detail::CublasGemm product(key);
   const auto* scale = reinterpret_cast<const float*>(bench.operands.data());
   product.set_vectors({scale, scale});
   const detail::GemmAlgorithm algorithm = product.algorithms(handle, 1).front();

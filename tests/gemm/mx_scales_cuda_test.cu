@@ -37,8 +37,8 @@ TEST_F(MxScalesOnCuda, AreSwizzledWithZeroPadding) {
 TEST_F(MxScalesOnCuda, ProductsRequireGpuSupport) {
   constexpr Index side = 128;
   support::TestDevice<Cuda> device(std::size_t{64} << 20);
-  if (!device.context().limits().gpu.mx_products) {
-    EXPECT_THROW(require_products<Mxfp8>(device.context().limits()), ConfigError);
+  if (!device.context().limits().gpu.mx_gemms) {
+    EXPECT_THROW(require_gemms<Mxfp8>(device.context().limits()), ConfigError);
     return;
   }
   // With E8M0 scales of 1 and elements of 1, each result is the number of elements.

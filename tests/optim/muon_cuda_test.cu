@@ -234,7 +234,7 @@ TEST_F(MuonOnCuda, OrthogonalisationMatchesCpu) {
   expect_orthogonal_as_on_cpu({{24, 40}, {4, 256}, {256, 5}, {128, 192}, {7, 9}});
 }
 
-TEST_F(MuonOnCuda, SymmetricProductsMatchFullProducts) {
+TEST_F(MuonOnCuda, SymmetricGemmsMatchFullProducts) {
   TestDevice<Cuda> device(std::size_t{64} << 20);
   for (const auto [rows, columns] :
        {std::array<Index, 2>{128, 64}, {640, 200}, {200, 640}, {1160, 1160}, {72, 8}}) {
@@ -247,11 +247,11 @@ TEST_F(MuonOnCuda, SymmetricProductsMatchFullProducts) {
           device.matrix(std::vector<Bf16>(static_cast<std::size_t>(side * side)), side);
       const auto twice =
           device.matrix(std::vector<Bf16>(static_cast<std::size_t>(side * side)), side);
-      const SymmetricProduct<Bf16, Cuda> first{x, of_columns, {}, {once, {}}};
-      symmetric_products<Bf16, Cuda>({&first, 1}, device.context());
-      const SymmetricProduct<Bf16, Cuda> second{x, of_columns, {2.0f, -0.5f}, {twice, once}};
-      symmetric_products<Bf16, Cuda>({&second, 1}, device.context());
-      detail::multiply_all(SymmetricProduct<Bf16, Cuda>{x, of_columns, {}, {whole, {}}},
+      const SymmetricGemm<Bf16, Cuda> first{x, of_columns, {}, {once, {}}};
+      matmul_symmetric<Bf16, Cuda>({&first, 1}, device.context());
+      const SymmetricGemm<Bf16, Cuda> second{x, of_columns, {2.0f, -0.5f}, {twice, once}};
+      matmul_symmetric<Bf16, Cuda>({&second, 1}, device.context());
+      detail::multiply_all(SymmetricGemm<Bf16, Cuda>{x, of_columns, {}, {whole, {}}},
                            device.context());
       const std::vector<Bf16> a = device.read(once);
       const std::vector<Bf16> b = device.read(whole);

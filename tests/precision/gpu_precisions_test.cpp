@@ -29,7 +29,7 @@ std::string refusal(const std::string& card, int capability) {
   limits.gpu = features_of(capability);
   limits.card = card;
   try {
-    require_products<P>(limits);
+    require_gemms<P>(limits);
   } catch (const ConfigError& error) {
     return error.what();
   }
@@ -80,11 +80,9 @@ std::string complaint(int capability, KernelArchitecture kernels, const Require&
 }
 
 TEST(GpuPrecisions, NameArchitectureIfOnlyKernelsLackFeature) {
-  const auto tensorwise = [](const auto& limits) {
-    require_products<Fp8Recipe<Tensorwise>>(limits);
-  };
-  const auto mx = [](const auto& limits) { require_products<Mxfp8>(limits); };
-  const auto products = [](const auto& limits) { require_fp8_products(limits); };
+  const auto tensorwise = [](const auto& limits) { require_gemms<Fp8Recipe<Tensorwise>>(limits); };
+  const auto mx = [](const auto& limits) { require_gemms<Mxfp8>(limits); };
+  const auto products = [](const auto& limits) { require_fp8_gemms(limits); };
   const auto attention = [](const auto& limits) { require_eight_bit_attention(limits); };
   EXPECT_EQ(
       complaint(89, {80, false}, tensorwise),
@@ -105,7 +103,7 @@ TEST(GpuPrecisions, NameArchitectureIfOnlyKernelsLackFeature) {
 }
 
 TEST(GpuPrecisions, EveryPrecisionRunsOnCpu) {
-  EXPECT_NO_THROW(require_products<Mxfp8>(DeviceLimits<Cpu>{}));
+  EXPECT_NO_THROW(require_gemms<Mxfp8>(DeviceLimits<Cpu>{}));
 }
 
 }  // namespace gpu_precisions_test

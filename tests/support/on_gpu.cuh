@@ -63,8 +63,7 @@ std::string precision_skip_reason() {
   if (std::string reason = gpu_skip_reason(); !reason.empty()) return reason;
   const GpuContext context;
   if (Gemms<Precision>::run_on(context.limits().gpu)) return {};
-  return lacks(context,
-               context.limits().gpu.fp8_products ? "GEMMs of this precision" : "FP8 GEMMs");
+  return lacks(context, context.limits().gpu.fp8_gemms ? "GEMMs of this precision" : "FP8 GEMMs");
 }
 
 /// Tests that need a GPU; skipped where there is none that Octavo serves.

@@ -14,11 +14,11 @@ namespace octavo OCTAVO_ABI {
 /// plan uses those of the GPU for which it is computed.
 struct GpuFeatures {
   int capability = 90;              ///< compute capability, times ten: 90 is an H100
-  bool fp8_products = true;         ///< FP8 GEMMs with one scale per tensor
+  bool fp8_gemms = true;            ///< FP8 GEMMs with one scale per tensor
   bool row_scales = true;           ///< FP8 GEMMs with one FP32 scale per row
   bool block_scales = true;         ///< FP8 GEMMs with FP32 scales of 1 × 128 and 128 × 128 blocks
-  bool mx_products = false;         ///< MXFP8 and NVFP4 GEMMs
-  bool warpgroup_products = true;   ///< the instructions wgmma of Hopper
+  bool mx_gemms = false;            ///< MXFP8 and NVFP4 GEMMs
+  bool warpgroup_mma = true;        ///< the instructions wgmma of Hopper
   bool clusters = true;             ///< clusters of thread blocks
   bool programmatic_launch = true;  ///< supports kernels that begin before the previous one ends
                                     ///< (programmatic dependent launch)
@@ -31,11 +31,11 @@ struct GpuFeatures {
 constexpr GpuFeatures features_of(int capability) {
   GpuFeatures features{.capability = capability};
   const int major = capability / 10;
-  features.fp8_products = capability >= 89;
+  features.fp8_gemms = capability >= 89;
   features.row_scales = major == 9;
   features.block_scales = major == 9;
-  features.mx_products = major >= 10;
-  features.warpgroup_products = major == 9;
+  features.mx_gemms = major >= 10;
+  features.warpgroup_mma = major == 9;
   features.clusters = major >= 9;
   features.programmatic_launch = major >= 9;
   const bool is_of_servers = capability == 80 || capability == 87;
@@ -47,11 +47,11 @@ constexpr GpuFeatures features_of(int capability) {
 /// Returns the features that two sets have in common.
 constexpr GpuFeatures common_features(const GpuFeatures& a, const GpuFeatures& b) {
   return {.capability = std::min(a.capability, b.capability),
-          .fp8_products = a.fp8_products && b.fp8_products,
+          .fp8_gemms = a.fp8_gemms && b.fp8_gemms,
           .row_scales = a.row_scales && b.row_scales,
           .block_scales = a.block_scales && b.block_scales,
-          .mx_products = a.mx_products && b.mx_products,
-          .warpgroup_products = a.warpgroup_products && b.warpgroup_products,
+          .mx_gemms = a.mx_gemms && b.mx_gemms,
+          .warpgroup_mma = a.warpgroup_mma && b.warpgroup_mma,
           .clusters = a.clusters && b.clusters,
           .programmatic_launch = a.programmatic_launch && b.programmatic_launch,
           .shared_bytes = std::min(a.shared_bytes, b.shared_bytes)};
@@ -64,15 +64,15 @@ struct KernelArchitecture {
 };
 
 /// Returns the features that kernels of an architecture can use on a GPU. Kernels for GPUs older
-/// than 8.9 contain no FP8 products, so a program of such kernels has no FP8 GEMMs on any GPU.
+/// than 8.9 contain no FP8 MMAs, so a program of such kernels has no FP8 GEMMs on any GPU.
 constexpr GpuFeatures compiled_features(GpuFeatures gpu, KernelArchitecture kernels) {
   const bool has_newer = kernels.capability >= 90;
   const bool has_fp8 = kernels.capability >= 89;
-  gpu.fp8_products = gpu.fp8_products && has_fp8;
+  gpu.fp8_gemms = gpu.fp8_gemms && has_fp8;
   gpu.row_scales = gpu.row_scales && has_fp8;
   gpu.block_scales = gpu.block_scales && has_fp8;
-  gpu.mx_products = gpu.mx_products && has_fp8;
-  gpu.warpgroup_products = gpu.warpgroup_products && kernels.is_for_sm90;
+  gpu.mx_gemms = gpu.mx_gemms && has_fp8;
+  gpu.warpgroup_mma = gpu.warpgroup_mma && kernels.is_for_sm90;
   gpu.clusters = gpu.clusters && has_newer;
   gpu.programmatic_launch = gpu.programmatic_launch && has_newer;
   return gpu;

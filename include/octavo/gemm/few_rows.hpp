@@ -26,11 +26,11 @@ enum class WeightReads {
 template <class T, Device D>
 struct FewRowsOptions {
   WeightReads reads = WeightReads::in_order;
-  RowNorm<T, D> norm{};   ///< normalises x, which must be one row of at most
-                          ///< `max_normalised_columns`
-  bool is_gated = false;  ///< whether the result is silu(gate) · up, [rows, out / 2]: the first
-                          ///< half of the product's columns are gate values, the others up values.
-                          ///< Requires that there is neither an addend nor a bias
+  RowNorm<T, D> norm{};      ///< normalises x, which must be one row of at most
+                             ///< `max_normalised_columns`
+  bool is_gated = false;     ///< whether the result is silu(gate) · up, [rows, out / 2]: the first
+                             ///< half of the GEMM's columns are gate values, the others up values.
+                             ///< Requires that there is neither an addend nor a bias
   CacheRows<T, D> cached{};  ///< if it has positions, the result, in x's format, contains queries,
                              ///< keys and values, which are appended to a cache. The queries in y
                              ///< are rotated; its keys and values are undefined

@@ -75,8 +75,8 @@ struct GemmPlanSummary {
               fixed_text(rehearsed_pass, 2) + " ms with the fastest of each; used: " +
               (keeps_first ? "the heuristics'" : "the fastest");
     }
-    for (const std::string& product : refused) {
-      text += "\n  refused by this cuBLASLt, not used: " + product;
+    for (const std::string& gemm : refused) {
+      text += "\n  refused by this cuBLASLt, not used: " + gemm;
     }
     return text;
   }

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <octavo/gemm/manifest.hpp>
-#include <octavo/tensor/product_value.hpp>
+#include <octavo/tensor/bf16_element.hpp>
 #include <octavo/tensor/tensor.hpp>
 
 namespace octavo OCTAVO_ABI {
@@ -120,8 +120,8 @@ template <class T, Device D>
 void matmul_bf16(TensorView<const T, 2, D> a, bool transpose_a, TensorView<const T, 2, D> b,
                  bool transpose_b, const GemmFactors& factors, const GemmOutput<T, D>& y,
                  const Context<D>& context) {
-  static_assert(std::is_same_v<T, ProductValue<D>>,
-                "matmul_bf16: matrices must have elements of ProductValue<D>");
+  static_assert(std::is_same_v<T, Bf16Element<D>>,
+                "matmul_bf16: matrices must have elements of Bf16Element<D>");
   detail::check_gemm("matmul_bf16", a.extent(transpose_a ? 1 : 0), b.extent(transpose_b ? 0 : 1),
                      a.extent(transpose_a ? 0 : 1), b.extent(transpose_b ? 1 : 0), y);
   matmul_bf16_body(a, transpose_a, b, transpose_b, factors, y, context);
@@ -219,8 +219,9 @@ template <class A, class B, class Ga, class Gb, Layout La, Layout Lb, class T, D
   return matmul_emulated_body(a, b, y, context);
 }
 
-/// @name Calls with invalid operands Selected for any other operands, to report in one line which
-/// operands are required.
+/// @name Calls with invalid operands
+///
+/// Selected for any other operands, to report in one line which operands are required.
 /// @{
 
 template <class X, class W, class Y, class C>

@@ -4,7 +4,7 @@
 
 #include <octavo/kernels/adamw_formula.hpp>
 #include <octavo/kernels/step_status.hpp>
-#include <octavo/tensor/product_value.hpp>
+#include <octavo/tensor/bf16_element.hpp>
 
 namespace octavo OCTAVO_ABI {
 
@@ -138,7 +138,7 @@ void muon_momentum(const MuonElements<W, G, Moment, D>& elements, const MuonMome
 /// @note enqueues; does not synchronise
 template <Device D>
 void muon_normalize(TensorView<const Bf16, 1, D> source, TensorView<const StepStatus, 1, D> norm,
-                    float epsilon, TensorView<ProductValue<D>, 1, D> target,
+                    float epsilon, TensorView<Bf16Element<D>, 1, D> target,
                     const Context<D>& context) {
   check_shape("muon_normalize", "target", target, source.shape());
   if (source.size() == 0) return;

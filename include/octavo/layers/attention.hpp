@@ -40,7 +40,7 @@ class GroupedQueryAttention {
 
   /// The result type of the last GEMMs of the forward and of the backward. If ranks share the
   /// layer, these are terms of a sum over the ranks.
-  using Product = ProductView<Shape.tensor_parallel, T, 2, D>;
+  using Result = GemmResultView<Shape.tensor_parallel, T, 2, D>;
   using QkvProjection = Projection<Qkv, Shape.hidden, Shape.qkv_columns(), has_qkv_bias, G, D>;
   using OutputProjection =
       Projection<Output, Shape.attention_columns(), Shape.hidden, Shape.bias, G, D>;
@@ -171,7 +171,7 @@ class GroupedQueryAttention {
   /// @param residual  [tokens, hidden]; empty for terms
   /// @param y         [tokens, hidden]
   template <class M, class X>
-  void forward(const X& x, TensorView<const T, 2, D> residual, Product y, const BatchView<D>& batch,
+  void forward(const X& x, TensorView<const T, 2, D> residual, Result y, const BatchView<D>& batch,
                const Positions& positions, const Saved& saved, const Context<D>& context) {
     const auto attended = output_.template input<M>(saved.attended, batch.rows(),
                                                     {.row_major = true, .transposed = M::saves});
@@ -189,7 +189,7 @@ class GroupedQueryAttention {
   /// @param y_gradient  [tokens, hidden]; not modified
   /// @param x           the forward's input, with the copies of `backward_input`
   /// @param x_gradient  [tokens, hidden]
-  void backward(TensorView<T, 2, D> y_gradient, const Input& x, Product x_gradient,
+  void backward(TensorView<T, 2, D> y_gradient, const Input& x, Result x_gradient,
                 const BatchView<D>& batch, const Positions& positions, const Saved& saved,
                 const Scratch& scratch, bool accumulate, const Context<D>& context) {
     const Index tokens = batch.rows();

@@ -2,7 +2,7 @@
 /// The linear layers of a mixture of experts, with one weight for all of them.
 #pragma once
 
-#include <octavo/gemm/expert_products.hpp>
+#include <octavo/gemm/expert_gemms.hpp>
 #include <octavo/kernels/experts.hpp>
 #include <octavo/kernels/router.hpp>
 #include <octavo/layers/linear.hpp>
@@ -19,7 +19,7 @@ std::size_t experts_workspace(const GemmEntry& gemm, Index tokens, const DeviceL
   const Index pairs = tokens * gemm.choices;
   const Index rows = expert_row_count(pairs, gemm.experts);
   const Index weight_rows = gemm.experts * gemm.out;
-  return std::max({expert_product_workspace(rows, gemm.experts, gemm.out, gemm.in, limits),
+  return std::max({expert_gemm_workspace(rows, gemm.experts, gemm.out, gemm.in, limits),
                    expert_order_workspace(pairs), router_workspace(gemm.experts, gemm.in),
                    row_amaxes_workspace(std::max(rows, weight_rows), std::max(gemm.in, gemm.out))});
 }

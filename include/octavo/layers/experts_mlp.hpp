@@ -28,7 +28,7 @@ template <BlockShape Shape, ExpertShape Experts, class T, class Up, class Down, 
 class ExpertsMLP {
  public:
   static constexpr int wide_columns = 2 * Shape.ffn;
-  using Product = TensorView<T, 2, D>;
+  using Result = TensorView<T, 2, D>;
   using UpProjection = ExpertsLinear<Up, Shape.hidden, wide_columns, Experts.experts, G, D>;
   using DownProjection = ExpertsLinear<Down, Shape.ffn, Shape.hidden, Experts.experts, G, D>;
   /// The router reads the values, and the experts' copies are cast.
@@ -170,7 +170,7 @@ class ExpertsMLP {
   /// @param residual  [tokens, hidden]; empty: nothing is added
   /// @param y         [tokens, hidden]
   template <class M, class Positions>
-  void forward(const Input& x, TensorView<const T, 2, D> residual, Product y, BatchShape batch,
+  void forward(const Input& x, TensorView<const T, 2, D> residual, Result y, BatchShape batch,
                const Positions&, const Saved& saved, const Context<D>& context) {
     constexpr bool again = std::is_same_v<M, Mode::recompute>;
     const bool keeps = M::saves && (again || !recomputation_.drops(Recompute::swiglu));
@@ -204,9 +204,9 @@ class ExpertsMLP {
   /// @param x           the forward's input
   /// @param x_gradient  [tokens, hidden]
   template <class Positions>
-  void backward(TensorView<T, 2, D> y_gradient, const Input& x, Product x_gradient,
-                BatchShape batch, const Positions&, const Saved& saved, const Scratch& scratch,
-                bool accumulate, const Context<D>& context) {
+  void backward(TensorView<T, 2, D> y_gradient, const Input& x, Result x_gradient, BatchShape batch,
+                const Positions&, const Saved& saved, const Scratch& scratch, bool accumulate,
+                const Context<D>& context) {
     const Index tokens = batch.rows();
     const Index count = row_count(tokens);
     const auto rows = rows_of(saved, tokens);

@@ -2,7 +2,7 @@
 /// A linear layer: y = x · Wᵀ and its gradients, in the precision given by its type.
 #pragma once
 
-#include <octavo/gemm/expert_products.hpp>
+#include <octavo/gemm/expert_gemms.hpp>
 #include <octavo/gemm/manifest.hpp>
 #include <octavo/gemm/matmul.hpp>
 #include <octavo/kernels/fp8_weights.hpp>
@@ -159,7 +159,7 @@ class Linear {
   /// Registers the layer in the manifest and the scaling table.
   /// @throws ConfigError  if the GPU does not run the layer's GEMMs
   void declare(const std::string& name, LayerRegistry<D> registry, LinearUse use = {}) {
-    require_products<Base>(registry.limits);
+    require_gemms<Base>(registry.limits);
     registry_ = registry;
     if constexpr (multiplies_quantized) {
       slots_ = {registry.scaling->template add<Base, OperandKind::input>(name),
@@ -425,7 +425,6 @@ class Linear {
 
  private:
   static constexpr auto weight_place = static_cast<std::size_t>(OperandKind::weight);
-  static constexpr auto gradient_place = static_cast<std::size_t>(OperandKind::output_gradient);
   /// Whether the weight is cast from BF16 with one scale.
   static constexpr bool by_one_scale = [] {
     if constexpr (quantized && std::is_same_v<T, Bf16>) {  // ranks do not cast frozen weights

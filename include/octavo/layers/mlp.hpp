@@ -23,7 +23,7 @@ class MLP {
   static constexpr int wide_columns = Activation::inputs * Shape.ffn;
   /// The result type of the GEMMs that end the forward and the backward. If ranks share the layer,
   /// these are terms of a sum over the ranks.
-  using Product = ProductView<Shape.tensor_parallel, T, 2, D>;
+  using Result = GemmResultView<Shape.tensor_parallel, T, 2, D>;
   using UpProjection = Projection<Up, Shape.hidden, wide_columns, Shape.bias, G, D>;
   using DownProjection = Projection<Down, Shape.ffn, Shape.hidden, Shape.bias, G, D>;
   using Input = typename UpProjection::Input;
@@ -149,7 +149,7 @@ class MLP {
   /// @param residual  [tokens, hidden]; empty for terms
   /// @param y         [tokens, hidden]
   template <class M, class X, class Positions>
-  void forward(const X& x, TensorView<const T, 2, D> residual, Product y, BatchShape batch,
+  void forward(const X& x, TensorView<const T, 2, D> residual, Result y, BatchShape batch,
                const Positions&, const Saved& saved, const Context<D>& context) {
     constexpr bool again = std::is_same_v<M, Mode::recompute>;
     const bool keeps = M::saves && (again || !recomputation_.drops(Recompute::swiglu));
@@ -165,9 +165,9 @@ class MLP {
   /// @param x           the forward's input, with the copies of `backward_input`
   /// @param x_gradient  [tokens, hidden]
   template <class Positions>
-  void backward(TensorView<T, 2, D> y_gradient, const Input& x, Product x_gradient,
-                BatchShape batch, const Positions&, const Saved& saved, const Scratch& scratch,
-                bool accumulate, const Context<D>& context) {
+  void backward(TensorView<T, 2, D> y_gradient, const Input& x, Result x_gradient, BatchShape batch,
+                const Positions&, const Saved& saved, const Scratch& scratch, bool accumulate,
+                const Context<D>& context) {
     const Index tokens = batch.rows();
     if (recomputation_.in_backward(Recompute::ffn)) {
       up_.forward_wide(x, wide(saved, tokens), context);

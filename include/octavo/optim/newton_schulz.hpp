@@ -2,7 +2,7 @@
 /// Orthogonalisation of matrices by Newton–Schulz iterations in BF16.
 #pragma once
 
-#include <octavo/gemm/symmetric_products.hpp>
+#include <octavo/gemm/symmetric_gemms.hpp>
 #include <octavo/kernels/initialize.hpp>
 #include <octavo/kernels/muon.hpp>
 #include <octavo/memory/arena.hpp>
@@ -29,7 +29,7 @@ struct NewtonSchulzSettings {
 template <Device D>
 class NewtonSchulz {
  public:
-  using T = ProductValue<D>;
+  using T = Bf16Element<D>;
   using Matrices = std::span<const TensorView<Bf16, 2, D>>;
   /// Maximum number of matrices that are orthogonalised together: their small products, which
   /// alone would leave most of a GPU idle, run at the same time.
@@ -128,15 +128,15 @@ class NewtonSchulz {
   static void iterate(std::span<Work> works, const NewtonSchulzSettings& settings,
                       const Context<D>& context) {
     using Input = TensorView<const T, 2, D>;
-    std::array<SymmetricProduct<T, D>, max_matrices> products;
+    std::array<SymmetricGemm<T, D>, max_matrices> products;
     const auto multiply = [&](const auto& product_of) {
       for (std::size_t i = 0; i < works.size(); ++i) products[i] = product_of(works[i]);
-      symmetric_products<T, D>(std::span(products).first(works.size()), context);
+      matmul_symmetric<T, D>(std::span(products).first(works.size()), context);
     };
-    multiply([](const Work& work) -> SymmetricProduct<T, D> {
+    multiply([](const Work& work) -> SymmetricGemm<T, D> {
       return {work.x, work.is_tall(), {}, {work.gram, {}}};
     });
-    multiply([&](const Work& work) -> SymmetricProduct<T, D> {
+    multiply([&](const Work& work) -> SymmetricGemm<T, D> {
       return {work.gram, false, {settings.c, settings.b}, {work.update, work.gram}};
     });
     for (Work& work : works) {

@@ -14,7 +14,7 @@ namespace octavo OCTAVO_ABI {
 /// FP32 and multiplied by the scales of the tensors. `Cpu` does all of this in FP32, with the bits
 /// of `P`, which it emulates in the same way. `Cuda` rounds an element times its scale to BF16,
 /// which is exact unless the scale is an FP32 number that is not a power of two, and multiplies in
-/// BF16. It needs no FP8 products, so it runs on every GPU.
+/// BF16. It needs no FP8 GEMMs, so it runs on every GPU.
 /// @tparam P  a precision that quantises, such as `Fp8Recipe<Delayed>`, `Mxfp8` or `Nvfp4`
 template <class P>
 struct Emulated {};

@@ -50,23 +50,23 @@ std::string lack_text(const Limits& limits, const std::string& what, bool gpu_ha
 /// Throws ConfigError unless the device runs the GEMMs of a linear layer in precision `P`. Layers
 /// call it when a model is laid out, so sessions and memory plans fail before they allocate memory.
 template <LinearPrecision P, Device D>
-void require_products(const DeviceLimits<D>& limits) {
+void require_gemms(const DeviceLimits<D>& limits) {
   if constexpr (std::is_same_v<D, Cuda>) {
     if (gpu_runs<P>(limits.gpu)) return;
     const GpuFeatures own = features_of(limits.gpu.capability);
-    const std::string what = own.fp8_products ? PrecisionTraits<P>::name() : "FP8";
+    const std::string what = own.fp8_gemms ? PrecisionTraits<P>::name() : "FP8";
     throw ConfigError(message(detail::lack_text(limits, what + " GEMMs", gpu_runs<P>(own)), "use ",
                               precisions_of(limits.gpu)));
   }
 }
 
-/// Throws ConfigError unless the device multiplies FP8 operands. Kernels that contain FP8 products
+/// Throws ConfigError unless the device multiplies FP8 operands. Kernels that contain FP8 MMAs
 /// call it before they are launched.
 template <Device D>
-void require_fp8_products(const DeviceLimits<D>& limits) {
+void require_fp8_gemms(const DeviceLimits<D>& limits) {
   if constexpr (std::is_same_v<D, Cuda>) {
-    if (limits.gpu.fp8_products) return;
-    const bool gpu_has = features_of(limits.gpu.capability).fp8_products;
+    if (limits.gpu.fp8_gemms) return;
+    const bool gpu_has = features_of(limits.gpu.capability).fp8_gemms;
     throw ConfigError(message(detail::lack_text(limits, "FP8 GEMMs", gpu_has), "use ",
                               precisions_of(limits.gpu)));
   }
@@ -76,8 +76,8 @@ void require_fp8_products(const DeviceLimits<D>& limits) {
 template <Device D>
 void require_eight_bit_attention(const DeviceLimits<D>& limits) {
   if constexpr (std::is_same_v<D, Cuda>) {
-    if (limits.gpu.warpgroup_products) return;
-    const bool gpu_has = features_of(limits.gpu.capability).warpgroup_products;
+    if (limits.gpu.warpgroup_mma) return;
+    const bool gpu_has = features_of(limits.gpu.capability).warpgroup_mma;
     const std::string what =
         gpu_has ? "8-bit attention" : "8-bit attention, which needs compute capability 9.0";
     throw ConfigError(message(detail::lack_text(limits, what, gpu_has),

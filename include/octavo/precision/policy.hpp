@@ -320,7 +320,7 @@ inline constexpr int block_multiple<PerBlock<Rows, Columns, Scale>> =
 
 /// The GPU features that all kinds of GEMMs need together; no GPU has all of them.
 inline constexpr GpuFeatures every_feature{
-    .fp8_products = true, .row_scales = true, .block_scales = true, .mx_products = true};
+    .fp8_gemms = true, .row_scales = true, .block_scales = true, .mx_gemms = true};
 }  // namespace detail
 
 /// Returns the number of which a linear layer's input and output features must be multiples in

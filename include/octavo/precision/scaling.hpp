@@ -28,7 +28,7 @@ using GpuFeature = bool GpuFeatures::*;
 /// One scale for the whole tensor.
 struct PerTensor {
   /// The feature of GPUs on which cuBLASLt multiplies FP8 with such scales.
-  static constexpr GpuFeature required_feature = &GpuFeatures::fp8_products;
+  static constexpr GpuFeature required_feature = &GpuFeatures::fp8_gemms;
   using Scale = float;
   static constexpr int block_rows = 0;
   static constexpr int block_columns = 0;
@@ -70,8 +70,8 @@ struct PerBlock {
   /// The feature of GPUs on which cuBLASLt multiplies such operands: some GPUs support 1×32 E8M0
   /// scales and E4M3 scales, others FP32 scales of 128 columns, and none other blocks.
   static constexpr GpuFeature required_feature =
-      std::is_same_v<ScaleType, E8M0> && Columns == 32     ? &GpuFeatures::mx_products
-      : std::is_same_v<ScaleType, E4M3> && Columns == 16   ? &GpuFeatures::mx_products
+      std::is_same_v<ScaleType, E8M0> && Columns == 32     ? &GpuFeatures::mx_gemms
+      : std::is_same_v<ScaleType, E4M3> && Columns == 16   ? &GpuFeatures::mx_gemms
       : std::is_same_v<ScaleType, float> && Columns == 128 ? &GpuFeatures::block_scales
                                                            : nullptr;
   using Scale = ScaleType;
@@ -160,7 +160,7 @@ struct NvScaling {
 using Delayed = DelayedScaling<>;
 /// Current scaling without rounding.
 using Tensorwise = TensorwiseScaling<>;
-/// Current scaling per row, with power-of-two scales.
+/// Current scaling per row, without rounding.
 using Rowwise = RowwiseScaling<>;
 /// Block scaling with power-of-two scales.
 using Blockwise = BlockwiseScaling<>;

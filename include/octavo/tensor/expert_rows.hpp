@@ -9,7 +9,7 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// The rows of each expert begin at a multiple of this number. A tile of a product and a block of
+/// The rows of each expert begin at a multiple of this number. A tile of a GEMM and a block of
 /// scales therefore belong to one expert.
 inline constexpr Index expert_tile = 128;
 

@@ -2,6 +2,7 @@
 /// Terms of a sum that is not yet computed, as a type.
 #pragma once
 
+#include <octavo/core/macros.hpp>
 #include <octavo/tensor/tensor_view.hpp>
 
 namespace octavo OCTAVO_ABI {
@@ -45,7 +46,10 @@ template <class T, int Rank, Device D>
 
 /// The result type of a GEMM over one part of the features, if `Degree` ranks have a part each.
 template <int Degree, class T, int Rank, Device D>
-using ProductView =
+using GemmResultView =
     std::conditional_t<Degree == 1, TensorView<T, Rank, D>, PartialView<T, Rank, D>>;
+
+template <int Degree, class T, int Rank, Device D>
+using ProductView OCTAVO_DEPRECATED("use GemmResultView") = GemmResultView<Degree, T, Rank, D>;
 
 }  // namespace octavo

@@ -32,7 +32,7 @@ template <class Body>
 void with_attention_variant(const GpuFeatures& gpu, const AttentionGeometry& geometry,
                             const Body& variant) {
   const auto body = [&](auto columns, auto bounded) {
-    if (gpu.warpgroup_products) {
+    if (gpu.warpgroup_mma) {
       variant(WarpgroupCores(), columns, bounded);
     } else {
       variant(WarpCores(), columns, bounded);

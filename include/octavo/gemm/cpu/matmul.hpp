@@ -36,7 +36,7 @@ void widen_row(TensorView<const T, 2, Cpu> source, Index row, float* target) {
   for (Index c = 0; c < columns; ++c) target[c] = static_cast<float>(from[c]);
 }
 
-/// Widens a row of a quantised matrix. The product applies the scale of a tensor; scales of rows
+/// Widens a row of a quantised matrix. The GEMM applies the scale of a tensor; scales of rows
 /// and blocks are applied here.
 template <class Format, class Granularity, Layout L>
 void widen_row(QuantizedView<Format, Granularity, L, Cpu> source, Index row, float* target) {
@@ -82,7 +82,7 @@ const float* widen(QuantizedView<Format, Granularity, L, Cpu> source, float*& wo
   return target;
 }
 
-/// Writes round(tile + addend + bias) to rows and columns of a product's result.
+/// Writes round(tile + addend + bias) to rows and columns of a GEMM's result.
 /// @param tile  [rows, matmul_tile_columns], overwritten
 template <class T>
 void store_tile(float* tile, Index row0, Index rows, Index column0, Index columns,
@@ -105,7 +105,7 @@ void store_tile(float* tile, Index row0, Index rows, Index column0, Index column
   }
 }
 
-/// A tile of a product's result.
+/// A tile of a GEMM's result.
 struct ResultTile {
   Index row0, rows, column0, columns;
 };
@@ -148,7 +148,7 @@ const char* gemm_implementation(Cpu) {
   return detail::sgemm_implementation;
 }
 
-/// Returns the maximum bytes of workspace that a product with these dimensions needs.
+/// Returns the maximum bytes of workspace that a GEMM with these dimensions needs.
 inline std::size_t matmul_workspace(Index m, Index n, Index k, const DeviceLimits<Cpu>& limits) {
   const Index tiles = limits.threads * detail::matmul_tile_rows * detail::matmul_tile_columns;
   return static_cast<std::size_t>(round_up(m * k, 64) + round_up(n * k, 64) + tiles) *
@@ -164,9 +164,9 @@ inline std::size_t emulated_matmul_workspace(Index m, Index n, Index k,
 namespace detail {
 
 /// Returns the context's workspace as floats.
-/// @throws ConfigError  if it is too small for the product
+/// @throws ConfigError  if it is too small for the GEMM
 inline float* matmul_memory(Index m, Index n, Index k, const Context<Cpu>& context) {
-  return workspace_of<float>(context, matmul_workspace(m, n, k, context), "a matrix product");
+  return workspace_of<float>(context, matmul_workspace(m, n, k, context), "a GEMM");
 }
 
 /// Computes result = op(a) · op(b) + addend + bias for dense operands.
@@ -223,7 +223,7 @@ GemmRun matmul_quantized_body(GemmAccumulation, QuantizedView<A, Ga, La, Cpu> a,
   return {FormatTraits<A>::name, FormatTraits<B>::name, sgemm_implementation};
 }
 
-/// See matmul_emulated. Every quantised product multiplies values in FP32.
+/// See matmul_emulated. Every quantised GEMM multiplies values in FP32.
 template <class A, class B, class Ga, class Gb, Layout La, Layout Lb, class Y>
 GemmRun matmul_emulated_body(QuantizedView<A, Ga, La, Cpu> a, QuantizedView<B, Gb, Lb, Cpu> b,
                              const GemmOutput<Y, Cpu>& y, const Context<Cpu>& context) {

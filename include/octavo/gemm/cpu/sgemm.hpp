@@ -20,14 +20,14 @@ namespace octavo OCTAVO_ABI::detail {
 /// Whether an operand is read as stored or transposed.
 enum class Transpose { no, yes };
 
-/// A row-major matrix that a product reads as stored or transposed.
+/// A row-major matrix that a GEMM reads as stored or transposed.
 struct SgemmOperand {
   const float* data;
   Index leading;  ///< distance between stored rows, in elements
   Transpose transpose;
 
   /// Returns the distance between vertically or horizontally adjacent elements of the matrix as the
-  /// product reads it.
+  /// GEMM reads it.
   [[nodiscard]] Index down() const { return transpose == Transpose::no ? leading : 1; }
   [[nodiscard]] Index across() const { return transpose == Transpose::no ? 1 : leading; }
 };

@@ -1,5 +1,5 @@
 /// @file
-/// Products of the experts' tiles in shared memory on tensor cores.
+/// GEMMs of the experts' tiles in shared memory on tensor cores.
 #pragma once
 
 #include <octavo/gemm/cuda/expert_tiles.cuh>
@@ -127,15 +127,15 @@ __device__ void multiply_step(WarpCores, WideAccumulator& sums, ExpertSharedTile
   const int warp_row = row + WarpCores::warp_row();
   Fragment fragment;
   if constexpr (a_by_columns) {
-    fragment = WarpCores::load_columns(a, step * product_depth, warp_row);
+    fragment = WarpCores::load_columns(a, step * mma_depth, warp_row);
   } else {
     fragment = load_fragment(a, warp_row, step);
   }
   if (!add) WarpCores::set_zero(sums);
   if constexpr (b_by_columns) {
-    WarpCores::multiply_rows(sums, fragment, b, step * product_depth, 0);
+    WarpCores::multiply_rows(sums, fragment, b, step * mma_depth, 0);
   } else {
-    WarpCores::multiply_columns<A, B>(sums, fragment, b, 0, step * product_depth, true);
+    WarpCores::multiply_columns<A, B>(sums, fragment, b, 0, step * mma_depth, true);
   }
 }
 

@@ -24,7 +24,7 @@ struct ExpertPipeline {
   static constexpr int shared_bytes = stages * stage_bytes + tile_alignment + 16 * stages;
 };
 
-/// Whether the sums of FP8 products over a stage are added to sums in FP32, because the tensor
+/// Whether the sums of FP8 MMAs over a stage are added to sums in FP32, because the tensor
 /// cores keep fewer bits: in the gradients, as GemmAccumulation::full requires, and for scales of
 /// blocks.
 template <ExpertPass pass, class A>
@@ -98,7 +98,7 @@ struct ExpertStages {
 /// multiply different experts. One thread calls it.
 template <ExpertPass pass, class A, class B, class Y>
 __device__ void copy_expert_tiles(const CUtensorMap& a_map, const CUtensorMap& b_map,
-                                  const ExpertProduct<A, B, Y>& product, Index pairs, int block,
+                                  const ExpertGemm<A, B, Y>& gemm, Index pairs, int block,
                                   ExpertStages stages) {
   constexpr bool a_by_columns = !A::is_fp8 && pass == ExpertPass::weight_gradient;
   constexpr bool b_by_columns = !A::is_fp8 && pass != ExpertPass::forward;
@@ -106,7 +106,7 @@ __device__ void copy_expert_tiles(const CUtensorMap& a_map, const CUtensorMap& b
   constexpr std::uint32_t half_bytes = ExpertPipeline::half_bytes;
   for (Index number = blockIdx.x / 2; number < pairs; number += gridDim.x / 2) {
     const auto [tile, is_used, is_shared] =
-        locate_paired_tile<pass, ExpertPipeline::columns>(product, number, block);
+        locate_paired_tile<pass, ExpertPipeline::columns>(gemm, number, block);
     if (tile.expert < 0) continue;
     for (Index k = 0; k < tile.depth; k += depth) {
       const CopyBarrier full_barrier = stages.full_barrier(stages.stage);
@@ -126,7 +126,7 @@ __device__ void copy_expert_tiles(const CUtensorMap& a_map, const CUtensorMap& b
 
 /// Multiplies the stages of a tile, and writes the results.
 template <ExpertPass pass, class A, class B, class Y>
-__device__ void multiply_expert_tile(const ExpertProduct<A, B, Y>& product,
+__device__ void multiply_expert_tile(const ExpertGemm<A, B, Y>& gemm,
                                      const PairedExpertTile& paired, int thread,
                                      ExpertStages& stages) {
   using Cores = WarpgroupCores;
@@ -139,16 +139,16 @@ __device__ void multiply_expert_tile(const ExpertProduct<A, B, Y>& product,
   const auto start = [&](auto& sums, std::uint32_t b_address, bool add) {
     const ExpertSharedTile<a_by_columns> a{stages.address()};
     const ExpertSharedTile<b_by_columns> b{b_address};
-    Cores::begin_products(sums);
+    Cores::begin_mma(sums);
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
       multiply_step<typename A::Element, typename B::Element, a_by_columns, b_by_columns>(
           Cores(), sums, a, row, b, step, add || step > 0);
     }
-    Cores::commit_products();
+    Cores::commit_mma();
   };
   const auto store = [&](const auto& sums, int column) {
-    if (paired.is_used) store_sums(sums, product, tile, {place.row, place.column + column});
+    if (paired.is_used) store_sums(sums, gemm, tile, {place.row, place.column + column});
   };
   if constexpr (adds_stages<pass, A>) {
     ExpertSums<true> totals[2];
@@ -160,9 +160,9 @@ __device__ void multiply_expert_tile(const ExpertProduct<A, B, Y>& product,
         start(sums,
               stages.address() + static_cast<std::uint32_t>(1 + half) * ExpertPipeline::half_bytes,
               false);
-        Cores::template wait_for_products<0>(sums);
+        Cores::template wait_for_mma<0>(sums);
         if (half == 1) stages.release(stages.stage);
-        totals[half].add(sums.values, product, tile, {place.row, place.column + 128 * half}, k);
+        totals[half].add(sums.values, gemm, tile, {place.row, place.column + 128 * half}, k);
       }
       stages.advance();
     }
@@ -170,16 +170,16 @@ __device__ void multiply_expert_tile(const ExpertProduct<A, B, Y>& product,
     store(totals[1].values, 128);
   } else {
     Accumulator<ExpertPipeline::columns> sums{};
-    int last = -1;  // the stage whose products may still run
+    int last = -1;  // the stage whose MMAs may still run
     for (Index k = 0; k < tile.depth; k += depth) {
       stages.full_barrier(stages.stage).wait(stages.round);
       start(sums, stages.address() + ExpertPipeline::half_bytes, k > 0);
-      Cores::template wait_for_products<1>(sums);
+      Cores::template wait_for_mma<1>(sums);
       if (last >= 0) stages.release(last);
       last = stages.stage;
       stages.advance();
     }
-    Cores::template wait_for_products<0>(sums);
+    Cores::template wait_for_mma<0>(sums);
     if (last >= 0) stages.release(last);
     store(sums.values, 0);
   }
@@ -188,7 +188,7 @@ __device__ void multiply_expert_tile(const ExpertProduct<A, B, Y>& product,
 template <ExpertPass pass, class A, class B, class Y>
 __device__ __forceinline__ void expert_pipeline_block(const CUtensorMap& a_map,
                                                       const CUtensorMap& b_map,
-                                                      const ExpertProduct<A, B, Y>& product,
+                                                      const ExpertGemm<A, B, Y>& gemm,
                                                       Index pairs) {
   extern __shared__ std::uint8_t expert_memory[];
   ExpertStages stages{(shared_address(expert_memory) + tile_alignment - 1) / tile_alignment *
@@ -199,18 +199,18 @@ __device__ __forceinline__ void expert_pipeline_block(const CUtensorMap& a_map,
   if (threadIdx.x < warpgroup_threads) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
     if (threadIdx.x == 0) {
-      copy_expert_tiles<pass>(a_map, b_map, product, pairs, block, stages);
+      copy_expert_tiles<pass>(a_map, b_map, gemm, pairs, block, stages);
     }
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     const int thread = static_cast<int>(threadIdx.x) - warpgroup_threads;
     for (Index number = blockIdx.x / 2; number < pairs; number += gridDim.x / 2) {
       const PairedExpertTile paired =
-          locate_paired_tile<pass, ExpertPipeline::columns>(product, number, block);
-      if (paired.tile.expert >= 0) multiply_expert_tile<pass>(product, paired, thread, stages);
+          locate_paired_tile<pass, ExpertPipeline::columns>(gemm, number, block);
+      if (paired.tile.expert >= 0) multiply_expert_tile<pass>(gemm, paired, thread, stages);
       if (!paired.is_used) {
         write_zeros<ExpertPipeline::rows, ExpertPipeline::columns, 2 * warpgroup_threads>(
-            product, paired.tile, thread);
+            gemm, paired.tile, thread);
       }
     }
   }
@@ -229,9 +229,9 @@ template <ExpertPass pass, class A, class B, class Y>
 OCTAVO_KERNEL void OCTAVO_CLUSTER_OF_TWO __launch_bounds__(expert_pipeline_threads, 1)
     expert_pipeline_kernel(const __grid_constant__ CUtensorMap a_map,
                            const __grid_constant__ CUtensorMap b_map,
-                           const __grid_constant__ ExpertProduct<A, B, Y> product, Index pairs) {
+                           const __grid_constant__ ExpertGemm<A, B, Y> gemm, Index pairs) {
   if constexpr (WarpgroupCores::exist) {
-    expert_pipeline_block<pass>(a_map, b_map, product, pairs);
+    expert_pipeline_block<pass>(a_map, b_map, gemm, pairs);
   } else {
     __trap();
   }
@@ -242,23 +242,23 @@ OCTAVO_KERNEL void OCTAVO_CLUSTER_OF_TWO __launch_bounds__(expert_pipeline_threa
 /// Whether the reduced dimension of every tile consists of whole stages. Otherwise a stage would
 /// read the next expert's weight.
 template <class A, class B, class Y>
-bool fits_pipeline(const ExpertProduct<A, B, Y>& product) {
-  return product.k % (A::is_fp8 ? 128 : expert_stage_depth) == 0;
+bool fits_pipeline(const ExpertGemm<A, B, Y>& gemm) {
+  return gemm.k % (A::is_fp8 ? 128 : expert_stage_depth) == 0;
 }
 
 /// Enqueues a GEMM.
 template <ExpertPass pass, class A, class B, class Y>
-void enqueue_expert_pipeline(const char* name, const ExpertProduct<A, B, Y>& product,
+void enqueue_expert_pipeline(const char* name, const ExpertGemm<A, B, Y>& gemm,
                              const Context<Cuda>& context) {
   constexpr bool a_by_columns = !A::is_fp8 && pass == ExpertPass::weight_gradient;
   constexpr bool b_by_columns = !A::is_fp8 && pass != ExpertPass::forward;
-  const Index experts = pass == ExpertPass::weight_gradient ? product.rows.experts() : 1;
-  const Index pairs = ceil_divide(product.m, Index{2 * ExpertPipeline::rows}) *
-                      ceil_divide(product.n, Index{ExpertPipeline::columns}) * experts;
+  const Index experts = pass == ExpertPass::weight_gradient ? gemm.rows.experts() : 1;
+  const Index pairs = ceil_divide(gemm.m, Index{2 * ExpertPipeline::rows}) *
+                      ceil_divide(gemm.n, Index{ExpertPipeline::columns}) * experts;
   launch(name, expert_pipeline_kernel<pass, A, B, Y>,
          2 * std::min(pairs, multiprocessor_count() / 2), expert_pipeline_threads,
-         ExpertPipeline::shared_bytes, context, describe_operand<a_by_columns>(name, product.a),
-         describe_operand<b_by_columns>(name, product.b), product, pairs);
+         ExpertPipeline::shared_bytes, context, describe_operand<a_by_columns>(name, gemm.a),
+         describe_operand<b_by_columns>(name, gemm.b), gemm, pairs);
 }
 
 }  // namespace octavo::detail

@@ -3,7 +3,7 @@
 /// results.
 #pragma once
 
-#include <octavo/gemm/expert_products.hpp>
+#include <octavo/gemm/expert_gemms.hpp>
 #include <octavo/kernels/cuda/launch.cuh>
 #include <octavo/kernels/cuda/run.cuh>
 #include <octavo/kernels/cuda/tensor_core.cuh>
@@ -33,7 +33,7 @@ struct ExpertOperandOnCuda {
   static constexpr bool has_blocks = Granularity::block_columns == 128;
   static_assert(!is_fp8 || has_blocks || std::is_same_v<Granularity, PerTensor> ||
                     std::is_same_v<Granularity, PerRow>,
-                "the experts' products on Cuda need scales of tensors, rows, or blocks of 128 "
+                "the experts' GEMMs on Cuda need scales of tensors, rows, or blocks of 128 "
                 "columns; choose Tensorwise, Delayed, Rowwise or Blockwise");
 
   const T* data;
@@ -42,7 +42,7 @@ struct ExpertOperandOnCuda {
   Index stride;  ///< distance between rows, in elements
 
   [[nodiscard]] __device__ const Bf16* pairs() const { return reinterpret_cast<const Bf16*>(data); }
-  /// Returns the value of element (i, k) of the product's operand.
+  /// Returns the value of element (i, k) of the GEMM's operand.
   template <bool by_columns>
   [[nodiscard]] __device__ float at(Index i, Index k) const {
     return static_cast<float>(by_columns ? data[k * stride + i] : data[i * stride + k]);
@@ -77,11 +77,11 @@ Index columns_of(QuantizedView<Format, Granularity, L, Cuda> view) {
   return view.inner();
 }
 
-/// A product result = a · bᵀ. In the forward and the input gradient, `a` has the experts' rows, and
+/// A GEMM result = a · bᵀ. In the forward and the input gradient, `a` has the experts' rows, and
 /// b the weight of the tile's expert; in the weight gradient, which has a result per expert, the
 /// experts' rows are reduced.
 template <class A, class B, class Y>
-struct ExpertProduct {
+struct ExpertGemm {
   A a;
   B b;
   ExpertRows<Cuda> rows;
@@ -97,9 +97,9 @@ struct ExpertProduct {
   }
 };
 template <class A, class B, class Y>
-ExpertProduct(A, B, ExpertRows<Cuda>, Y*, Index, Index, Index, bool) -> ExpertProduct<A, B, Y>;
+ExpertGemm(A, B, ExpertRows<Cuda>, Y*, Index, Index, Index, bool) -> ExpertGemm<A, B, Y>;
 
-/// A block's tile. Positions in `a` and `b` are (row of the product, reduced dimension).
+/// A block's tile. Positions in `a` and `b` are (row of the GEMM, reduced dimension).
 struct ExpertTile {
   Index expert;  ///< -1: unused rows
   Index a_first, a_left, a_k;
@@ -110,26 +110,25 @@ struct ExpertTile {
 
 /// Returns the expert of a tile of the forward or the input gradient by the tile's first row.
 template <class A, class B, class Y>
-__device__ Index expert_of_row(const ExpertProduct<A, B, Y>& product, Index row) {
-  return row < product.m ? product.rows.tiles.data()[row / expert_tile] : -1;
+__device__ Index expert_of_row(const ExpertGemm<A, B, Y>& gemm, Index row) {
+  return row < gemm.m ? gemm.rows.tiles.data()[row / expert_tile] : -1;
 }
 
 /// Sets the parts of a tile of the forward or the input gradient that depend on its expert.
 template <ExpertPass pass, class A, class B, class Y>
-__device__ void choose_expert(const ExpertProduct<A, B, Y>& product, ExpertTile& tile,
-                              Index expert) {
+__device__ void choose_expert(const ExpertGemm<A, B, Y>& gemm, ExpertTile& tile, Index expert) {
   tile.expert = expert;
-  if constexpr (pass == ExpertPass::forward) tile.b_first = tile.y_column + expert * product.n;
-  if constexpr (pass == ExpertPass::input_gradient) tile.b_k = expert * product.k;
+  if constexpr (pass == ExpertPass::forward) tile.b_first = tile.y_column + expert * gemm.n;
+  if constexpr (pass == ExpertPass::input_gradient) tile.b_k = expert * gemm.k;
 }
 
 /// Returns a tile by its number. Blocks that run together have tiles of a few rows and columns, and
 /// so read few operands.
 template <ExpertPass pass, int height_of_tile, int width_of_tile, class A, class B, class Y>
-__device__ ExpertTile locate_tile(const ExpertProduct<A, B, Y>& product, Index number) {
+__device__ ExpertTile locate_tile(const ExpertGemm<A, B, Y>& gemm, Index number) {
   constexpr Index together = 1024 / height_of_tile;
-  const Index down = ceil_divide(product.m, height_of_tile);
-  const Index across = ceil_divide(product.n, width_of_tile);
+  const Index down = ceil_divide(gemm.m, height_of_tile);
+  const Index across = ceil_divide(gemm.n, width_of_tile);
   const Index in_result = number % (down * across);
   const Index group = in_result / (together * across);
   const Index in_group = in_result % (together * across);
@@ -138,19 +137,19 @@ __device__ ExpertTile locate_tile(const ExpertProduct<A, B, Y>& product, Index n
   const Index column = in_group / height * width_of_tile;
   ExpertTile tile{};
   tile.a_first = row;
-  tile.a_left = product.m - row;
+  tile.a_left = gemm.m - row;
   tile.b_first = column;
-  tile.b_left = product.n - column;
+  tile.b_left = gemm.n - column;
   tile.y_row = row;
   tile.y_column = column;
   if constexpr (pass == ExpertPass::weight_gradient) {
     tile.expert = number / (down * across);
-    tile.a_k = tile.b_k = product.rows.offsets.data()[tile.expert];
-    tile.depth = product.rows.offsets.data()[tile.expert + 1] - tile.a_k;
-    tile.y_row += tile.expert * product.m;
+    tile.a_k = tile.b_k = gemm.rows.offsets.data()[tile.expert];
+    tile.depth = gemm.rows.offsets.data()[tile.expert + 1] - tile.a_k;
+    tile.y_row += tile.expert * gemm.m;
   } else {
-    tile.depth = product.k;
-    choose_expert<pass>(product, tile, expert_of_row(product, row));
+    tile.depth = gemm.k;
+    choose_expert<pass>(gemm, tile, expert_of_row(gemm, row));
   }
   return tile;
 }
@@ -166,33 +165,32 @@ struct PairedExpertTile {
 /// other gets the same one, so that both blocks copy and multiply the same number of stages.
 /// @param block  0 for the first 128 rows, 1 for the others
 template <ExpertPass pass, int width_of_tile, class A, class B, class Y>
-__device__ PairedExpertTile locate_paired_tile(const ExpertProduct<A, B, Y>& product, Index number,
+__device__ PairedExpertTile locate_paired_tile(const ExpertGemm<A, B, Y>& gemm, Index number,
                                                int block) {
-  PairedExpertTile result{locate_tile<pass, 256, width_of_tile>(product, number), true, true};
+  PairedExpertTile result{locate_tile<pass, 256, width_of_tile>(gemm, number), true, true};
   ExpertTile& tile = result.tile;
   const Index row = tile.a_first;
   tile.a_first += 128 * block;
   tile.a_left -= 128 * block;
   tile.y_row += 128 * block;
   if constexpr (pass != ExpertPass::weight_gradient) {
-    const Index own = expert_of_row(product, row + 128 * block);
-    const Index other = expert_of_row(product, row + 128 * (1 - block));
+    const Index own = expert_of_row(gemm, row + 128 * block);
+    const Index other = expert_of_row(gemm, row + 128 * (1 - block));
     result.is_used = own >= 0;
     result.is_shared = own == other || own < 0 || other < 0;
-    choose_expert<pass>(product, tile, own >= 0 ? own : other);
+    choose_expert<pass>(gemm, tile, own >= 0 ? own : other);
   }
   return result;
 }
 
 /// Writes zeros to a tile of unused rows.
 template <int height, int width, int threads, class A, class B, class Y>
-__device__ void write_zeros(const ExpertProduct<A, B, Y>& product, const ExpertTile& tile,
-                            int thread) {
+__device__ void write_zeros(const ExpertGemm<A, B, Y>& gemm, const ExpertTile& tile, int thread) {
   for (int i = thread; i < height * width; i += threads) {
     const int row = i / width;
     const int column = i % width;
     if (row >= tile.a_left || column >= tile.b_left) continue;
-    product.result[(tile.y_row + row) * product.n + tile.y_column + column] = Y(0.0f);
+    gemm.result[(tile.y_row + row) * gemm.n + tile.y_column + column] = Y(0.0f);
   }
 }
 
@@ -206,7 +204,7 @@ __device__ inline ExpertPlace place_of_thread(int thread) {
   return {thread / 32 * 16 + lane / 4, lane % 4 * 2};
 }
 
-/// Sums in FP32 over the stages of an FP8 product.
+/// Sums in FP32 over the stages of an FP8 GEMM.
 template <bool is_fp8>
 struct ExpertSums {};
 template <>
@@ -216,7 +214,7 @@ struct ExpertSums<true> {
   /// Adds the sums of a stage, multiplied by the scales of its blocks.
   /// @param k  the stage's position in the tile's reduced dimension
   template <class A, class B, class Y>
-  __device__ void add(const float (&sums)[64], const ExpertProduct<A, B, Y>& product,
+  __device__ void add(const float (&sums)[64], const ExpertGemm<A, B, Y>& gemm,
                       const ExpertTile& tile, ExpertPlace place, Index k) {
     static_assert(A::has_blocks == B::has_blocks);
     if constexpr (!A::has_blocks) {
@@ -226,19 +224,19 @@ struct ExpertSums<true> {
       float rows[2];
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const Index row = min(tile.a_first + place.row + 8 * h, product.m - 1);
-        rows[h] = product.a.scale(row, tile.a_k + k);
+        const Index row = min(tile.a_first + place.row + 8 * h, gemm.m - 1);
+        rows[h] = gemm.a.scale(row, tile.a_k + k);
       }
       constexpr bool one_column = B::Granularity::block_rows == 128;
       const Index first_column = min(Index{place.column}, tile.b_left - 1);
-      float scale = one_column ? product.b.scale(tile.b_first + first_column, tile.b_k + k) : 0.0f;
+      float scale = one_column ? gemm.b.scale(tile.b_first + first_column, tile.b_k + k) : 0.0f;
 #pragma unroll
       for (int j = 0; j < 16; ++j) {
 #pragma unroll
         for (int b = 0; b < 2; ++b) {
           if constexpr (!one_column) {
             const Index column = min(Index{place.column + 8 * j + b}, tile.b_left - 1);
-            scale = product.b.scale(tile.b_first + column, tile.b_k + k);
+            scale = gemm.b.scale(tile.b_first + column, tile.b_k + k);
           }
 #pragma unroll
           for (int h = 0; h < 2; ++h) {
@@ -309,12 +307,12 @@ __device__ void store_columns(Y* target, float (&values)[4][2], Index columns, b
 /// Writes a thread's sums, multiplied by the scales of tensors or rows.
 /// @param place  of the first sum
 template <int count, class A, class B, class Y>
-__device__ void store_sums(const float (&sums)[count], const ExpertProduct<A, B, Y>& product,
+__device__ void store_sums(const float (&sums)[count], const ExpertGemm<A, B, Y>& gemm,
                            const ExpertTile& tile, ExpertPlace place) {
   constexpr bool scales = A::is_fp8 && !A::has_blocks;
   const auto scale_of_column = [&](Index column) {
     if constexpr (scales) {
-      return product.b.scale(tile.b_first + min(column, tile.b_left - 1), 0);
+      return gemm.b.scale(tile.b_first + min(column, tile.b_left - 1), 0);
     } else {
       return 1.0f;
     }
@@ -326,8 +324,8 @@ __device__ void store_sums(const float (&sums)[count], const ExpertProduct<A, B,
     const Index row = place.row + 8 * h;
     const Index last_row = tile.a_left - 1;
     float row_factor = column_factor;
-    if constexpr (scales) row_factor *= product.a.scale(min(tile.a_first + row, product.m - 1), 0);
-    Y* target = product.result + (tile.y_row + row) * product.n + tile.y_column;
+    if constexpr (scales) row_factor *= gemm.a.scale(min(tile.a_first + row, gemm.m - 1), 0);
+    Y* target = gemm.result + (tile.y_row + row) * gemm.n + tile.y_column;
 #pragma unroll
     for (int group = 0; group < count / 16; ++group) {
       float values[4][2];
@@ -343,7 +341,7 @@ __device__ void store_sums(const float (&sums)[count], const ExpertProduct<A, B,
       }
       const Index first = place.column / 8 * 8 + 32 * group;
       const Index left = row <= last_row ? tile.b_left - first : 0;
-      store_columns(target + first, values, left, product.accumulate);
+      store_columns(target + first, values, left, gemm.accumulate);
     }
   }
 }

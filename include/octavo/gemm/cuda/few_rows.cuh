@@ -186,7 +186,7 @@ OCTAVO_KERNEL void __launch_bounds__(few_rows_threads, 2)
   }
 }
 
-/// Enqueues the product. If rows do not consist of whole vectors, one kernel handles any number of
+/// Enqueues the GEMM. If rows do not consist of whole vectors, one kernel handles any number of
 /// rows.
 template <class Granularity, class T, class W, class Y>
 void enqueue_few_rows(TensorView<const T, 2, Cuda> x, const W* w,

@@ -20,13 +20,13 @@ std::uint32_t common_alignment(const Elements*... addresses) {
   return std::uint32_t{1} << std::countr_zero(bits);
 }
 
-/// Describes a product for `GemmPlans::run`.
+/// Describes a GEMM for `GemmPlans::run`.
 /// @param key  with the properties that do not follow from the other arguments
 template <class A, class B, class Y>
 GemmCall gemm_call(GemmKey key, const A* a, const B* b, const GemmVectors& scales,
                    const GemmOutput<Y, Cuda>& y, const Context<Cuda>& context,
                    const GemmFactors& factors = {}, const GemmFactors* device_factors = nullptr) {
-  auto* workspace = workspace_of<std::byte>(context, cublas_workspace_bytes, "a matrix product");
+  auto* workspace = workspace_of<std::byte>(context, cublas_workspace_bytes, "a GEMM");
   const Y* addend = y.addend.empty() ? y.result.data() : y.addend.data();
   key.m = y.result.extent(0);
   key.n = y.result.extent(1);
@@ -70,7 +70,7 @@ inline void matmul_bf16_body(TensorView<const Bf16, 2, Cuda> a, bool transpose_a
                                  context);
 }
 
-/// Checks the reduced dimension of NVFP4 products, whose rows must be multiples of 16 bytes.
+/// Checks the reduced dimension of NVFP4 GEMMs, whose rows must be multiples of 16 bytes.
 inline void check_nvfp4_reduction(Index k) {
   require<ShapeError>(
       k % 32 == 0, "matmul: the reduced dimension is ", k,
@@ -98,15 +98,14 @@ GemmRun matmul_quantized_body(GemmAccumulation accumulation, QuantizedView<A, Ga
   if constexpr (has_swizzled_scales<Ga>) {
     if constexpr (has_tensor_scale<Ga>) check_nvfp4_reduction(a.inner());
     const std::size_t bytes = matmul_workspace(a.outer(), b.outer(), a.inner(), context.limits());
-    std::byte* memory =
-        workspace_of<std::byte>(context, bytes, "a matrix product") + cublas_workspace_bytes;
-    auto* a_memory = reinterpret_cast<typename Ga::Scale*>(memory + product_factor_bytes);
+    std::byte* memory = workspace_of<std::byte>(context, bytes, "a GEMM") + cublas_workspace_bytes;
+    auto* a_memory = reinterpret_cast<typename Ga::Scale*>(memory + gemm_factor_bytes);
     auto* b_memory = a_memory + swizzle_scales(a, a_memory, context);
     swizzle_scales(b, b_memory, context);
     scales = {a_memory, b_memory};
     if constexpr (has_tensor_scale<Ga>) {
       factors = reinterpret_cast<GemmFactors*>(memory);
-      set_product_factors(a, b, !y.addend.empty(), factors, context);
+      set_gemm_factors(a, b, !y.addend.empty(), factors, context);
     }
   }
   context.state<GemmPlans>().run(
@@ -114,26 +113,25 @@ GemmRun matmul_quantized_body(GemmAccumulation accumulation, QuantizedView<A, Ga
   return {FormatTraits<A>::name, FormatTraits<B>::name, cublas_implementation};
 }
 
-/// See matmul_emulated: a product in BF16 of both operands, dequantised in the workspace without
+/// See matmul_emulated: a GEMM in BF16 of both operands, dequantised in the workspace without
 /// the scales of the tensors.
 template <class A, class B, class Ga, class Gb, Layout La, Layout Lb, class Y>
 GemmRun matmul_emulated_body(QuantizedView<A, Ga, La, Cuda> a, QuantizedView<B, Gb, Lb, Cuda> b,
                              const GemmOutput<Y, Cuda>& y, const Context<Cuda>& context) {
   const Index k = a.inner();
   std::byte* memory =
-      workspace_of<std::byte>(context,
-                              emulated_matmul_workspace(a.outer(), b.outer(), k, context.limits()),
-                              "a matrix product") +
+      workspace_of<std::byte>(
+          context, emulated_matmul_workspace(a.outer(), b.outer(), k, context.limits()), "a GEMM") +
       cublas_workspace_bytes;
   auto* factors = reinterpret_cast<GemmFactors*>(memory);
-  auto* a_memory = reinterpret_cast<Bf16*>(memory + product_factor_bytes);
+  auto* a_memory = reinterpret_cast<Bf16*>(memory + gemm_factor_bytes);
   Bf16* b_memory = a_memory + round_up(a.outer() * k, 128);
   using Values = TensorView<Bf16, 2, Cuda>;
   dequantize_with<AppliedScales::of_blocks>(a, nullptr, 1, Values{a_memory, {a.outer(), k}},
                                             context);
   dequantize_with<AppliedScales::of_blocks>(b, nullptr, 1, Values{b_memory, {b.outer(), k}},
                                             context);
-  set_product_factors(a, b, !y.addend.empty(), factors, context);
+  set_gemm_factors(a, b, !y.addend.empty(), factors, context);
   GemmKey key;
   key.k = k;
   key.transpose_b = true;

@@ -1,5 +1,5 @@
 /// @file
-/// Scales of MX and NVFP4 blocks in the order that cuBLASLt reads, and scale factors of products,
+/// Scales of MX and NVFP4 blocks in the order that cuBLASLt reads, and scale factors of GEMMs,
 /// whose values are known only on the GPU.
 #pragma once
 
@@ -49,8 +49,8 @@ Index swizzle_scales(QuantizedView<Format, Granularity, L, Cuda> operand,
   return count;
 }
 
-/// Writes the factors of a product whose operands have tensor scales.
-struct SetProductFactors {
+/// Writes the factors of a GEMM whose operands have tensor scales.
+struct SetGemmFactors {
   const float* a;  ///< scale of the tensor, or null
   const float* b;
   bool adds;
@@ -72,14 +72,13 @@ const float* tensor_scale_address(QuantizedView<Format, Granularity, L, Cuda> op
   }
 }
 
-/// Enqueues the computation of a product's factors from the scales of the tensors.
+/// Enqueues the computation of a GEMM's factors from the scales of the tensors.
 /// @param factors  in device memory
 template <class ViewA, class ViewB>
-void set_product_factors(const ViewA& a, const ViewB& b, bool adds, GemmFactors* factors,
-                         const Context<Cuda>& context) {
-  for_each_index(
-      "matmul", 1, context,
-      SetProductFactors{tensor_scale_address(a), tensor_scale_address(b), adds, factors});
+void set_gemm_factors(const ViewA& a, const ViewB& b, bool adds, GemmFactors* factors,
+                      const Context<Cuda>& context) {
+  for_each_index("matmul", 1, context,
+                 SetGemmFactors{tensor_scale_address(a), tensor_scale_address(b), adds, factors});
 }
 
 }  // namespace octavo::detail

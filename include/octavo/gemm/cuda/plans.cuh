@@ -25,7 +25,7 @@ namespace octavo OCTAVO_ABI::detail {
 struct GemmPlan {
   enum class Origin : std::uint8_t { heuristic, rehearsed, recorded };
 
-  GemmProduct product;
+  CublasGemm gemm;
   TimedAlgorithm chosen{};
   Origin origin = Origin::heuristic;
   bool is_counted = true;              ///< in the summary: see gemm_plan_summary
@@ -34,12 +34,12 @@ struct GemmPlan {
 
 /// All plans of one context.
 ///
-/// A product uses the algorithm of a record, if there is one; otherwise the heuristics' first
+/// A GEMM uses the algorithm of a record, if there is one; otherwise the heuristics' first
 /// choice, or the one found in a rehearsal. In a rehearsal, algorithms alternate while passes of a
-/// model run; then whole passes with the fastest algorithm of each product are compared with passes
+/// model run; then whole passes with the fastest algorithm of each GEMM are compared with passes
 /// with the heuristics' first choices, because on a power-limited card the speed of one kernel may
 /// slow down another. Algorithms are not tried in a deterministic context, in which results must
-/// not depend on timing, or for a product that no manifest lists.
+/// not depend on timing, or for a GEMM that no manifest lists.
 class GemmPlans {
  public:
   GemmPlans() { check_cublas(cublasLtCreate(&handle_), "cublasLtCreate", GemmKey{}); }
@@ -47,7 +47,7 @@ class GemmPlans {
   GemmPlans& operator=(const GemmPlans&) = delete;
   ~GemmPlans() { cublasLtDestroy(handle_); }
 
-  /// Uses records of this card and cuBLASLt from now on, including for products that already have a
+  /// Uses records of this card and cuBLASLt from now on, including for GEMMs that already have a
   /// plan. A record that cuBLASLt rejects affects only the next summary.
   void take(std::span<const GemmPlanRecord> records, const Context<Cuda>& context) {
     const GemmLibrary& here = library(context);
@@ -59,8 +59,8 @@ class GemmPlans {
     }
   }
 
-  /// Plans products that have no plan yet, and starts a new summary.
-  /// @return number of products to rehearse: with `rehearsed`, those with neither a record nor an
+  /// Plans GEMMs that have no plan yet, and starts a new summary.
+  /// @return number of GEMMs to rehearse: with `rehearsed`, those with neither a record nor an
   ///         earlier rehearsal
   int prepare(std::span<const GemmKey> keys, GemmChoice choice, const Context<Cuda>& context) {
     summary_ = {};
@@ -68,7 +68,7 @@ class GemmPlans {
     const Stopwatch stopwatch(summary_.seconds);
     const bool tries = choice == GemmChoice::rehearsed && !context.limits().deterministic;
     // The available algorithms do not depend on the addresses of scales and bias.
-    const auto* anywhere = workspace_of<float>(context, cublas_workspace_bytes, "a matrix product");
+    const auto* anywhere = workspace_of<float>(context, cublas_workspace_bytes, "a GEMM");
     to_rehearse_.clear();
     for (const GemmKey& key : keys) {
       GemmPlan& plan = plan_of(key, {anywhere, anywhere, anywhere});
@@ -79,7 +79,7 @@ class GemmPlans {
     return static_cast<int>(to_rehearse_.size());
   }
 
-  /// Runs passes until the algorithms of all products to be rehearsed are chosen. If a pass throws,
+  /// Runs passes until the algorithms of all GEMMs to be rehearsed are chosen. If a pass throws,
   /// all of them keep the heuristics' first choice.
   template <class Pass>
   void rehearse(const Pass& pass, const Context<Cuda>& context) {
@@ -90,7 +90,7 @@ class GemmPlans {
     std::vector<TrialResult> tried;
     try {
       for (GemmPlan* plan : to_rehearse_) {
-        plan->trial = std::make_unique<GemmTrial>(plan->product.algorithms(handle_, offered));
+        plan->trial = std::make_unique<GemmTrial>(plan->gemm.algorithms(handle_, offered));
       }
       for (int passes = 0; passes < max_passes && has_trials(); ++passes) {
         pass();
@@ -107,17 +107,17 @@ class GemmPlans {
     to_rehearse_.clear();
   }
 
-  /// Enqueues a product.
+  /// Enqueues a GEMM.
   void run(const GemmCall& call, const Context<Cuda>& context) {
     GemmPlan& plan = plan_of(call.key, call.vectors);
-    plan.product.set_vectors(call.vectors);
+    plan.gemm.set_vectors(call.vectors);
     const cudaStream_t stream = context.stream();
     const cublasStatus_t status =
         plan.trial == nullptr
-            ? plan.product.start(handle_, plan.chosen.algorithm, call.addresses, stream)
+            ? plan.gemm.start(handle_, plan.chosen.algorithm, call.addresses, stream)
             : plan.trial->run(
                   [&](const GemmAlgorithm& algorithm) {
-                    return plan.product.start(handle_, algorithm, call.addresses, stream);
+                    return plan.gemm.start(handle_, algorithm, call.addresses, stream);
                   },
                   stream);
     check_cublas(status, "cublasLtMatmul", call.key);
@@ -143,7 +143,7 @@ class GemmPlans {
     return summary;
   }
 
-  /// Returns the records of rehearsed products, including those taken from earlier records.
+  /// Returns the records of rehearsed GEMMs, including those taken from earlier records.
   [[nodiscard]] std::vector<GemmPlanRecord> records(const Context<Cuda>& context) {
     std::vector<GemmPlanRecord> records;
     for (const auto& [key, plan] : plans_) {
@@ -183,7 +183,7 @@ class GemmPlans {
     std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   };
 
-  /// The results of a product's trial.
+  /// The results of a GEMM's trial.
   struct TrialResult {
     GemmPlan* plan;
     TimedAlgorithm first;    ///< the heuristics' first choice
@@ -193,22 +193,22 @@ class GemmPlans {
   GemmPlan& plan_of(const GemmKey& key, const GemmVectors& vectors) {
     const auto place = plans_.find(key);
     if (place != plans_.end()) return place->second;
-    GemmPlan plan{GemmProduct(key)};
-    plan.product.set_vectors(vectors);
+    GemmPlan plan{CublasGemm(key)};
+    plan.gemm.set_vectors(vectors);
     if (!take_record(plan)) {
-      plan.chosen.algorithm = plan.product.algorithms(handle_, 1).front();
+      plan.chosen.algorithm = plan.gemm.algorithms(handle_, 1).front();
     }
     return plans_.emplace(key, std::move(plan)).first->second;
   }
 
-  /// Whether there is a record of the product that this cuBLASLt accepts.
+  /// Whether there is a record of the GEMM that this cuBLASLt accepts.
   bool take_record(GemmPlan& plan) {
-    const auto place = records_.find(plan.product.key());
+    const auto place = records_.find(plan.gemm.key());
     if (place == records_.end()) return false;
     const GemmPlanRecord& record = place->second;
     TimedAlgorithm recorded{.milliseconds = static_cast<float>(record.microseconds * 1e-3)};
     std::copy(record.algorithm.begin(), record.algorithm.end(), recorded.algorithm.words.data);
-    if (!plan.product.accepts(handle_, recorded.algorithm)) {
+    if (!plan.gemm.accepts(handle_, recorded.algorithm)) {
       rejected_.push_back(gemm_text(record.key));
       records_.erase(place);
       return false;
@@ -223,7 +223,7 @@ class GemmPlans {
                        [](const GemmPlan* plan) { return plan->trial != nullptr; });
   }
 
-  /// Ends the trials that have enough measurements, or all of them. A product that did not run
+  /// Ends the trials that have enough measurements, or all of them. A GEMM that did not run
   /// keeps the heuristics' first choice.
   void judge(bool all, std::vector<TrialResult>& tried) {
     for (GemmPlan* plan : to_rehearse_) {
@@ -236,7 +236,7 @@ class GemmPlans {
     }
   }
 
-  /// Uses the fastest algorithm of each product if whole passes, recorded and under sustained load
+  /// Uses the fastest algorithm of each GEMM if whole passes, recorded and under sustained load
   /// as in training, are faster with them than with the heuristics' first choices; the two
   /// alternate.
   template <class Pass>
@@ -286,7 +286,7 @@ class GemmPlans {
   }
 
   static constexpr int offered = 16;  ///< number of algorithms requested from cuBLASLt
-  /// Enough that a product that runs once per pass is timed three times with each algorithm.
+  /// Enough that a GEMM that runs once per pass is timed three times with each algorithm.
   static constexpr int max_passes = 3 * offered;
 
   cublasLtHandle_t handle_ = nullptr;

@@ -4,7 +4,7 @@
 /// in L2 and a different clock rate: benchmarks/results/gemm-plans-h200.md. Host code.
 #pragma once
 
-#include <octavo/gemm/cuda/product.cuh>
+#include <octavo/gemm/cuda/cublas_gemm.cuh>
 
 #include <algorithm>
 #include <array>
@@ -40,7 +40,7 @@ class TimedSpan {
   std::array<cudaEvent_t, 2> events_{};
 };
 
-/// An algorithm, and the product's time with it.
+/// An algorithm, and the GEMM's time with it.
 struct TimedAlgorithm {
   GemmAlgorithm algorithm{};
   float milliseconds = std::numeric_limits<float>::infinity();
@@ -61,7 +61,7 @@ class GemmTrial {
     for (const GemmAlgorithm& algorithm : algorithms) candidates_.push_back({algorithm, {}, false});
   }
 
-  /// Launches and times the product by `launch(algorithm)` with the next algorithm. An algorithm
+  /// Launches and times the GEMM by `launch(algorithm)` with the next algorithm. An algorithm
   /// that cannot be launched is dropped.
   /// @return the result of `launch`: an error if no algorithm is left
   template <class Launch>

@@ -1,6 +1,6 @@
 /// @file
 /// Tiles of BF16 in shared memory, asynchronous copies to them, and the operands and sums of tensor
-/// cores in registers, for attention and the experts' GEMMs. The products are in
+/// cores in registers, for attention and the experts' GEMMs. The MMAs are in
 /// warpgroup_cores.cuh and warp_cores.cuh. Source: PTX ISA 9.0, sections on cp.async and ldmatrix.
 #pragma once
 
@@ -18,9 +18,9 @@ namespace octavo OCTAVO_ABI::detail {
 /// Threads of a warpgroup: four warps that multiply together.
 inline constexpr int warpgroup_threads = 128;
 /// Rows that four warps multiply together; also the columns of a usual accumulator.
-inline constexpr int product_side = 64;
-/// The reduced dimension of one product.
-inline constexpr int product_depth = 16;
+inline constexpr int mma_side = 64;
+/// The reduced dimension of one MMA.
+inline constexpr int mma_depth = 16;
 /// Columns of a tile's panel: 128 bytes per row, the span of the tensor cores' swizzle.
 inline constexpr int panel_columns = 64;
 inline constexpr int panel_row_bytes = 128;
@@ -60,14 +60,14 @@ struct SharedTile {
 
 /// 64 × `columns` sums in the registers of four warps. Lane l of warp w holds rows 16w + l/4 + 8h
 /// and columns 8j + 2(l % 4) + b in values[4j + 2h + b].
-template <int columns = product_side>
+template <int columns = mma_side>
 struct Accumulator {
   static constexpr int size = columns / 2;
   float values[size];
 };
 
 /// 64 × 16 BF16 values in the registers of a warpgroup, two per word: the first operand of a
-/// product.
+/// MMA.
 struct Fragment {
   std::uint32_t words[4];
 };
@@ -151,7 +151,7 @@ __device__ inline void synchronize_warpgroup() {
 }
 
 /// Writes a warpgroup's sums, multiplied by `factors[h]` in rows 8h + … of each warp, to memory as
-/// BF16, through each warp's own 16 rows of a tile. The tile may be an operand of products that the
+/// BF16, through each warp's own 16 rows of a tile. The tile may be an operand of MMAs that the
 /// warpgroup has waited for. All warps of the warpgroup must call it.
 /// @param row         the warp's first row in the tile
 /// @param target      the tile's first value
@@ -162,7 +162,7 @@ __device__ void store_tile(const Accumulator<> (&sums)[columns / panel_columns],
                            Bf16* target, Index stride, Index valid_rows, int dim) {
   constexpr int row_chunks = SharedTile<rows, columns>::row_chunks;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  synchronize_warpgroup();  // products of other warps may still read the tile
+  synchronize_warpgroup();  // MMAs of other warps may still read the tile
 #pragma unroll
   for (int chunk = 0; chunk < row_chunks; ++chunk) {
     const float* v = sums[chunk / 8].values + chunk % 8 * 4;

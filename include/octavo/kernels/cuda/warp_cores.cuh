@@ -1,5 +1,5 @@
 /// @file
-/// Products by the tensor cores of every GPU of compute capability 8.0 or later, each by a single
+/// MMAs by the tensor cores of every GPU of compute capability 8.0 or later, each by a single
 /// warp: mma.sync. Source: PTX ISA 9.0, section on mma.sync with .m16n8k16 and .m16n8k32.
 #pragma once
 
@@ -36,7 +36,7 @@ __device__ void multiply_warp(float* sums, const Fragment& a, std::uint32_t b0, 
 #undef OCTAVO_MULTIPLY
 }
 
-/// Products that each warp computes alone. The first operand is in registers, or is loaded from
+/// MMAs that each warp computes alone. The first operand is in registers, or is loaded from
 /// shared memory. `WarpgroupCores` has the same members.
 struct WarpCores {
   static constexpr bool exist = true;
@@ -53,20 +53,19 @@ struct WarpCores {
     asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
     __syncthreads();
   }
-  /// Products are ordinary instructions and need no calls before or after them.
+  /// MMAs are ordinary instructions and need no calls before or after them.
   template <class... Registers>
-  static __device__ void begin_products(Registers&...) {}
-  static __device__ void commit_products() {}
+  static __device__ void begin_mma(Registers&...) {}
+  static __device__ void commit_mma() {}
   template <int pending, class... Registers>
-  static __device__ void wait_for_products(Registers&...) {}
+  static __device__ void wait_for_mma(Registers&...) {}
 
   /// Computes sums (+)= a · bᵀ over 16 columns of both tiles.
   /// @param a_row  first of 64 rows in `a`, of which each warp multiplies 16
   template <int n, int a_rows, int a_columns, int rows, int columns>
   static __device__ void multiply(Accumulator<n>& sums, SharedTile<a_rows, a_columns> a, int a_row,
                                   SharedTile<rows, columns> b, int b_row, int column, bool add) {
-    multiply(sums, load_fragment(a, a_row + warp_row(), column / product_depth), b, b_row, column,
-             add);
+    multiply(sums, load_fragment(a, a_row + warp_row(), column / mma_depth), b, b_row, column, add);
   }
   /// Computes sums (+)= a · bᵀ over 16 columns of n rows of b.
   template <int n, int rows, int columns>

@@ -1,5 +1,5 @@
 /// @file
-/// Products by the tensor cores of Hopper, of which four warps start one together: wgmma. Source:
+/// MMAs by the tensor cores of Hopper, of which four warps start one together: wgmma. Source:
 /// PTX ISA 9.0, section on wgmma.mma_async.
 #pragma once
 
@@ -23,7 +23,7 @@ __device__ void pin(Registers (&registers)[count]) {
   for (int i = 0; i < count; ++i) pin(registers[i]);
 }
 
-/// Lets the compiler compute this value, which is not negative, before it waits for products: it
+/// Lets the compiler compute this value, which is not negative, before it waits for MMAs: it
 /// would otherwise move the wait forward, but does not move it across branches.
 __device__ inline void compute_before_wait(float value) {
   if (value < 0.0f) __nanosleep(0);
@@ -39,7 +39,7 @@ __device__ inline void compute_before_wait(float value) {
       "+f"(v[22]), "+f"(v[23]), "+f"(v[24]), "+f"(v[25]), "+f"(v[26]), "+f"(v[27]), "+f"(v[28]),  \
       "+f"(v[29]), "+f"(v[30]), "+f"(v[31])
 
-/// Products that four warps, a warpgroup, start together and wait for. Both operands may be in
+/// MMAs that four warps, a warpgroup, start together and wait for. Both operands may be in
 /// shared memory. `WarpCores` has the same members.
 struct WarpgroupCores {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -58,21 +58,21 @@ struct WarpgroupCores {
     __syncthreads();
   }
 
-  /// Must be called before products that use registers written by other instructions.
+  /// Must be called before MMAs that use registers written by other instructions.
   template <class... Registers>
-  static __device__ void begin_products(Registers&... registers) {
+  static __device__ void begin_mma(Registers&... registers) {
     (pin(registers), ...);
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
   }
 
-  /// Ends a group of products.
-  static __device__ void commit_products() {
+  /// Ends a group of MMAs.
+  static __device__ void commit_mma() {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
   }
 
-  /// Waits for all groups of products except the last `pending`; their registers may then be used.
+  /// Waits for all groups of MMAs except the last `pending`; their registers may then be used.
   template <int pending, class... Registers>
-  static __device__ void wait_for_products(Registers&... registers) {
+  static __device__ void wait_for_mma(Registers&... registers) {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
     (pin(registers), ...);
   }

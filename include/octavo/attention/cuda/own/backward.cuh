@@ -74,7 +74,7 @@ struct BackwardTiles {
   /// Sums of wide tiles do not fit in registers: the warpgroups then compute scores of the same 64
   /// rows, and each sums half of the columns.
   static constexpr bool divides_columns = !Sizes::is_narrow;
-  static constexpr int rows = divides_columns ? product_side : attention_rows;
+  static constexpr int rows = divides_columns ? mma_side : attention_rows;
   static constexpr int step_rows = Sizes::backward_rows;
   static constexpr int threads = attention_threads(attention_rows);
   static constexpr int sum_columns = divides_columns ? columns / 2 : columns;
@@ -89,8 +89,7 @@ struct BackwardTiles {
   static constexpr int exchange = statistics + 4 * step_rows * static_cast<int>(sizeof(float));
   /// Vectors of 16 bytes that a thread exchanges: probabilities in FP32, and score gradients.
   static constexpr int probability_vectors = step_rows / 8;
-  static constexpr int vectors =
-      splits_products ? probability_vectors + step_rows / product_depth : 0;
+  static constexpr int vectors = splits_products ? probability_vectors + step_rows / mma_depth : 0;
   static constexpr int bytes = exchange + vectors * warpgroup_threads * 16 + tile_alignment;
 
   std::uint32_t base = shared_tiles();
@@ -104,13 +103,12 @@ struct BackwardTiles {
   }
   /// Waits for the resident tiles, and loads the rows of the one that the thread's warpgroup
   /// multiplies. All threads must call it, before copies of streamed tiles.
-  __device__ void load_own(Fragment (&rows_of_own)[columns / product_depth],
-                           const Place& place) const {
+  __device__ void load_own(Fragment (&rows_of_own)[columns / mma_depth], const Place& place) const {
     static_assert(splits_products);
     commit_copies();
     Cores::template wait_for_copies<0>();
 #pragma unroll
-    for (int k = 0; k < columns / product_depth; ++k) {
+    for (int k = 0; k < columns / mma_depth; ++k) {
       rows_of_own[k] = load_fragment(own(place.group), place.warp_row, k);
     }
     __syncthreads();
@@ -124,7 +122,7 @@ struct BackwardTiles {
   /// @param between             (probabilities) is called before the gradients are exchanged
   template <class ToProbabilities, class ToGradients, class Between>
   __device__ void exchange_products(Accumulator<step_rows> (&products)[1], const Place& place,
-                                    Fragment (&score_gradients)[step_rows / product_depth],
+                                    Fragment (&score_gradients)[step_rows / mma_depth],
                                     const ToProbabilities& to_probabilities,
                                     const ToGradients& to_score_gradients,
                                     const Between& between) const {
@@ -156,7 +154,7 @@ struct BackwardTiles {
       to_score_gradients(products[0], probabilities[0]);
       to_fragments(products, score_gradients);
 #pragma unroll
-      for (int k = 0; k < step_rows / product_depth; ++k) {
+      for (int k = 0; k < step_rows / mma_depth; ++k) {
         store_shared(vector(probability_vectors + k), score_gradients[k]);
       }
     }
@@ -164,7 +162,7 @@ struct BackwardTiles {
     __syncthreads();
     if (place.group == 0) {
 #pragma unroll
-      for (int k = 0; k < step_rows / product_depth; ++k) {
+      for (int k = 0; k < step_rows / mma_depth; ++k) {
         score_gradients[k] = load_shared_words(vector(probability_vectors + k));
       }
     }

@@ -50,7 +50,7 @@ struct AttentionSizes<WarpCores, columns> {
 };
 
 /// Threads of a block whose warps process 16 of `rows` rows each.
-constexpr int attention_threads(int rows) { return rows / product_side * warpgroup_threads; }
+constexpr int attention_threads(int rows) { return rows / mma_side * warpgroup_threads; }
 
 /// Geometry of the tensors.
 struct AttentionGeometry {
@@ -136,7 +136,7 @@ struct ThreadPlace {
   /// The number of the warpgroup; read from one lane, so that the compiler knows that it is
   /// uniform.
   int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / warpgroup_threads, 0);
-  int group_row = group * product_side % rows;  ///< the warpgroup's first row
+  int group_row = group * mma_side % rows;  ///< the warpgroup's first row
 };
 
 /// Returns the first aligned address of the block's dynamic shared memory.
@@ -152,17 +152,17 @@ template <class Cores, int n, int a_rows, int rows, int columns>
 __device__ void start_scores(Accumulator<n>& scores, SharedTile<a_rows, columns> a, int a_row,
                              SharedTile<rows, columns> b, int row) {
 #pragma unroll
-  for (int k = 0; k < columns; k += product_depth) {
+  for (int k = 0; k < columns; k += mma_depth) {
     Cores::multiply(scores, a, a_row, b, row, k, k > 0);
   }
 }
 /// Starts scores = a · bᵀ over all columns of b's rows from `row` on.
 template <class Cores, int n, int rows, int columns>
-__device__ void start_scores(Accumulator<n>& scores, const Fragment (&a)[columns / product_depth],
+__device__ void start_scores(Accumulator<n>& scores, const Fragment (&a)[columns / mma_depth],
                              SharedTile<rows, columns> b, int row) {
 #pragma unroll
-  for (int k = 0; k < columns / product_depth; ++k) {
-    Cores::multiply(scores, a[k], b, row, k * product_depth, k > 0);
+  for (int k = 0; k < columns / mma_depth; ++k) {
+    Cores::multiply(scores, a[k], b, row, k * mma_depth, k > 0);
   }
 }
 
@@ -174,7 +174,7 @@ __device__ void start_sums(Accumulator<> (&sums)[columns / panel_columns],
   for (int k = 0; k < depth; ++k) {
 #pragma unroll
     for (int panel = 0; panel < columns / panel_columns; ++panel) {
-      Cores::multiply_rows(sums[panel], a[k], b, row + k * product_depth, panel * panel_columns);
+      Cores::multiply_rows(sums[panel], a[k], b, row + k * mma_depth, panel * panel_columns);
     }
   }
 }
@@ -210,8 +210,8 @@ __device__ void mask_earlier_keys(Accumulator<n>& scores, const int (&before)[2]
 /// Rounds probabilities for use as the first operand of the next product.
 template <int n, int count>
 __device__ void to_fragments(const Accumulator<n> (&sums)[count],
-                             Fragment (&fragments)[n / product_depth * count]) {
-  constexpr int each = n / product_depth;
+                             Fragment (&fragments)[n / mma_depth * count]) {
+  constexpr int each = n / mma_depth;
 #pragma unroll
   for (int k = 0; k < each * count; ++k) fragments[k] = to_fragment(sums[k / each], k % each);
 }

@@ -189,14 +189,14 @@ __device__ __forceinline__ void multiply_eight_bit_works(
     const int begins[2] = {work.begin_of(geometry, place.row),
                            work.begin_of(geometry, place.row + 8)};
     const int latest_begin =
-        bounded ? __shfl_sync(0xffffffffu,
-                              work.begin_of(geometry, place.group_row + product_side - 1), 0)
-                : 0;
+        bounded
+            ? __shfl_sync(0xffffffffu, work.begin_of(geometry, place.group_row + mma_side - 1), 0)
+            : 0;
     IntegerAccumulator<rows_per_tile> integers;
     Accumulator<rows_per_tile> scores;
     Accumulator<columns> products;
     Accumulator<> sums[columns / panel_columns];
-    Fragment probabilities[rows_per_tile / eight_bit_product_depth];
+    Fragment probabilities[rows_per_tile / eight_bit_mma_depth];
     EightBitSoftmaxRows rows;
     float factors[2];
     const float query_scale =
@@ -206,18 +206,18 @@ __device__ __forceinline__ void multiply_eight_bit_works(
 
     const auto start_scores = [&](int step) {
 #pragma unroll
-      for (int k = 0; k < columns; k += eight_bit_product_depth) {
+      for (int k = 0; k < columns; k += eight_bit_mma_depth) {
         multiply_int8(integers, tiles.queries(), place.group_row, tiles.keys(total + step), k);
       }
-      Cores::commit_products();
+      Cores::commit_mma();
     };
     const auto start_products = [&](int step) {
 #pragma unroll
-      for (int k = 0; k < rows_per_tile / eight_bit_product_depth; ++k) {
+      for (int k = 0; k < rows_per_tile / eight_bit_mma_depth; ++k) {
         multiply_fp8(products, probabilities[k], tiles.values(total + step),
-                     k * eight_bit_product_depth, k > 0);
+                     k * eight_bit_mma_depth, k > 0);
       }
-      Cores::commit_products();
+      Cores::commit_mma();
     };
     const auto wait_for_copies = [&](int step) {
       barriers.full_barrier(total + step).wait((total + step) / Tiles::stages);
@@ -239,7 +239,7 @@ __device__ __forceinline__ void multiply_eight_bit_works(
     const auto round_probabilities = [&](const float(&by)[2]) {
       float sum[2] = {0.0f, 0.0f};
 #pragma unroll
-      for (int k = 0; k < rows_per_tile / eight_bit_product_depth; ++k) {
+      for (int k = 0; k < rows_per_tile / eight_bit_mma_depth; ++k) {
         probabilities[k] = to_fp8_fragment(scores, k);
         const auto& words = probabilities[k].words;
         sum[0] += sum_of_e4m3(words[0], words[2]);
@@ -264,10 +264,10 @@ __device__ __forceinline__ void multiply_eight_bit_works(
     wait_for_copies(0);
     order.await();
     set_to_bias(integers);
-    Cores::begin_products(integers);
+    Cores::begin_mma(integers);
     start_scores(0);
     order.pass();
-    Cores::template wait_for_products<0>(integers);
+    Cores::template wait_for_mma<0>(integers);
     softmax(0);
     round_probabilities(factors);
     for (int step = 0; step + 1 < work.steps; ++step) {
@@ -276,16 +276,16 @@ __device__ __forceinline__ void multiply_eight_bit_works(
       wait_for_copies(step + 1);
       order.await();
       set_to_bias(integers);
-      Cores::begin_products(probabilities, integers, products);
+      Cores::begin_mma(probabilities, integers, products);
       start_scores(step + 1);
       start_products(step);
       order.pass();
       key_scale = query_scale * next_key_inverse;
       const float old_factors[2] = {factors[0], factors[1]};
-      Cores::template wait_for_products<1>(integers);
+      Cores::template wait_for_mma<1>(integers);
       softmax(step + 1);
       compute_before_wait(fminf(rows.sum[0], rows.sum[1]));
-      Cores::template wait_for_products<0>(products, probabilities);
+      Cores::template wait_for_mma<0>(products, probabilities);
       arrive(barriers.empty_barrier(total + step));
       add_products(old_factors);
       round_probabilities(factors);
@@ -296,9 +296,9 @@ __device__ __forceinline__ void multiply_eight_bit_works(
       value_inverse = next_value_inverse;
     }
     arrive(barriers.queries_empty_barrier());
-    Cores::begin_products(probabilities, products);
+    Cores::begin_mma(probabilities, products);
     start_products(work.steps - 1);
-    Cores::template wait_for_products<0>(products, probabilities);
+    Cores::template wait_for_mma<0>(products, probabilities);
     total += work.steps;
     ++works;
     arrive(barriers.empty_barrier(total - 1));

@@ -14,8 +14,8 @@ namespace octavo OCTAVO_ABI::detail {
 
 /// Rows of a tile of queries or keys, and tokens of a tile of values.
 inline constexpr int eight_bit_tile_rows = static_cast<int>(eight_bit_attention_rows);
-/// The reduced dimension of one product.
-inline constexpr int eight_bit_product_depth = 32;
+/// The reduced dimension of one MMA.
+inline constexpr int eight_bit_mma_depth = 32;
 
 /// `rows` rows of `columns` 8-bit values in shared or global memory. Chunks of 16 bytes are
 /// permuted by the tensor cores' swizzle of 128 or 64 bytes.

@@ -76,7 +76,7 @@ __device__ __forceinline__ void attention_forward_block(const Bf16* qkv, Bf16* o
   using Tiles = ForwardTiles<Cores, columns>;
   constexpr int threads = Tiles::threads;
   constexpr int keys_per_step = Tiles::Sizes::forward_keys;
-  constexpr int product_keys = keys_per_step < product_side ? keys_per_step : product_side;
+  constexpr int product_keys = keys_per_step < mma_side ? keys_per_step : mma_side;
   constexpr int key_products = keys_per_step / product_keys;
   constexpr bool queries_in_registers = Tiles::Sizes::is_narrow;
   const int tokens = geometry.tokens;
@@ -98,7 +98,7 @@ __device__ __forceinline__ void attention_forward_block(const Bf16* qkv, Bf16* o
   // The first key of the warpgroup's last row, read from one lane, so that the compiler knows that
   // it is uniform.
   const int latest_begin =
-      bounded ? __shfl_sync(0xffffffffu, begin_of(place.group_row + product_side - 1), 0) : 0;
+      bounded ? __shfl_sync(0xffffffffu, begin_of(place.group_row + mma_side - 1), 0) : 0;
 
   const auto copy_keys = [&](int step) {
     if (step < steps) {
@@ -123,16 +123,16 @@ __device__ __forceinline__ void attention_forward_block(const Bf16* qkv, Bf16* o
   commit_copies();
   Cores::template wait_for_copies<1>();
 
-  Fragment queries[queries_in_registers ? columns / product_depth : 1] = {};
+  Fragment queries[queries_in_registers ? columns / mma_depth : 1] = {};
   if constexpr (queries_in_registers) {
 #pragma unroll
-    for (int k = 0; k < columns / product_depth; ++k) {
+    for (int k = 0; k < columns / mma_depth; ++k) {
       queries[k] = load_fragment(tiles.queries(), place.warp_row, k);
     }
   }
   Accumulator<product_keys> scores[key_products];
   Accumulator<> sums[columns / panel_columns];
-  Fragment probabilities[keys_per_step / product_depth];
+  Fragment probabilities[keys_per_step / mma_depth];
   SoftmaxRows rows;
   float factors[2];
   const float scale = geometry.scale() * log2_e;
@@ -146,7 +146,7 @@ __device__ __forceinline__ void attention_forward_block(const Bf16* qkv, Bf16* o
         start_scores<Cores>(scores[n], tiles.queries(), place.group_row, keys, n * product_keys);
       }
     }
-    Cores::commit_products();
+    Cores::commit_mma();
   };
   const auto softmax = [&](int step) {
     const int distance = first + place.row - step * keys_per_step - place.column;
@@ -169,9 +169,9 @@ __device__ __forceinline__ void attention_forward_block(const Bf16* qkv, Bf16* o
   };
 
   set_zero(sums);
-  Cores::begin_products(queries, scores);
+  Cores::begin_mma(queries, scores);
   start_step(start);
-  Cores::template wait_for_products<0>(scores);
+  Cores::template wait_for_mma<0>(scores);
   softmax(start);
   to_fragments(scores, probabilities);
   for (int step = start; step + 1 < steps; ++step) {
@@ -179,14 +179,14 @@ __device__ __forceinline__ void attention_forward_block(const Bf16* qkv, Bf16* o
     copy_keys(step + 2);
     copy_values(step + 1);
     commit_copies();
-    Cores::begin_products(queries, scores, probabilities, sums);
+    Cores::begin_mma(queries, scores, probabilities, sums);
     start_step(step + 1);
     start_sums<Cores>(sums, probabilities, tiles.values(step % 2), 0);
-    Cores::commit_products();
-    Cores::template wait_for_products<1>(scores);
+    Cores::commit_mma();
+    Cores::template wait_for_mma<1>(scores);
     softmax(step + 1);
     compute_before_wait(fminf(rows.sum[0], rows.sum[1]));
-    Cores::template wait_for_products<0>(sums, probabilities);
+    Cores::template wait_for_mma<0>(sums, probabilities);
 #pragma unroll
     for (Accumulator<>& one : sums) {
 #pragma unroll
@@ -195,10 +195,10 @@ __device__ __forceinline__ void attention_forward_block(const Bf16* qkv, Bf16* o
     to_fragments(scores, probabilities);
   }
   Cores::template wait_for_copies<0>();
-  Cores::begin_products(probabilities, sums);
+  Cores::begin_mma(probabilities, sums);
   start_sums<Cores>(sums, probabilities, tiles.values((steps - 1) % 2), 0);
-  Cores::commit_products();
-  Cores::template wait_for_products<0>(sums, probabilities);
+  Cores::commit_mma();
+  Cores::template wait_for_mma<0>(sums, probabilities);
 
   float inverse[2];
 #pragma unroll

@@ -70,13 +70,13 @@ __device__ __forceinline__ void attention_key_gradient_block(
                      tokens - first, dim);
   copy_tile<threads>(tiles.own(1), arguments.qkv + geometry.value(sequence, first, kv_head), stride,
                      tokens - first, dim);
-  constexpr int own_fragments = Tiles::splits_products ? columns / product_depth : 1;
+  constexpr int own_fragments = Tiles::splits_products ? columns / mma_depth : 1;
   Fragment own_rows[own_fragments] = {};  // of keys or values
   if constexpr (Tiles::splits_products) tiles.load_own(own_rows, place);
   copy_step(0);
   keep_statistic(0, fetch_statistic(0));
 
-  constexpr int fragments = in_registers ? columns / product_depth : 1;
+  constexpr int fragments = in_registers ? columns / mma_depth : 1;
   Fragment keys[fragments] = {};
   Fragment values[fragments] = {};
   if constexpr (in_registers) {
@@ -105,7 +105,7 @@ __device__ __forceinline__ void attention_key_gradient_block(
       const int query = query_of(step) + row;
       // Query minus key, as far as it depends on the position in the tile.
       const int distance = query + place.column - first - place.row;
-      const bool needs_mask = query < first + place.group_row + product_side;
+      const bool needs_mask = query < first + place.group_row + mma_side;
       const bool needs_bounds_mask = bounded && query + query_count > first_end;
       const auto to_probabilities = [&](Accumulator<query_count>& products) {
 #pragma unroll
@@ -141,10 +141,10 @@ __device__ __forceinline__ void attention_key_gradient_block(
       if constexpr (Tiles::splits_products) {
         Accumulator<query_count> products[1];
         start_scores<Cores>(products[0], own_rows, tiles.streamed(place.group, stage), row);
-        Fragment score_gradients[query_count / product_depth];
+        Fragment score_gradients[query_count / mma_depth];
         tiles.exchange_products(products, place, score_gradients, to_probabilities,
                                 to_score_gradients, [&](const auto& probabilities) {
-                                  Fragment fragments_of[query_count / product_depth];
+                                  Fragment fragments_of[query_count / mma_depth];
                                   to_fragments(probabilities, fragments_of);
                                   add_values(fragments_of);
                                 });
@@ -153,35 +153,35 @@ __device__ __forceinline__ void attention_key_gradient_block(
       } else {
         Accumulator<query_count> scores[1];
         Accumulator<query_count> probability_gradients[1];
-        Cores::begin_products(scores, probability_gradients);
+        Cores::begin_mma(scores, probability_gradients);
         if constexpr (in_registers) {
           start_scores<Cores>(scores[0], keys, queries, row);
-          Cores::commit_products();
+          Cores::commit_mma();
           start_scores<Cores>(probability_gradients[0], values, output_gradients, row);
         } else {
           start_scores<Cores>(scores[0], tiles.own(0), place.group_row, queries, row);
-          Cores::commit_products();
+          Cores::commit_mma();
           start_scores<Cores>(probability_gradients[0], tiles.own(1), place.group_row,
                               output_gradients, row);
         }
-        Cores::commit_products();
-        Cores::template wait_for_products<1>(scores);
+        Cores::commit_mma();
+        Cores::template wait_for_mma<1>(scores);
 
         to_probabilities(scores[0]);
-        Fragment probabilities[query_count / product_depth];
+        Fragment probabilities[query_count / mma_depth];
         to_fragments(scores, probabilities);
-        Cores::begin_products(probabilities, value_sums);
+        Cores::begin_mma(probabilities, value_sums);
         add_values(probabilities);
-        Cores::commit_products();
-        Cores::template wait_for_products<1>(probability_gradients);
+        Cores::commit_mma();
+        Cores::template wait_for_mma<1>(probability_gradients);
         to_score_gradients(probability_gradients[0], scores[0]);
-        Fragment score_gradients[query_count / product_depth];
+        Fragment score_gradients[query_count / mma_depth];
         to_fragments(probability_gradients, score_gradients);
-        Cores::begin_products(score_gradients, key_sums);
+        Cores::begin_mma(score_gradients, key_sums);
         start_sums<Cores>(key_sums, score_gradients, Tiles::summed(queries, place), row);
-        Cores::commit_products();
+        Cores::commit_mma();
         if (row + query_count == step_rows) keep_statistic(step + 1, statistic);
-        Cores::template wait_for_products<0>(value_sums, key_sums, probabilities, score_gradients);
+        Cores::template wait_for_mma<0>(value_sums, key_sums, probabilities, score_gradients);
       }
     }
   }

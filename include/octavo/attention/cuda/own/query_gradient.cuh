@@ -53,19 +53,19 @@ __device__ __forceinline__ void attention_query_gradient_block(
   copy_tile<threads>(tiles.own(1),
                      arguments.output_gradient + geometry.output(sequence, first, head),
                      geometry.output_stride(), tokens - first, dim);
-  constexpr int own_fragments = splits_products ? columns / product_depth : 1;
+  constexpr int own_fragments = splits_products ? columns / mma_depth : 1;
   Fragment own_rows[own_fragments] = {};  // of queries or the gradients of outputs
   if constexpr (splits_products) tiles.load_own(own_rows, place);
   copy_step(start);
   copy_step(start + 1);
   Cores::template wait_for_copies<1>();
 
-  constexpr int fragments = in_registers ? columns / product_depth : 1;
+  constexpr int fragments = in_registers ? columns / mma_depth : 1;
   Fragment queries[fragments] = {};
   Fragment output_gradients[fragments] = {};
   if constexpr (in_registers) {
 #pragma unroll
-    for (int k = 0; k < columns / product_depth; ++k) {
+    for (int k = 0; k < columns / mma_depth; ++k) {
       queries[k] = load_fragment(tiles.own(0), place.warp_row, k);
       output_gradients[k] = load_fragment(tiles.own(1), place.warp_row, k);
     }
@@ -109,7 +109,7 @@ __device__ __forceinline__ void attention_query_gradient_block(
         value = probabilities.values[i] * (value - delta[i / 2 % 2]);
       }
     };
-    Fragment score_gradients[step_rows / product_depth];
+    Fragment score_gradients[step_rows / mma_depth];
     if constexpr (splits_products) {
       Accumulator<step_rows> products[1];
       start_scores<Cores>(products[0], own_rows, tiles.streamed(place.group, step % 2), 0);
@@ -118,27 +118,27 @@ __device__ __forceinline__ void attention_query_gradient_block(
     } else {
       Accumulator<step_rows> scores[1];
       Accumulator<step_rows> probability_gradients[1];
-      Cores::begin_products(scores, probability_gradients, queries, output_gradients);
+      Cores::begin_mma(scores, probability_gradients, queries, output_gradients);
       if constexpr (in_registers) {
         start_scores<Cores>(scores[0], queries, keys, 0);
-        Cores::commit_products();
+        Cores::commit_mma();
         start_scores<Cores>(probability_gradients[0], output_gradients, values, 0);
       } else {
         start_scores<Cores>(scores[0], tiles.own(0), place.group_row, keys, 0);
-        Cores::commit_products();
+        Cores::commit_mma();
         start_scores<Cores>(probability_gradients[0], tiles.own(1), place.group_row, values, 0);
       }
-      Cores::commit_products();
-      Cores::template wait_for_products<1>(scores);
+      Cores::commit_mma();
+      Cores::template wait_for_mma<1>(scores);
       to_probabilities(scores[0]);
-      Cores::template wait_for_products<0>(probability_gradients);
+      Cores::template wait_for_mma<0>(probability_gradients);
       to_score_gradients(probability_gradients[0], scores[0]);
       to_fragments(probability_gradients, score_gradients);
     }
-    Cores::begin_products(score_gradients, query_sums);
+    Cores::begin_mma(score_gradients, query_sums);
     start_sums<Cores>(query_sums, score_gradients, Tiles::summed(keys, place), 0);
-    Cores::commit_products();
-    Cores::template wait_for_products<0>(query_sums, score_gradients);
+    Cores::commit_mma();
+    Cores::template wait_for_mma<0>(query_sums, score_gradients);
     __syncthreads();
     copy_step(step + 2);
     Cores::template wait_for_copies<1>();

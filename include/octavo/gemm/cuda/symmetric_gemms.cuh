@@ -1,12 +1,12 @@
 /// @file
-/// Symmetric products of several matrices on Hopper, of which only the tiles on and below the
+/// Symmetric GEMMs of several matrices on Hopper, of which only the tiles on and below the
 /// diagonal are multiplied: persistent blocks, in which one warp copies tiles with the tensor
 /// memory accelerator while two warpgroups multiply.
 #pragma once
 
 #include <octavo/gemm/cuda/expert_multiply.cuh>
 #include <octavo/gemm/cuda/matmul.cuh>
-#include <octavo/gemm/symmetric_products.hpp>
+#include <octavo/gemm/symmetric_gemms.hpp>
 #include <octavo/kernels/cuda/tensor_copies.cuh>
 
 #include <algorithm>
@@ -37,7 +37,7 @@ struct SymmetricPipeline {
 
 inline constexpr int max_symmetric_tasks = 16;
 
-/// Products that one kernel computes.
+/// GEMMs that one kernel computes.
 struct SymmetricTasks {
   SymmetricTask list[max_symmetric_tasks];
   int tiles = 0;
@@ -51,9 +51,9 @@ inline int symmetric_tiles(Index side) {
   return pairs * (pairs + 1) + rows % 2 * (pairs + 1);
 }
 
-/// A tile, and the product that it belongs to.
+/// A tile, and the GEMM that it belongs to.
 struct SymmetricTile {
-  int product, row, column;
+  int gemm, row, column;
 };
 __device__ inline SymmetricTile locate_symmetric_tile(const SymmetricTasks& tasks, int number) {
   int i = tasks.count - 1;
@@ -76,13 +76,13 @@ __device__ inline std::uint32_t transpose_in_warp(std::uint32_t pair) {
 /// Stores the sums of 64 × 128 values per warpgroup, and those below the diagonal also above it.
 /// @param row     first row of the warp's 16
 /// @param column  first column of the 128
-__device__ inline void store_symmetric(const float (&sums)[64], const SymmetricTask& product,
-                                       int row, int column) {
+__device__ inline void store_symmetric(const float (&sums)[64], const SymmetricTask& gemm, int row,
+                                       int column) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const auto pair_at = [&](auto* values, Index first_row, Index first_column) {
     using Word = std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(values)>>,
                                     const std::uint32_t, std::uint32_t>;
-    return reinterpret_cast<Word*>(values + (first_row + lane / 4) * product.side + first_column +
+    return reinterpret_cast<Word*>(values + (first_row + lane / 4) * gemm.side + first_column +
                                    2 * (lane % 4));
   };
 #pragma unroll
@@ -91,18 +91,18 @@ __device__ inline void store_symmetric(const float (&sums)[64], const SymmetricT
 #pragma unroll
     for (int j = 0; j < 16; ++j) {
       const int first_column = column + 8 * j;
-      if (first_row >= product.side || first_column > first_row) continue;
-      float2 values{product.alpha * sums[4 * j + 2 * h], product.alpha * sums[4 * j + 2 * h + 1]};
-      if (product.addend != nullptr) {
-        const std::uint32_t added = *pair_at(product.addend, first_row, first_column);
-        values.x += product.beta * __uint_as_float(added << 16);
-        values.y += product.beta * __uint_as_float(added & 0xffff0000u);
+      if (first_row >= gemm.side || first_column > first_row) continue;
+      float2 values{gemm.alpha * sums[4 * j + 2 * h], gemm.alpha * sums[4 * j + 2 * h + 1]};
+      if (gemm.addend != nullptr) {
+        const std::uint32_t added = *pair_at(gemm.addend, first_row, first_column);
+        values.x += gemm.beta * __uint_as_float(added << 16);
+        values.y += gemm.beta * __uint_as_float(added & 0xffff0000u);
       }
       const __nv_bfloat162 rounded = __float22bfloat162_rn(values);
       const auto bits = *reinterpret_cast<const std::uint32_t*>(&rounded);
-      *pair_at(product.y, first_row, first_column) = bits;
+      *pair_at(gemm.y, first_row, first_column) = bits;
       if (first_column == first_row) continue;
-      *pair_at(product.y, first_column, first_row) = transpose_in_warp(bits);
+      *pair_at(gemm.y, first_column, first_row) = transpose_in_warp(bits);
     }
   }
 }
@@ -144,20 +144,19 @@ __device__ __forceinline__ void symmetric_block(const SymmetricTasks& tasks) {
     for (int number = static_cast<int>(blockIdx.x); number < tasks.tiles;
          number += static_cast<int>(gridDim.x)) {
       const SymmetricTile tile = locate_symmetric_tile(tasks, number);
-      const SymmetricTask& product = tasks.list[tile.product];
-      for (Index k = 0; k < product.depth; k += depth) {
+      const SymmetricTask& gemm = tasks.list[tile.gemm];
+      for (Index k = 0; k < gemm.depth; k += depth) {
         empty_barrier(stage).wait(parity ^ 1);
         full_barrier(stage).arrive_and_expect(Sizes::stage_bytes);
         const std::uint32_t target = base + static_cast<std::uint32_t>(stage * Sizes::stage_bytes);
         const auto copy = [&](int place, int first) {
           const std::uint32_t to = target + static_cast<std::uint32_t>(place * Sizes::half_bytes);
-          if (product.by_columns) {
+          if (gemm.by_columns) {
             constexpr std::uint32_t panel_bytes = expert_stage_depth * panel_row_bytes;
-            copy_box(to, product.boxes, first, k, full_barrier(stage));
-            copy_box(to + panel_bytes, product.boxes, first + panel_columns, k,
-                     full_barrier(stage));
+            copy_box(to, gemm.boxes, first, k, full_barrier(stage));
+            copy_box(to + panel_bytes, gemm.boxes, first + panel_columns, k, full_barrier(stage));
           } else {
-            copy_box(to, product.boxes, k, first, full_barrier(stage));
+            copy_box(to, gemm.boxes, k, first, full_barrier(stage));
           }
         };
         copy(0, tile.row);
@@ -178,15 +177,15 @@ __device__ __forceinline__ void symmetric_block(const SymmetricTasks& tasks) {
   for (int number = static_cast<int>(blockIdx.x); number < tasks.tiles;
        number += static_cast<int>(gridDim.x)) {
     const SymmetricTile tile = locate_symmetric_tile(tasks, number);
-    const SymmetricTask& product = tasks.list[tile.product];
+    const SymmetricTask& gemm = tasks.list[tile.gemm];
     WideAccumulator sums[2]{};
-    int last = -1;  // the stage whose products may still run
+    int last = -1;  // the stage whose MMAs may still run
     const auto multiply_all = [&]<bool by_columns>() {
-      for (Index k = 0; k < product.depth; k += depth) {
+      for (Index k = 0; k < gemm.depth; k += depth) {
         full_barrier(stage).wait(parity);
         const std::uint32_t address = base + static_cast<std::uint32_t>(stage * Sizes::stage_bytes);
         const ExpertSharedTile<by_columns> a{address};
-        WarpgroupCores::begin_products(sums);
+        WarpgroupCores::begin_mma(sums);
 #pragma unroll
         for (int step = 0; step < 4; ++step) {
 #pragma unroll
@@ -197,30 +196,30 @@ __device__ __forceinline__ void symmetric_block(const SymmetricTasks& tasks) {
                                                               b, step, step > 0 || k > 0);
           }
         }
-        WarpgroupCores::commit_products();
-        WarpgroupCores::template wait_for_products<1>(sums);
+        WarpgroupCores::commit_mma();
+        WarpgroupCores::template wait_for_mma<1>(sums);
         if (last >= 0) release(last);
         last = stage;
         advance();
       }
     };
-    if (product.by_columns) {
+    if (gemm.by_columns) {
       multiply_all.template operator()<true>();
     } else {
       multiply_all.template operator()<false>();
     }
-    WarpgroupCores::template wait_for_products<0>(sums);
+    WarpgroupCores::template wait_for_mma<0>(sums);
     release(last);
     const int first_row = tile.row + thread / 32 * 16;
-    store_symmetric(sums[0].values, product, first_row, tile.column);
-    store_symmetric(sums[1].values, product, first_row, tile.column + 128);
+    store_symmetric(sums[0].values, gemm, first_row, tile.column);
+    store_symmetric(sums[1].values, gemm, first_row, tile.column + 128);
   }
 }
 
 /// Runs symmetric_block on GPUs that have the instructions.
 template <int = 0>
 OCTAVO_KERNEL void __launch_bounds__(SymmetricPipeline::threads, 1)
-    symmetric_products_kernel(const __grid_constant__ SymmetricTasks tasks) {
+    symmetric_gemms_kernel(const __grid_constant__ SymmetricTasks tasks) {
   if constexpr (WarpgroupCores::exist) {
     symmetric_block(tasks);
   } else {
@@ -228,27 +227,27 @@ OCTAVO_KERNEL void __launch_bounds__(SymmetricPipeline::threads, 1)
   }
 }
 
-/// Returns whether copies of boxes and stores of whole pairs can address a product's matrices.
-inline bool is_aligned(const SymmetricProduct<Bf16, Cuda>& product) {
+/// Returns whether copies of boxes and stores of whole pairs can address a GEMM's matrices.
+inline bool is_aligned(const SymmetricGemm<Bf16, Cuda>& gemm) {
   const auto is_good = [](const auto& matrix) {
     return matrix.extent(0) % 8 == 0 && matrix.extent(1) % 8 == 0 &&
            reinterpret_cast<std::uintptr_t>(matrix.data()) % 16 == 0;
   };
-  return is_good(product.x) && is_good(product.y.result) && is_good(product.y.addend);
+  return is_good(gemm.x) && is_good(gemm.y.result) && is_good(gemm.y.addend);
 }
 
-inline SymmetricTask task_of(const SymmetricProduct<Bf16, Cuda>& product) {
-  const Index rows = product.x.extent(0);
-  const Index columns = product.x.extent(1);
-  const bool by_columns = product.of_columns;
-  return {describe_boxes("symmetric_products", product.x.data(), sizeof(Bf16), rows, columns,
+inline SymmetricTask task_of(const SymmetricGemm<Bf16, Cuda>& gemm) {
+  const Index rows = gemm.x.extent(0);
+  const Index columns = gemm.x.extent(1);
+  const bool by_columns = gemm.of_columns;
+  return {describe_boxes("matmul_symmetric", gemm.x.data(), sizeof(Bf16), rows, columns,
                          by_columns ? expert_stage_depth : 128),
           by_columns ? columns : rows,
           by_columns ? rows : columns,
-          product.y.addend.data(),
-          product.y.result.data(),
-          product.factors.product,
-          product.factors.addend,
+          gemm.y.addend.data(),
+          gemm.y.result.data(),
+          gemm.factors.product,
+          gemm.factors.addend,
           0,
           by_columns};
 }
@@ -270,23 +269,23 @@ inline void enqueue_symmetric(SymmetricTasks& tasks, const Context<Cuda>& contex
   check(cudaGetDevice(&device), "cudaGetDevice");
   check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device),
         "cudaDeviceGetAttribute");
-  launch("symmetric_products", symmetric_products_kernel<0>,
+  launch("matmul_symmetric", symmetric_gemms_kernel<0>,
          Index{std::min(tasks.tiles, multiprocessors)}, SymmetricPipeline::threads,
          SymmetricPipeline::shared_bytes, context, tasks);
   tasks = {};
 }
 
-/// See symmetric_products.
-inline void symmetric_products_body(std::span<const SymmetricProduct<Bf16, Cuda>> products,
-                                    const Context<Cuda>& context) {
+/// See matmul_symmetric.
+inline void matmul_symmetric_body(std::span<const SymmetricGemm<Bf16, Cuda>> gemms,
+                                  const Context<Cuda>& context) {
   SymmetricTasks tasks;
-  for (const SymmetricProduct<Bf16, Cuda>& product : products) {
-    if (!context.limits().gpu.warpgroup_products || !is_aligned(product)) {
-      multiply_all(product, context);
+  for (const SymmetricGemm<Bf16, Cuda>& gemm : gemms) {
+    if (!context.limits().gpu.warpgroup_mma || !is_aligned(gemm)) {
+      multiply_all(gemm, context);
       continue;
     }
     if (tasks.count == max_symmetric_tasks) enqueue_symmetric(tasks, context);
-    tasks.list[tasks.count++] = task_of(product);
+    tasks.list[tasks.count++] = task_of(gemm);
   }
   enqueue_symmetric(tasks, context);
 }

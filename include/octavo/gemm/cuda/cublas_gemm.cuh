@@ -71,7 +71,7 @@ constexpr cublasLtMatmulMatrixScale_t cublas_scale_mode(GemmScales scales) {
   }
 }
 
-/// Throws CublasError unless a cuBLASLt call for this product succeeded.
+/// Throws CublasError unless a cuBLASLt call for this GEMM succeeded.
 inline void check_cublas(cublasStatus_t status, const char* call, const GemmKey& key) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
   throw CublasError(message(call, " failed for ", gemm_text(key), ": ",
@@ -82,7 +82,7 @@ inline void check_cublas(cublasStatus_t status, const char* call, const GemmKey&
                             "multiples of 16 bytes"));
 }
 
-/// Vectors in device memory that are part of a product's description: the factors that convert
+/// Vectors in device memory that are part of a GEMM's description: the factors that convert
 /// elements of a and b back to values, null if they are not quantised, and the bias, in the
 /// result's format, null if there is none.
 struct GemmVectors {
@@ -91,7 +91,7 @@ struct GemmVectors {
   const void* bias = nullptr;
 };
 
-/// The addresses and factors of one product.
+/// The addresses and factors of one GEMM.
 struct GemmAddresses {
   const void* a = nullptr;
   const void* b = nullptr;
@@ -102,7 +102,7 @@ struct GemmAddresses {
   const GemmFactors* device_factors = nullptr;  ///< in device memory; replaces `factors`
 };
 
-/// A product of given matrices.
+/// A GEMM of given matrices.
 struct GemmCall {
   GemmKey key;
   GemmVectors vectors;
@@ -115,11 +115,11 @@ struct GemmAlgorithm {
   cublasLtMatmulAlgo_t words{};
 };
 
-/// A product that can be launched with an algorithm and addresses. cuBLASLt is column-major, so a
+/// A GEMM that can be launched with an algorithm and addresses. cuBLASLt is column-major, so a
 /// row-major matrix is its transpose: it computes resultᵀ = bᵀ · aᵀ, with b as its first operand.
-class GemmProduct {
+class CublasGemm {
  public:
-  explicit GemmProduct(const GemmKey& key) : key_(key) {
+  explicit CublasGemm(const GemmKey& key) : key_(key) {
     check_cublas(cublasLtMatmulDescInit(&operation_, CUBLAS_COMPUTE_32F, CUDA_R_32F),
                  "cublasLtMatmulDescInit", key);
     const auto operation = [](bool transposed) { return transposed ? CUBLAS_OP_T : CUBLAS_OP_N; };
@@ -184,7 +184,7 @@ class GemmProduct {
            result.workspaceSize <= cublas_workspace_bytes;
   }
 
-  /// Enqueues the product.
+  /// Enqueues the GEMM.
   [[nodiscard]] cublasStatus_t start(cublasLtHandle_t handle, const GemmAlgorithm& algorithm,
                                      const GemmAddresses& addresses, cudaStream_t stream) {
     const bool on_device = addresses.device_factors != nullptr;

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <octavo/gemm/cpu/matmul.hpp>
-#include <octavo/gemm/expert_products.hpp>
+#include <octavo/gemm/expert_gemms.hpp>
 
 #include <algorithm>
 
@@ -17,8 +17,8 @@ const char* expert_implementation(Cpu) {
 
 /// Returns the maximum bytes of workspace that the experts' GEMMs need.
 /// @param rows  as in expert_row_count
-inline std::size_t expert_product_workspace(Index rows, Index experts, Index out, Index in,
-                                            const DeviceLimits<Cpu>& limits) {
+inline std::size_t expert_gemm_workspace(Index rows, Index experts, Index out, Index in,
+                                         const DeviceLimits<Cpu>& limits) {
   return std::max({matmul_workspace(rows, experts * out, in, limits),
                    matmul_workspace(rows, experts * in, out, limits),
                    matmul_workspace(out, in, rows, limits)});

@@ -19,8 +19,8 @@ namespace octavo OCTAVO_ABI {
 namespace detail {
 
 template <Device D>
-void check_expert_product(const char* operation, const ExpertRows<D>& rows, Index x_rows,
-                          Index y_rows, Index w_rows) {
+void check_expert_gemm(const char* operation, const ExpertRows<D>& rows, Index x_rows, Index y_rows,
+                       Index w_rows) {
   require<ShapeError>(x_rows == rows.rows() && y_rows == rows.rows(), operation,
                       ": the operands have ", x_rows, " and ", y_rows,
                       " rows, but the experts' are ", rows.rows());
@@ -36,14 +36,14 @@ void check_expert_product(const char* operation, const ExpertRows<D>& rows, Inde
 /// @param w  [experts · out, in]
 /// @param y  [rows, out]; 0 in padding and in unused rows
 /// @return the implementation that ran, for the manifest
-/// @note enqueues; does not synchronise; uses `expert_product_workspace` bytes of the context's
+/// @note enqueues; does not synchronise; uses `expert_gemm_workspace` bytes of the context's
 ///   workspace
 template <class T, Device D>
 [[nodiscard]] GemmRun experts_forward(TensorView<const T, 2, D> x, TensorView<const T, 2, D> w,
                                       const ExpertRows<D>& rows, TensorView<T, 2, D> y,
                                       const Context<D>& context) {
   constexpr const char* name = "experts_forward";
-  detail::check_expert_product(name, rows, x.extent(0), y.extent(0), w.extent(0));
+  detail::check_expert_gemm(name, rows, x.extent(0), y.extent(0), w.extent(0));
   check_shape(name, "w", w, {rows.experts() * y.extent(1), x.extent(1)});
   return experts_forward_body(x, w, rows, y, context);
 }
@@ -53,7 +53,7 @@ template <class T, Device D>
 /// @param w           [experts · out, in]
 /// @param x_gradient  [rows, in]; 0 in padding and in unused rows
 /// @return the implementation that ran, for the manifest
-/// @note enqueues; does not synchronise; uses `expert_product_workspace` bytes of the context's
+/// @note enqueues; does not synchronise; uses `expert_gemm_workspace` bytes of the context's
 ///   workspace
 template <class T, Device D>
 [[nodiscard]] GemmRun experts_input_gradient(TensorView<const T, 2, D> y_gradient,
@@ -61,7 +61,7 @@ template <class T, Device D>
                                              TensorView<T, 2, D> x_gradient,
                                              const Context<D>& context) {
   constexpr const char* name = "experts_input_gradient";
-  detail::check_expert_product(name, rows, x_gradient.extent(0), y_gradient.extent(0), w.extent(0));
+  detail::check_expert_gemm(name, rows, x_gradient.extent(0), y_gradient.extent(0), w.extent(0));
   check_shape(name, "w", w, {rows.experts() * y_gradient.extent(1), x_gradient.extent(1)});
   return experts_input_gradient_body(y_gradient, w, rows, x_gradient, context);
 }
@@ -72,7 +72,7 @@ template <class T, Device D>
 /// @param x           [rows, in]
 /// @param w_gradient  [experts · out, in]
 /// @return the implementation that ran, for the manifest
-/// @note enqueues; does not synchronise; uses `expert_product_workspace` bytes of the context's
+/// @note enqueues; does not synchronise; uses `expert_gemm_workspace` bytes of the context's
 ///   workspace
 template <class T, class G, Device D>
 [[nodiscard]] GemmRun experts_weight_gradient(TensorView<const T, 2, D> y_gradient,
@@ -81,7 +81,7 @@ template <class T, class G, Device D>
                                               TensorView<G, 2, D> w_gradient, bool accumulate,
                                               const Context<D>& context) {
   constexpr const char* name = "experts_weight_gradient";
-  detail::check_expert_product(name, rows, x.extent(0), y_gradient.extent(0), w_gradient.extent(0));
+  detail::check_expert_gemm(name, rows, x.extent(0), y_gradient.extent(0), w_gradient.extent(0));
   check_shape(name, "w_gradient", w_gradient, {rows.experts() * y_gradient.extent(1), x.extent(1)});
   return experts_weight_gradient_body(y_gradient, x, rows, w_gradient, accumulate, context);
 }
@@ -96,7 +96,7 @@ template <class X, class W, class Gx, class Gw, class T, Device D>
                                       const ExpertRows<D>& rows, TensorView<T, 2, D> y,
                                       const Context<D>& context) {
   constexpr const char* name = "experts_forward";
-  detail::check_expert_product(name, rows, x.outer(), y.extent(0), w.outer());
+  detail::check_expert_gemm(name, rows, x.outer(), y.extent(0), w.outer());
   require<ShapeError>(w.inner() == x.inner() && w.outer() == rows.experts() * y.extent(1), name,
                       ": the weight is [", w.outer(), ", ", w.inner(), "], but must be [",
                       rows.experts() * y.extent(1), ", ", x.inner(), "]");
@@ -115,7 +115,7 @@ template <class Y, class W, class Gy, class Gw, class T, Device D>
                                              TensorView<T, 2, D> x_gradient,
                                              const Context<D>& context) {
   constexpr const char* name = "experts_input_gradient";
-  detail::check_expert_product(name, rows, x_gradient.extent(0), y_gradient.outer(), w.inner());
+  detail::check_expert_gemm(name, rows, x_gradient.extent(0), y_gradient.outer(), w.inner());
   const Index columns = rows.experts() * y_gradient.inner();
   require<ShapeError>(w.outer() == x_gradient.extent(1) && w.inner() == columns, name,
                       ": the weight is [", w.outer(), ", ", w.inner(), "], but must be [",
@@ -134,7 +134,7 @@ template <class Y, class X, class Gy, class Gx, class G, Device D>
     QuantizedView<X, Gx, Layout::transposed, D> x, const ExpertRows<D>& rows,
     TensorView<G, 2, D> w_gradient, bool accumulate, const Context<D>& context) {
   constexpr const char* name = "experts_weight_gradient";
-  detail::check_expert_product(name, rows, x.inner(), y_gradient.inner(), w_gradient.extent(0));
+  detail::check_expert_gemm(name, rows, x.inner(), y_gradient.inner(), w_gradient.extent(0));
   check_shape(name, "w_gradient", w_gradient, {rows.experts() * y_gradient.outer(), x.outer()});
   detail::check_scales<Gy, Gx>();
   return experts_weight_gradient_body(y_gradient, x, rows, w_gradient, accumulate, context);
@@ -142,4 +142,4 @@ template <class Y, class X, class Gy, class Gx, class G, Device D>
 
 }  // namespace octavo
 
-#include <octavo/gemm/cpu/expert_products.hpp>
+#include <octavo/gemm/cpu/expert_gemms.hpp>

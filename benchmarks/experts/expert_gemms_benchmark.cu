@@ -163,7 +163,7 @@ int main() {
     }
     return 0;
   } catch (const octavo::Error& error) {
-    std::fprintf(stderr, "expert_products_benchmark: %s\n", error.what());
+    std::fprintf(stderr, "expert_gemms_benchmark: %s\n", error.what());
     return 1;
   }
 }

@@ -6,7 +6,7 @@
 #include "kernels/cuda_support.cuh"
 
 /// The experts' products on the Cuda device, against those on the Cpu device.
-namespace octavo::expert_products_cuda_test {
+namespace octavo::expert_gemms_cuda_test {
 
 using namespace support;
 
@@ -77,7 +77,7 @@ class Bench {
  private:
   static std::size_t workspace(const Sizes& sizes, Index count) {
     const Context<D> context;
-    return std::max({expert_product_workspace(count, sizes.experts, sizes.out, sizes.in, context),
+    return std::max({expert_gemm_workspace(count, sizes.experts, sizes.out, sizes.in, context),
                      expert_order_workspace(sizes.tokens),
                      row_amaxes_workspace(std::max(count, sizes.experts * sizes.out),
                                           std::max(sizes.out, sizes.in))});
@@ -121,9 +121,9 @@ void expect_same_products(const Results<T, G>& expected, const Results<T, G>& ac
   expect_close(expected.accumulated, actual.accumulated, tolerance);
 }
 
-class ExpertProductsOnCuda : public OnGpu {};
+class ExpertGemmsOnCuda : public OnGpu {};
 
-TEST_F(ExpertProductsOnCuda, MatchCpuInBf16) {
+TEST_F(ExpertGemmsOnCuda, MatchCpuInBf16) {
   for (const Sizes& sizes : {Sizes{300, 4, 128, 64}, Sizes{1000, 8, 392, 200}, Sizes{5, 3, 8, 1032},
                              Sizes{2000, 2, 136, 264}}) {
     const auto expected = multiply_dense<Bf16, Bf16, Cpu>(sizes);
@@ -136,7 +136,7 @@ TEST_F(ExpertProductsOnCuda, MatchCpuInBf16) {
   }
 }
 
-TEST_F(ExpertProductsOnCuda, MatchCpuForAnyShape) {
+TEST_F(ExpertGemmsOnCuda, MatchCpuForAnyShape) {
   const Sizes odd{300, 5, 70, 37};
   expect_same_products(multiply_dense<Bf16, Bf16, Cpu>(odd), multiply_dense<Bf16, Bf16, Cuda>(odd),
                        1e-3);
@@ -146,7 +146,7 @@ TEST_F(ExpertProductsOnCuda, MatchCpuForAnyShape) {
   }
 }
 
-TEST_F(ExpertProductsOnCuda, AreDeterministic) {
+TEST_F(ExpertGemmsOnCuda, AreDeterministic) {
   const Sizes sizes{1000, 8, 392, 200};
   const auto first = multiply_dense<Bf16, float, Cuda>(sizes);
   const auto second = multiply_dense<Bf16, float, Cuda>(sizes);
@@ -182,19 +182,19 @@ Results<Bf16, float> multiply_quantized(const Sizes& sizes, Cores cores = Cores:
   return {device.read(y), device.read(dx), device.read(dw), device.read(sum)};
 }
 
-TEST_F(ExpertProductsOnCuda, InFp8AreRefusedWhereTheGpuHasNone) {
+TEST_F(ExpertGemmsOnCuda, InFp8AreRefusedWhereTheGpuHasNone) {
   using P = Fp8Recipe<Tensorwise>;
   EXPECT_THROW((multiply_quantized<P, Cuda>({300, 4, 128, 256}, Cores::older)), ConfigError);
 }
 
 /// Octavo's kernels take scales of every kind.
 template <class P>
-class QuantizedExpertProductsOnCuda : public OnGpuIn<Fp8Recipe<Tensorwise>> {};
+class QuantizedExpertGemmsOnCuda : public OnGpuIn<Fp8Recipe<Tensorwise>> {};
 using Recipes = testing::Types<Fp8Recipe<Delayed>, Fp8Recipe<Tensorwise>, Fp8Recipe<Rowwise>,
                                Fp8Recipe<Blockwise>, Fp8Recipe<Tensorwise, E4M3Only>>;
-TYPED_TEST_SUITE(QuantizedExpertProductsOnCuda, Recipes);
+TYPED_TEST_SUITE(QuantizedExpertGemmsOnCuda, Recipes);
 
-TYPED_TEST(QuantizedExpertProductsOnCuda, AgreeWithTheCpu) {
+TYPED_TEST(QuantizedExpertGemmsOnCuda, AgreeWithTheCpu) {
   // The tensor cores keep about 14 bits of the sums of 128 terms.
   for (const Sizes& sizes : {Sizes{300, 4, 128, 256}, Sizes{900, 6, 384, 128}}) {
     const auto expected = multiply_quantized<TypeParam, Cpu>(sizes);
@@ -205,4 +205,4 @@ TYPED_TEST(QuantizedExpertProductsOnCuda, AgreeWithTheCpu) {
   }
 }
 
-}  // namespace octavo::expert_products_cuda_test
+}  // namespace octavo::expert_gemms_cuda_test

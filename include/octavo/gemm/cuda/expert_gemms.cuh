@@ -14,7 +14,7 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-inline constexpr int expert_product_threads = 2 * warpgroup_threads;
+inline constexpr int expert_gemm_threads = 2 * warpgroup_threads;
 
 /// Starts copying a stage of an operand.
 /// @param first  first row or column of the tile
@@ -27,26 +27,26 @@ __device__ void copy_stage(std::uint32_t address, const Bf16* data, Index stride
   const ExpertSharedTile<by_columns> tile{address};
   constexpr int most = 1 << 20;
   if constexpr (by_columns) {
-    copy_tile<expert_product_threads>(tile, data + k * stride + first, stride, depth,
-                                      static_cast<int>(min(left, Index{most})));
+    copy_tile<expert_gemm_threads>(tile, data + k * stride + first, stride, depth,
+                                   static_cast<int>(min(left, Index{most})));
   } else {
-    copy_tile<expert_product_threads>(tile, data + first * stride + k, stride, left,
-                                      static_cast<int>(min(depth, Index{most})));
+    copy_tile<expert_gemm_threads>(tile, data + first * stride + k, stride, left,
+                                   static_cast<int>(min(depth, Index{most})));
   }
 }
 
 /// Multiplies a tile of 128 × 128 with two warpgroups. Without block scales in FP8, the sums of a
 /// stage are also added to separate sums, because the tensor cores keep fewer bits.
 template <class Cores, ExpertPass pass, int stages, class A, class B, class Y>
-__device__ __forceinline__ void expert_product_block(const ExpertProduct<A, B, Y>& product) {
+__device__ __forceinline__ void expert_gemm_block(const ExpertGemm<A, B, Y>& gemm) {
   constexpr bool is_fp8 = A::is_fp8;
   constexpr bool a_by_columns = !is_fp8 && pass == ExpertPass::weight_gradient;
   constexpr bool b_by_columns = !is_fp8 && pass != ExpertPass::forward;
   constexpr int pair = is_fp8 ? 2 : 1;  // elements of two bytes
   const int thread = static_cast<int>(threadIdx.x);
-  const ExpertTile tile = locate_tile<pass, 128, 128>(product, blockIdx.x);
+  const ExpertTile tile = locate_tile<pass, 128, 128>(gemm, blockIdx.x);
   if (tile.expert < 0) {
-    return write_zeros<128, 128, expert_product_threads>(product, tile, thread);
+    return write_zeros<128, 128, expert_gemm_threads>(gemm, tile, thread);
   }
 
   extern __shared__ std::uint8_t expert_stages[];
@@ -59,11 +59,11 @@ __device__ __forceinline__ void expert_product_block(const ExpertProduct<A, B, Y
       const std::uint32_t address =
           base + static_cast<std::uint32_t>(i % stages * expert_stage_bytes);
       const Index k = Index{i} * expert_stage_depth;
-      copy_stage<a_by_columns>(address, product.a.pairs(), product.a.stride / pair, tile.a_first,
+      copy_stage<a_by_columns>(address, gemm.a.pairs(), gemm.a.stride / pair, tile.a_first,
                                tile.a_left, tile.a_k / pair + k, depth - k);
-      copy_stage<b_by_columns>(address + expert_stage_bytes / 2, product.b.pairs(),
-                               product.b.stride / pair, tile.b_first, tile.b_left,
-                               tile.b_k / pair + k, depth - k);
+      copy_stage<b_by_columns>(address + expert_stage_bytes / 2, gemm.b.pairs(),
+                               gemm.b.stride / pair, tile.b_first, tile.b_left, tile.b_k / pair + k,
+                               depth - k);
     }
     commit_copies();
   };
@@ -80,31 +80,31 @@ __device__ __forceinline__ void expert_product_block(const ExpertProduct<A, B, Y
         base + static_cast<std::uint32_t>(i % stages * expert_stage_bytes);
     const ExpertSharedTile<a_by_columns> a{address};
     const ExpertSharedTile<b_by_columns> b{address + expert_stage_bytes / 2};
-    Cores::begin_products(sums);
+    Cores::begin_mma(sums);
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
       multiply_step<typename A::Element, typename B::Element, a_by_columns, b_by_columns>(
           Cores(), sums, a, 64 * warpgroup, b, step, step > 0 || (!is_fp8 && i > 0));
     }
-    Cores::commit_products();
+    Cores::commit_mma();
     copy(i + stages - 2);  // reuses the stage of i - 2, which all warps have finished
-    Cores::template wait_for_products<is_fp8 ? 0 : 1>(sums);
-    if constexpr (is_fp8) totals.add(sums.values, product, tile, place, Index{i} * 128);
+    Cores::template wait_for_mma<is_fp8 ? 0 : 1>(sums);
+    if constexpr (is_fp8) totals.add(sums.values, gemm, tile, place, Index{i} * 128);
   }
-  Cores::template wait_for_products<0>(sums);
+  Cores::template wait_for_mma<0>(sums);
   if constexpr (is_fp8) {
-    store_sums(totals.values, product, tile, place);
+    store_sums(totals.values, gemm, tile, place);
   } else {
-    store_sums(sums.values, product, tile, place);
+    store_sums(sums.values, gemm, tile, place);
   }
 }
 
-/// Runs expert_product_block on GPUs that have the tensor cores.
+/// Runs expert_gemm_block on GPUs that have the tensor cores.
 template <class Cores, ExpertPass pass, int stages, class A, class B, class Y>
-OCTAVO_KERNEL void __launch_bounds__(expert_product_threads, A::is_fp8 ? 1 : 2)
-    expert_product_kernel(const ExpertProduct<A, B, Y> product) {
+OCTAVO_KERNEL void __launch_bounds__(expert_gemm_threads, A::is_fp8 ? 1 : 2)
+    expert_gemm_kernel(const ExpertGemm<A, B, Y> gemm) {
   if constexpr (A::is_fp8 ? Cores::have_fp8 : Cores::exist) {
-    expert_product_block<Cores, pass, stages>(product);
+    expert_gemm_block<Cores, pass, stages>(gemm);
   } else {
     __trap();
   }
@@ -112,15 +112,14 @@ OCTAVO_KERNEL void __launch_bounds__(expert_product_threads, A::is_fp8 ? 1 : 2)
 
 /// Multiplies a tile of 64 × 64 without tensor cores, for operands of any format and alignment.
 template <ExpertPass pass, class A, class B, class Y>
-OCTAVO_KERNEL void __launch_bounds__(256)
-    plain_expert_product_kernel(const ExpertProduct<A, B, Y> product) {
+OCTAVO_KERNEL void __launch_bounds__(256) plain_expert_gemm_kernel(const ExpertGemm<A, B, Y> gemm) {
   constexpr int side = 64;
   constexpr int depth = 16;
   constexpr bool a_by_columns = pass == ExpertPass::weight_gradient;
   constexpr bool b_by_columns = pass != ExpertPass::forward;
   const int thread = static_cast<int>(threadIdx.x);
-  const ExpertTile tile = locate_tile<pass, side, side>(product, blockIdx.x);
-  if (tile.expert < 0) return write_zeros<side, side, 256>(product, tile, thread);
+  const ExpertTile tile = locate_tile<pass, side, side>(gemm, blockIdx.x);
+  if (tile.expert < 0) return write_zeros<side, side, 256>(gemm, tile, thread);
   __shared__ float a_values[depth][side + 4];
   __shared__ float b_values[depth][side + 4];
   const int row = thread / 16 * 4;
@@ -132,12 +131,12 @@ OCTAVO_KERNEL void __launch_bounds__(256)
       const int k = i / side;
       const int at = i % side;
       const bool inside = k0 + k < tile.depth;
-      a_values[k][at] = inside && at < tile.a_left ? product.a.template at<a_by_columns>(
-                                                         tile.a_first + at, tile.a_k + k0 + k)
-                                                   : 0.0f;
-      b_values[k][at] = inside && at < tile.b_left ? product.b.template at<b_by_columns>(
-                                                         tile.b_first + at, tile.b_k + k0 + k)
-                                                   : 0.0f;
+      a_values[k][at] = inside && at < tile.a_left
+                            ? gemm.a.template at<a_by_columns>(tile.a_first + at, tile.a_k + k0 + k)
+                            : 0.0f;
+      b_values[k][at] = inside && at < tile.b_left
+                            ? gemm.b.template at<b_by_columns>(tile.b_first + at, tile.b_k + k0 + k)
+                            : 0.0f;
     }
     __syncthreads();
 #pragma unroll
@@ -152,8 +151,8 @@ OCTAVO_KERNEL void __launch_bounds__(256)
   for (int i = 0; i < 4; ++i) {
     for (int j = 0; j < 4; ++j) {
       if (row + i >= tile.a_left || column + j >= tile.b_left) continue;
-      Y& target = product.result[(tile.y_row + row + i) * product.n + tile.y_column + column + j];
-      const float before = product.accumulate ? static_cast<float>(target) : 0.0f;
+      Y& target = gemm.result[(tile.y_row + row + i) * gemm.n + tile.y_column + column + j];
+      const float before = gemm.accumulate ? static_cast<float>(target) : 0.0f;
       target = Y(sums[i][j] + before);
     }
   }
@@ -161,31 +160,31 @@ OCTAVO_KERNEL void __launch_bounds__(256)
 
 /// Enqueues a GEMM.
 template <ExpertPass pass, class A, class B, class Y>
-GemmRun enqueue_expert_product(const char* name, const ExpertProduct<A, B, Y>& product,
-                               const Context<Cuda>& context) {
+GemmRun enqueue_expert_gemm(const char* name, const ExpertGemm<A, B, Y>& gemm,
+                            const Context<Cuda>& context) {
   using Element = typename A::Element;
   const auto grid = [&](Index side) {
-    return ceil_divide(product.m, side) * ceil_divide(product.n, side) *
-           (pass == ExpertPass::weight_gradient ? product.rows.experts() : 1);
+    return ceil_divide(gemm.m, side) * ceil_divide(gemm.n, side) *
+           (pass == ExpertPass::weight_gradient ? gemm.rows.experts() : 1);
   };
   const GemmRun run{FormatTraits<Element>::name, FormatTraits<typename B::Element>::name,
                     own_expert_implementation};
-  if constexpr (A::is_fp8) require_fp8_products(context.limits());
-  if (product.m == 0) return run;
+  if constexpr (A::is_fp8) require_fp8_gemms(context.limits());
+  if (gemm.m == 0) return run;
   constexpr bool has_tensor_cores = !std::is_same_v<Element, float>;
   if constexpr (has_tensor_cores) {
     const auto launch_tiles = [&](auto cores, auto stage_count) {
       constexpr int stages = decltype(stage_count)::value;
       constexpr int bytes = stages * expert_stage_bytes + tile_alignment;
-      launch(name, expert_product_kernel<decltype(cores), pass, stages, A, B, Y>, grid(128),
-             expert_product_threads, bytes, context, product);
+      launch(name, expert_gemm_kernel<decltype(cores), pass, stages, A, B, Y>, grid(128),
+             expert_gemm_threads, bytes, context, gemm);
     };
-    if (product.is_aligned()) {
-      if (context.limits().gpu.warpgroup_products && fits_pipeline(product)) {
-        enqueue_expert_pipeline<pass>(name, product, context);
+    if (gemm.is_aligned()) {
+      if (context.limits().gpu.warpgroup_mma && fits_pipeline(gemm)) {
+        enqueue_expert_pipeline<pass>(name, gemm, context);
         return run;
       }
-      if (context.limits().gpu.warpgroup_products) {
+      if (context.limits().gpu.warpgroup_mma) {
         launch_tiles(WarpgroupCores(), std::integral_constant<int, A::is_fp8 ? 4 : 3>());
       } else {
         launch_tiles(WarpCores(), std::integral_constant<int, 3>());  // within 99 KiB
@@ -198,7 +197,7 @@ GemmRun enqueue_expert_product(const char* name, const ExpertProduct<A, B, Y>& p
                         ": FP8 operands must be aligned to 16 bytes, and the lengths of "
                         "their rows multiples of 16; take their memory from an arena");
   } else {
-    launch(name, plain_expert_product_kernel<pass, A, B, Y>, grid(64), 256, 0, context, product);
+    launch(name, plain_expert_gemm_kernel<pass, A, B, Y>, grid(64), 256, 0, context, gemm);
   }
   return run;
 }
@@ -207,9 +206,9 @@ GemmRun enqueue_expert_product(const char* name, const ExpertProduct<A, B, Y>& p
 template <class X, class W, class T>
 GemmRun experts_forward_body(X x, W w, const ExpertRows<Cuda>& rows, TensorView<T, 2, Cuda> y,
                              const Context<Cuda>& context) {
-  const ExpertProduct product{expert_operand(x), expert_operand(w), rows,          y.data(),
-                              y.extent(0),       y.extent(1),       columns_of(x), false};
-  return enqueue_expert_product<ExpertPass::forward>("experts_forward", product, context);
+  const ExpertGemm gemm{expert_operand(x), expert_operand(w), rows,          y.data(),
+                        y.extent(0),       y.extent(1),       columns_of(x), false};
+  return enqueue_expert_gemm<ExpertPass::forward>("experts_forward", gemm, context);
 }
 
 /// See experts_input_gradient.
@@ -217,16 +216,15 @@ template <class Dy, class W, class T>
 GemmRun experts_input_gradient_body(Dy y_gradient, W w, const ExpertRows<Cuda>& rows,
                                     TensorView<T, 2, Cuda> x_gradient,
                                     const Context<Cuda>& context) {
-  const ExpertProduct product{expert_operand(y_gradient),
-                              expert_operand(w),
-                              rows,
-                              x_gradient.data(),
-                              x_gradient.extent(0),
-                              x_gradient.extent(1),
-                              columns_of(y_gradient),
-                              false};
-  return enqueue_expert_product<ExpertPass::input_gradient>("experts_input_gradient", product,
-                                                            context);
+  const ExpertGemm gemm{expert_operand(y_gradient),
+                        expert_operand(w),
+                        rows,
+                        x_gradient.data(),
+                        x_gradient.extent(0),
+                        x_gradient.extent(1),
+                        columns_of(y_gradient),
+                        false};
+  return enqueue_expert_gemm<ExpertPass::input_gradient>("experts_input_gradient", gemm, context);
 }
 
 /// See experts_weight_gradient.
@@ -234,16 +232,15 @@ template <class Dy, class X, class G>
 GemmRun experts_weight_gradient_body(Dy y_gradient, X x, const ExpertRows<Cuda>& rows,
                                      TensorView<G, 2, Cuda> w_gradient, bool accumulate,
                                      const Context<Cuda>& context) {
-  const ExpertProduct product{expert_operand(y_gradient),
-                              expert_operand(x),
-                              rows,
-                              w_gradient.data(),
-                              w_gradient.extent(0) / rows.experts(),
-                              w_gradient.extent(1),
-                              Index{0},
-                              accumulate};
-  return enqueue_expert_product<ExpertPass::weight_gradient>("experts_weight_gradient", product,
-                                                             context);
+  const ExpertGemm gemm{expert_operand(y_gradient),
+                        expert_operand(x),
+                        rows,
+                        w_gradient.data(),
+                        w_gradient.extent(0) / rows.experts(),
+                        w_gradient.extent(1),
+                        Index{0},
+                        accumulate};
+  return enqueue_expert_gemm<ExpertPass::weight_gradient>("experts_weight_gradient", gemm, context);
 }
 
 }  // namespace octavo::detail

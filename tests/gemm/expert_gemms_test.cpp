@@ -1,4 +1,4 @@
-#include <octavo/gemm/expert_products.hpp>
+#include <octavo/gemm/expert_gemms.hpp>
 #include <octavo/kernels/quantize.hpp>
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 #include "support/matrix.hpp"
 #include "support/quantized_operand.hpp"
 
-namespace expert_products_test {
+namespace expert_gemms_test {
 
 using namespace octavo;
 using support::ExpertOrder;
@@ -88,11 +88,11 @@ void expect_weights(const ExpertOrder& order, const Matrix<G>& w, const Element&
 }
 
 template <class T>
-class ExpertProducts : public testing::Test {};
+class ExpertGemms : public testing::Test {};
 using Storages = testing::Types<float, Bf16>;
-TYPED_TEST_SUITE(ExpertProducts, Storages);
+TYPED_TEST_SUITE(ExpertGemms, Storages);
 
-TYPED_TEST(ExpertProducts, MatchProductsOfEachExpert) {
+TYPED_TEST(ExpertGemms, MatchProductsOfEachExpert) {
   using T = TypeParam;
   constexpr double unit = std::is_same_v<T, float> ? 1e-5 : 0x1p-8;
   constexpr Index in = 24;
@@ -102,7 +102,7 @@ TYPED_TEST(ExpertProducts, MatchProductsOfEachExpert) {
   const auto dy = random_rows<T>(order, out, 2);
   const auto w = random_matrix<T>(experts * out, in, 3);
   support::ContextWithWorkspace place(2, 0);
-  place.bind(expert_product_workspace(order.rows, experts, out, in, place.context));
+  place.bind(expert_gemm_workspace(order.rows, experts, out, in, place.context));
   Matrix<T> y(order.rows, out, T(7.0f));
   Matrix<T> dx(order.rows, in, T(7.0f));
   Matrix<T> dw(experts * out, in, T(7.0f));
@@ -143,12 +143,12 @@ struct Scaled : QuantizedView<Format, Granularity, L, Cpu> {
 };
 
 template <class P>
-class QuantizedExpertProducts : public testing::Test {};
+class QuantizedExpertGemms : public testing::Test {};
 using Recipes =
     testing::Types<Fp8Recipe<Tensorwise>, Fp8Recipe<Rowwise>, Fp8Recipe<Blockwise>, Mxfp8>;
-TYPED_TEST_SUITE(QuantizedExpertProducts, Recipes);
+TYPED_TEST_SUITE(QuantizedExpertGemms, Recipes);
 
-TYPED_TEST(QuantizedExpertProducts, MatchProductsOfEachExpert) {
+TYPED_TEST(QuantizedExpertGemms, MatchProductsOfEachExpert) {
   using P = TypeParam;
   constexpr Index in = 128;
   constexpr Index out = 128;
@@ -158,7 +158,7 @@ TYPED_TEST(QuantizedExpertProducts, MatchProductsOfEachExpert) {
   support::QuantizedOperand<P, OperandKind::output_gradient> dy(random_rows<Bf16>(order, out, 2));
   support::QuantizedOperand<P, OperandKind::weight> w(random_matrix<Bf16>(experts * out, in, 3));
   support::ContextWithWorkspace place(2, 0);
-  place.bind(expert_product_workspace(order.rows, experts, out, in, place.context));
+  place.bind(expert_gemm_workspace(order.rows, experts, out, in, place.context));
   quantize(x.operand, place.context);
   quantize(dy.operand, place.context);
   quantize(w.operand, place.context);
@@ -184,4 +184,4 @@ TYPED_TEST(QuantizedExpertProducts, MatchProductsOfEachExpert) {
                  values_of(Scaled(x.operand.transposed)), zeros, 1e-4);
 }
 
-}  // namespace expert_products_test
+}  // namespace expert_gemms_test
