@@ -68,7 +68,9 @@ def require_numbers(flags, root, target):
             for value in flags.values(name):
                 if value.startswith("--"):
                     raise CommandError(f"--{name} must have a value, but {value} follows; add one, such as {number}")
-                if not re.search("[0-9]", value) or value.startswith("-"):
+                # The programs accept a time such as 90s, and explain a decimal comma.
+                is_text = name != "max-time" and not _is_number(value.replace(",", "."))
+                if is_text or not re.search("[0-9]", value) or value.startswith("-"):
                     raise CommandError(f"--{name} must be a number of at least 0, such as {number}, but is '{value}'")
                 rule = target in TRAINERS and _is_number(value) and limits.broken(name, float(value))
                 if rule:

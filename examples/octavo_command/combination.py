@@ -27,6 +27,7 @@ class Program:
     has_tokenizers: bool = False  # of files, which need PCRE2
     flag_of_word: str = ""        # the flag that an argument without a flag probably needs
     multiplies: bool = False      # computes GEMMs in --precision; generate only stores weights in it
+    own_flags: str = ""           # part of the help: other flags that only octavo has
 
 
 @dataclasses.dataclass

@@ -6,8 +6,11 @@ from octavo_command import files
 from octavo_command.errors import CommandError
 
 
-def read_toml(path):
-    """Returns the table of a TOML file. An unreadable file has no values here: the program reports it."""
+def read_toml(path, must_read=False):
+    """Returns the table of a TOML file.
+
+    @param must_read  an unreadable file is an error; otherwise it has no values here, and the program reports it
+    """
     try:
         import tomllib  # takes 10 ms, and few command lines need it
     except ImportError:
@@ -16,7 +19,10 @@ def read_toml(path):
                            "run octavo with it") from None
     try:
         return tomllib.loads(files.read(path).decode())
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        if must_read:
+            raise CommandError(f"--config {path}: {getattr(error, 'strerror', None) or error}; correct it, or pass "
+                               "another file") from error
         return {}
     except RecursionError:
         raise CommandError(f"{path} has too many nested arrays or tables; correct it") from None

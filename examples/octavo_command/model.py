@@ -63,13 +63,24 @@ def _of_folder(folder, given, prefix, root, models):
     return Model(name, f"hf:{folder}", config)
 
 
-def take_for_plan(flags, root):
+def _kept(name, models):
+    """Returns the config.json of a model in the cache, or None."""
+    path = os.path.join(models, name, "config.json")
+    return path if re.fullmatch(r"[a-z0-9_]+", name) and os.path.isfile(path) else None
+
+
+def take_for_plan(flags, root, models):
     """Checks --model of `plan`, which needs only a shape, and gives it the form that plan_memory reads.
 
-    A folder and shape:FOLDER become hf:FOLDER.
+    A folder and shape:FOLDER become hf:FOLDER, and a model in the cache becomes its config.json.
+    @param models  the cache's folder of shapes
     """
     given = flags.get("model")
     if given is None or given in presets(root) or given.endswith(".json"):
+        return
+    kept = _kept(given, models)
+    if kept:
+        flags.set("model", kept)
         return
     prefix, sign, folder = given.partition(":")
     if not sign or prefix not in ("hf", "shape"):
@@ -88,6 +99,9 @@ def _require_folder(folder, given):
 
 
 def _refuse(given, known):
+    if re.fullmatch(r"[A-Za-z0-9._-]+/[A-Za-z0-9._-]+", given):
+        raise CommandError(f"--model {given}: there is no such folder; download a model of Hugging Face first, for "
+                           f"example with git clone https://huggingface.co/{given}, and pass hf: and its folder")
     raise CommandError(f"--model must be one of {', '.join(known)}, hf:FOLDER or shape:FOLDER, but is "
                        f"'{given}'{nearest(given, known)}")
 
@@ -106,8 +120,8 @@ def resolve(given, root, models):
         return Model(given)
     if os.path.isdir(given):
         return _of_folder(given, given, "hf", root, models)
-    kept = os.path.join(models, given, "config.json")
-    if re.fullmatch(r"[a-z0-9_]+", given) and os.path.isfile(kept):
+    kept = _kept(given, models)
+    if kept:
         files.read_shape(kept)
         return Model(given, config=kept)
     _refuse(given, known)

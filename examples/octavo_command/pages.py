@@ -77,6 +77,15 @@ def flags(root, target):
     return {name for _title, names, _default, _description in rows(root, target) for name in names}
 
 
+def defaults(root, target):
+    """Returns the default of each flag of a program; "" if it has none, or if the page has no default for each flag."""
+    found = {}
+    for _title, names, default, _description in rows(root, target):
+        each = default.split(", ")
+        found |= dict(zip(names, each if len(each) == len(names) else [""] * len(names)))
+    return found
+
+
 def help_text(root, target, command):
     """Returns the help of a program.
 

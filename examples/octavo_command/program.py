@@ -28,6 +28,8 @@ def _help(program, command):
     text = ""
     if program.default_precision:
         text += precision.HELP + "\n\n"
+    if program.own_flags:
+        text += program.own_flags + "\n\n"
     if program.has_model:
         values = (("model", model.presets(ROOT) + ["hf:FOLDER", "shape:FOLDER"]),
                   ("precision", [*precision.named(ROOT), "any C++ type of a precision"]),

@@ -73,8 +73,8 @@ inline void declare_model(CLI::App& app, ModelChoice& choice) {
     return app.add_option(name, value, text)->group(model_group);
   };
   add("--model", choice.model,
-      "preset: " + joined(detail::compiled(&Instance::model)) +
-          "; or hf:FOLDER: the preset with the shape of that Hugging Face model, with its weights")
+      "compiled model: " + joined(detail::compiled(&Instance::model)) +
+          "; or hf:FOLDER: the one with the shape of that Hugging Face model, with its weights")
       ->capture_default_str();
   add("--precision", choice.precision, joined(detail::compiled(&Instance::precision)))
       ->capture_default_str();

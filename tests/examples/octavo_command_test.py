@@ -16,6 +16,7 @@ import tempfile
 import textwrap
 import time
 import unittest
+import unittest.mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.dont_write_bytecode = True
@@ -491,8 +492,8 @@ class Arguments(Temporary):
             arguments.require_known_flags(Flags(["--lr=3"]), str(ROOT), "prepare_data")
 
     def test_numbers(self):
-        for words in (["--steps", "ten"], ["--learning-rate", "-1"], ["--batch=auto"], ["--seq-len", "--batch", "2"],
-                      ["--batch", "0"], ["--steps", "1.5"], ["--beta1", "1"], ["--zero", "4"]):
+        for words in (["--steps", "ten"], ["--seq-len", "1k"], ["--learning-rate", "-1"], ["--batch=auto"],
+                      ["--seq-len", "--batch", "2"], ["--batch", "0"], ["--steps", "1.5"], ["--beta1", "1"], ["--zero", "4"]):
             with self.subTest(words), self.assertRaises(CommandError):
                 arguments.require_numbers(Flags(words), str(ROOT), "train_llama")
         for words in (["--steps", "1_000"], ["--max-time", "90s"], ["--beta2", ".95"], ["--data", "text"],
@@ -572,8 +573,37 @@ class Arguments(Temporary):
             flags = Flags(["--model", given])
             plan.check(flags, str(ROOT))
             self.assertEqual(flags.words, ["--model", passed])
+        with unittest.mock.patch.dict(os.environ, OCTAVO_CACHE=str(self.folder)):
+            self.make_folder("models/m_1a2b3c4d")
+            flags = Flags(["--model", "m_1a2b3c4d"])
+            plan.check(flags, str(ROOT))
+            self.assertEqual(flags.words, ["--model", str(self.folder / "models/m_1a2b3c4d/config.json")])
         self.refused_by("did you mean 'llama3_8b'?", plan.check, "--model", "llama3-8b")
         self.refused_by("--model hf:none: there is no such folder", plan.check, "--model", "hf:none")
+        self.refused_by("pass hf: and its folder", plan.check, "--model", "meta-llama/Llama-3.2-1B")
+
+    def test_a_plan_of_a_configuration(self):
+        def passed(text, *words):
+            path = self.folder / "run.toml"
+            path.write_text(text)
+            return plan.with_configuration([*words, "--config", str(path)], str(ROOT))
+
+        # The trainer's defaults, where those of plan_memory are others.
+        defaults = ["--model", "llama_tiny", "--device", "cpu", "--batch", "8", "--seq-len", "128"]
+        self.assertEqual(passed(""), defaults)
+        self.assertEqual(passed('steps = 5\nrecompute = "none"\ngather = "stored"\ndata = ["a"]\n'), defaults)
+        self.assertEqual(passed('model = "hf:m"\ndevice = "cuda"\nbatch = 1\nseq-len = 8192\ndeterministic = true\n'
+                                'lora = 8\nlora-targets = "q_proj,v_proj"\nrecompute = "block"\n'),
+                         ["--model", "hf:m", "--lora", "8", "--lora-targets", "q_proj,v_proj", "--recompute", "block",
+                          "--deterministic"])
+        self.assertEqual(passed("batch = 4\n", "--model", "llama3_8b", "--card", "H100", "--seq-len", "64"),
+                         ["--batch", "4", "--model", "llama3_8b", "--card", "H100", "--seq-len", "64"])
+        self.assertIn("256", passed('chats = ["a"]\n'))  # 8 sequences of at most 32 chats
+        with self.assertRaisesRegex(CommandError, "run.toml: .*line 1"):
+            passed("batch = \n")
+        with self.assertRaisesRegex(CommandError, "none.toml: No such file"):
+            plan.with_configuration(["--config", "none.toml"], str(ROOT))
+        self.assertEqual(plan.with_configuration(["--batch", "2"], str(ROOT)), ["--batch", "2"])
 
     def test_cards(self):
         def check(flags, root):
