@@ -13,6 +13,8 @@
 // expect ACTIVATION_IN_BF16: Layerwise: ForActivation<E4M3> needs GEMMs in FP8 with one scale
 // expect ACTIVATION_OF_ROWS: Layerwise: ForActivation<E4M3> needs GEMMs in FP8 with one scale
 // expect ACTIVATION_OF_HEAD: Layerwise: ForActivation<E4M3> needs GEMMs in FP8 with one scale
+// expect ACTIVATION_OF_DOWN: Layerwise: ForActivation<E4M3> needs GEMMs in FP8 with one scale
+// expect ACTIVATION_OF_OTHERS: Layerwise: ForActivation<E4M3> needs GEMMs in FP8 with one scale
 // expect NESTED: a model also accepts Layerwise<...> of these, which does not nest
 // expect FALLBACK_TWICE: AllowFallback: it cannot be nested
 #include <octavo/octavo.hpp>
@@ -51,6 +53,10 @@ using Precision = Layerwise<ForActivation<E4M3>, Bf16>;
 using Precision = Layerwise<ForActivation<E4M3>, Fp8Recipe<Rowwise>>;
 #elif defined(OCTAVO_COMPILE_FAIL_ACTIVATION_OF_HEAD)
 using Precision = Layerwise<ForActivation<E4M3>, Bf16, Head<Fp8>>;
+#elif defined(OCTAVO_COMPILE_FAIL_ACTIVATION_OF_DOWN)
+using Precision = Layerwise<ForActivation<E4M3>, Bf16, For<LinearRole::down, Fp8>>;
+#elif defined(OCTAVO_COMPILE_FAIL_ACTIVATION_OF_OTHERS)
+using Precision = Layerwise<ForActivation<E4M3>, Fp8, For<LinearRole::gate_up, Bf16>>;
 #elif defined(OCTAVO_COMPILE_FAIL_NESTED)
 using Precision = Layerwise<First<1, Bf16>, Layerwise<Fp8>>;
 #elif defined(OCTAVO_COMPILE_FAIL_FALLBACK_TWICE)

@@ -243,11 +243,6 @@ struct PartsCheck {
       "as the base, or remove ForAttention");
   static constexpr int activations = (static_cast<int>(is_for_activation<Parts>) + ... + 0);
   static_assert(activations <= 1, "Layerwise: ForActivation occurs twice; use it once");
-  static_assert(activations == 0 || ((writes_e4m3<typename PartTraits<Parts>::Precision> &&
-                                      !PartTraits<Parts>::names(LinearRole::head)) ||
-                                     ...),
-                "Layerwise: ForActivation<E4M3> needs GEMMs in FP8 with one scale per tensor; use "
-                "Fp8Recipe<Delayed> or Fp8Recipe<Tensorwise>, or remove ForActivation");
   static_assert(have_same_storage,
                 "Layerwise: all parts must have the same storage format; combine FP8 recipes with "
                 "Bf16, not Fp32");
@@ -263,7 +258,23 @@ struct EdgeCheck {
   static constexpr bool cover_all = Edges == Layers;
 };
 
-/// Rejects parts in which no linear layer of a model of `Layers` blocks would run.
+/// Whether the result of a linear layer may be the input of an activation, as that of `gate_up` and
+/// those of custom roles.
+constexpr bool may_precede_activation(LinearRole role) {
+  return role != LinearRole::qkv && role != LinearRole::output && role != LinearRole::down;
+}
+/// The precision of a role in blocks that neither `First` nor `Last` selects.
+template <LinearRole Role, class... Parts>
+using NamedOrBase =
+    typename FirstOf<PrecisionIf<Parts, PartTraits<Parts>::names(Role)>..., BaseOf<Parts...>>::type;
+/// Whether an activation could read E4M3 in such blocks.
+template <class... Parts, LinearRole... Roles>
+constexpr bool activation_could_read_e4m3(LinearRoles<Roles...>) {
+  return ((may_precede_activation(Roles) && writes_e4m3<NamedOrBase<Roles, Parts...>>) || ...);
+}
+
+/// Rejects parts in which no linear layer of a model of `Layers` blocks would run, and
+/// `ForActivation` if no activation would read E4M3.
 /// @tparam Roles  of the linear layers of all blocks
 template <int Layers, class Roles, class... Parts>
 struct EffectCheck : PartsCheck<Parts...> {
@@ -283,6 +294,15 @@ struct EffectCheck : PartsCheck<Parts...> {
       !base_runs || !Edges::cover_all || roles == 0,
       "Layerwise: For<role, P> would have no effect in any block, because First and Last, which "
       "take precedence, select all blocks; select fewer blocks, or remove For");
+  static constexpr bool edges_write_e4m3 =
+      ((PartTraits<Parts>::blocks > 0 && writes_e4m3<typename PartTraits<Parts>::Precision>) ||
+       ...);
+  static_assert(
+      EffectCheck::activations == 0 || edges_write_e4m3 ||
+          activation_could_read_e4m3<Parts...>(Roles{}),
+      "Layerwise: ForActivation<E4M3> needs GEMMs in FP8 with one scale per tensor before "
+      "activations; use Fp8Recipe<Delayed> or Fp8Recipe<Tensorwise> for gate_up, or remove "
+      "ForActivation");
 };
 
 template <class P, int Layer, int Layers, LinearRole Role, class Roles>
