@@ -57,6 +57,17 @@ TEST_F(HuggingFaceConfig, RejectsZeroSlidingWindowPattern) {
   expect_refused(config, "sliding_window_pattern must be at least 1, but is 0");
 }
 
+TEST_F(HuggingFaceConfig, RejectsGemmaThatOctavoWouldComputeDifferently) {
+  const auto refused = [&](const nlohmann::json& change, std::string_view why) {
+    auto config =
+        nlohmann::json::parse(std::ifstream(reference::golden_path("families/gemma3/config.json")));
+    config.update(change);
+    expect_refused(config, why);
+  };
+  refused({{"sliding_window", nullptr}}, "sliding_window is null, but Gemma 3 has a window");
+  refused({{"partial_rotary_factor", 0.5}}, "partial_rotary_factor is not 1");
+}
+
 TEST_F(HuggingFaceConfig, WritesGemmaWithOnlyWindowedLayers) {
   auto config =
       nlohmann::json::parse(std::ifstream(reference::golden_path("families/gemma3/config.json")));

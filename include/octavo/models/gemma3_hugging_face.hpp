@@ -93,8 +93,11 @@ inline void read_gemma3(const JsonFields& fields, ModelDescription& model) {
   model.gelu_gate = true;
   model.scaled_embedding = true;
   model.query_scalar = fields.positive("query_pre_attn_scalar", 256.0f);
+  require<ConfigError>(!fields.is_null("sliding_window"), fields.place(),
+                       ": sliding_window is null, but Gemma 3 has a window; set its length");
   model.window = length_of(fields, "sliding_window", 4096);
   model.global_every = read_global_every(fields, model.layers);
+  require_whole_rotation(fields);
   const std::string global = "rope_parameters.full_attention";
   const std::string local = "rope_parameters.sliding_attention";
   const bool has_newer = fields.has(global) || fields.has(local);

@@ -92,11 +92,16 @@ inline RopeScaling rope_scaling_of(const JsonFields& fields, const std::string& 
   return scaling;
 }
 
+/// @throws ConfigError  if only a part of each head is rotated
+inline void require_whole_rotation(const JsonFields& fields) {
+  require<ConfigError>(fields.positive("partial_rotary_factor", 1.0f) == 1.0f, fields.place(),
+                       ": partial_rotary_factor is not 1: Octavo's models rotate whole heads");
+}
+
 /// Reads the base and the scaling of a model with one rotation.
 /// @param base  if the file has none
 inline void read_rope(const JsonFields& fields, ModelDescription& model, float base) {
-  require<ConfigError>(fields.positive("partial_rotary_factor", 1.0f) == 1.0f, fields.place(),
-                       ": partial_rotary_factor is not 1: Octavo's models rotate whole heads");
+  require_whole_rotation(fields);
   constexpr const char* older = "rope_scaling";
   constexpr const char* newer = "rope_parameters";
   const bool has_newer = fields.has(newer);
