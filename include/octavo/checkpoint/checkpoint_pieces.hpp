@@ -302,7 +302,7 @@ class CheckpointPieces {
           begin % one == 0 && whole_begin % one == 0 && count % one == 0, name, ": a rank has ",
           count, " adjacent elements of the parameter, which is not a multiple of the ", one,
           " that share a scale; resume with the run's number of ranks that share each layer, or "
-          "with other moments");
+          "first convert the moments with that number to another format");
       stripes.push_back({whole_begin / one, begin / one, count / one, &part});
     });
   }
