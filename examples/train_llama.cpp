@@ -381,6 +381,7 @@ int run(Setup& setup, const Options& options, const Instance& instance, Ranks& r
           programs::visible(detail::config_of(setup.resume_from).string()));
     }
   }
+  warn_of_little_room(setup.checkpoints.get(), options, setup.totals->steps());
   announce_steps(options, *setup.totals);
   timeline.begin(setup.totals->steps());
   report.begin_steps(setup.totals->steps() + 1);

@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
-#include <octavo/checkpoint/checkpoint_folder.hpp>
+#include <octavo/checkpoint/checkpoints.hpp>
 #include <octavo/data/open_file.hpp>
 #include <octavo/octavo.hpp>
 #include <train_llama/checkpoints.hpp>
@@ -128,6 +128,17 @@ inline std::string note_of_no_weights(const Options& options) {
   return octavo::message("the trained weights are not kept: pass ",
                          options.no_out ? "" : "--checkpoint-every N or ", "--save-hf FOLDER",
                          options.lora == 0 ? "" : " or --save-adapters FOLDER");
+}
+
+/// Warns if the disk lacks room for the run's next checkpoints. All ranks must call it.
+/// @param checkpoints  null if the run saves none
+/// @param taken        steps that the run has already taken
+inline void warn_of_little_room(octavo::Checkpoints* checkpoints, const Options& options,
+                                octavo::Index taken) {
+  if (checkpoints == nullptr || taken >= options.steps) return;
+  const octavo::Index every = options.checkpoint_every;
+  const octavo::Index after_the_last = options.steps % every == 0 ? 0 : 1;
+  checkpoints->warn_of_little_room(options.steps / every - taken / every + after_the_last);
 }
 
 }  // namespace trainer

@@ -304,6 +304,7 @@ class Report final : public octavo::RunObserver {
               ? ""
               : fmt::format("{} of {} GEMMs in FP8 | ", summary.gemms.fp8, summary.gemms.total),
           summary.skipped, static_cast<double>(peak_bytes) / (1024.0 * 1024.0));
+    if (is_first_rank_) warn_of_nonfinite_loss(summary, validation_.tokens);
     if (std::isfinite(loss_before_) && summary.steps > 0 && !(min_loss_ < loss_before_)) {
       print("no evaluation was better than before the first step, with validation loss {}\n",
             loss_text(loss_before_, false));

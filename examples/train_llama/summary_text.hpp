@@ -53,4 +53,15 @@ inline std::string steps_text(const octavo::RunSummary& summary) {
       summary.tokens_per_second, summary.taken == 1 ? "" : " after the first");
 }
 
+/// Warns of weights whose loss is not finite, if no other message of the run does.
+/// @param targets  tokens of the last evaluation
+inline void warn_of_nonfinite_loss(const octavo::RunSummary& summary, octavo::Index targets) {
+  if (summary.gave_up || targets == 0 || std::isfinite(summary.validation_loss)) return;
+  programs::print_stderr(
+      "{}: warning: the validation loss after the last step is not finite: the trained weights "
+      "are useless. Train again from an earlier checkpoint, or from the start, with a lower "
+      "--learning-rate\n",
+      program().name);
+}
+
 }  // namespace trainer

@@ -880,6 +880,42 @@ TEST_F(Checkpoint, ReportsInsufficientDiskSpace) {
   EXPECT_TRUE(list_checkpoints(folder_).empty());
 }
 
+/// Until a run has `keep.last` checkpoints, a save removes none; after that, it removes one at the
+/// end.
+TEST_F(Checkpoint, WarnsBeforeFirstStepOfLittleRoom) {
+  if (!mount_small_disk()) GTEST_SKIP() << "mounting a disk needs privileges";
+  StateStub session;
+  std::uint64_t state = 0;
+  for (const StateEntry& entry : session.state().entries()) state += entry.bytes;
+  // Leaves room for the state so many times, but not once more.
+  const auto leave = [&](std::uint64_t times) {
+    constexpr std::uint64_t page = 4096;
+    const std::uint64_t room = (times * state / page + 1) * page;
+    ASSERT_LT(room, (times + 1) * state);
+    fs::remove(folder_ / "other");
+    std::ofstream(folder_ / "other") << std::string(free_disk_bytes(folder_) - room, '.');
+    ASSERT_EQ(free_disk_bytes(folder_), room);
+  };
+  const CheckpointOptions options{.folder = folder_, .keep = {.last = 4}};
+  const auto warning = [&](Index saves) {
+    Records records;
+    Checkpoints checkpoints(options, session, to(records));
+    checkpoints.warn_of_little_room(saves);
+    return records.empty() ? "" : records.back().warning;
+  };
+  EXPECT_EQ(warning(100), "");
+  leave(4);
+  for (const Index saves : {0, 1, 4}) EXPECT_EQ(warning(saves), "");
+  for (const Index saves : {5, 100}) {
+    EXPECT_TRUE(contains(warning(saves), "the next 5 checkpoints need ")) << warning(saves);
+  }
+  fs::remove(folder_ / "other");
+  save_steps({1, 2});
+  leave(2);
+  EXPECT_EQ(warning(2), "");
+  EXPECT_TRUE(contains(warning(3), "the next 3 checkpoints need ")) << warning(3);
+}
+
 /// Saves one step after the other, from the newest checkpoint on, until it is killed.
 [[noreturn]] void save_until_killed(const fs::path& folder, Index step) {
   StateStub session;

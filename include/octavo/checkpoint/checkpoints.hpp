@@ -136,6 +136,30 @@ class Checkpoints {
     });
   }
 
+  /// Warns if the disk lacks room for the checkpoints to come. All ranks call it, before the first
+  /// step.
+  /// @param saves  number of saves to come
+  void warn_of_little_room(Index saves) {
+    const std::uint64_t bytes = detail::CheckpointShare(session_.state().entries(), session_).bytes;
+    if (!is_first()) return;
+    const std::vector<ListedCheckpoint> listed = list_checkpoints(options_.folder);
+    const Index whole = std::ranges::count_if(
+        listed, [](const ListedCheckpoint& one) { return one.manifest.has_value(); });
+    // A save removes an older checkpoint only after the new one is complete.
+    const Index added = std::min(saves, std::max(options_.keep.last + 1 - whole, Index{1}));
+    const std::uint64_t room = free_disk_bytes(options_.folder);
+    const std::uint64_t needed = static_cast<std::uint64_t>(added) * bytes;
+    if (room > needed || added == 0) return;
+    const auto [needed_text, free_text] = size_texts(needed, room);
+    on_save_({.path = options_.folder,
+              .warning = message(added == 1 ? "the next checkpoint needs "
+                                            : message("the next ", added, " checkpoints need "),
+                                 needed_text, ", but ", free_text,
+                                 " are free on the disk, and older ones are removed only after the "
+                                 "new one is complete; "
+                                 "free disk space, or saves will fail")});
+  }
+
   /// Returns the newest checkpoint of the folder, after the current save has ended; empty if there
   /// is none. The same on all ranks.
   [[nodiscard]] std::filesystem::path newest_sync() {

@@ -35,6 +35,12 @@ class Numbers(TrainerTest):
         done = self.fails("more operands", flags + "--no-out", code=3)
         self.assertIn(" skipped | peak ", done.lines[-1], "a sample of a model that was given up")
 
+    def test_a_last_loss_that_is_not_finite(self):
+        flags = BASE + "--batch 2 --sample 0 --warmup 0 --precision bf16 --no-out "
+        done = self.fails("the validation loss after the last step is not finite",
+                          flags + "--steps 1 --learning-rate 1e16", code=0)
+        self.assertIn("| validation loss not finite |", done.out)
+
     def test_divergence(self):
         done = self.fails("--learning-rate", BASE + "--batch 2 --sample 0 --steps 6 --learning-rate 10 "
                           "--warmup 0 --precision bf16 --no-out", code=0)

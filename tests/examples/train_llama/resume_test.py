@@ -315,6 +315,8 @@ class Resumed(TrainerTest):
         done = self.train(SAVED + "--out disk/run", code=4)
         self.assertIn("NOT SAVED at step 3: ", done.err)
         self.assertRegex(done.err, r"[0-9.]+ MiB, but [0-9.]+ [KM]iB are free")
+        # --keep-last 2 needs room for three; told before the first step.
+        self.assertRegex(done.err.splitlines()[0], r"disk/run/checkpoints: the next 3 checkpoints need [0-9.]+ MiB, but ")
         self.assertEqual(len(done.steps), 30)
         shutil.rmtree("disk/run")
         code, err = self.stopped_by(signal.SIGTERM, SAVED + "--out disk/run --save-hf of_no_checkpoint")
