@@ -15,13 +15,13 @@ constexpr GemmScales of_weight = GemmScales::squares_of_128;
 constexpr GemmScales of_output_gradient = GemmScales::none;
 
 /// Of a layer of 24 features to 40, whose weight gradient alone is accumulated fast.
-octavo::detail::LinearGemms layer(const char* of_gradient) {
+octavo::detail::LinearGemms layer(const char* weight_gradient_format) {
   return {40,
           24,
           "e4m3",
           "e5m2",
           "bf16",
-          of_gradient,
+          weight_gradient_format,
           "a library",
           "a recipe",
           {of_input, of_weight, of_output_gradient},
