@@ -10,6 +10,20 @@
 
 namespace octavo OCTAVO_ABI {
 
+namespace detail {
+
+/// Returns up to eight characters of a name, from `begin` on, the first in the lowest byte.
+template <std::size_t N>
+constexpr std::uint64_t name_word(const char (&name)[N], std::size_t begin) {
+  std::uint64_t word = 0;
+  for (std::size_t i = begin; i < N && i < begin + 8; ++i) {
+    word |= std::uint64_t{static_cast<unsigned char>(name[i])} << (8 * (i - begin));
+  }
+  return word;
+}
+
+}  // namespace detail
+
 /// A name that can be part of a template argument: at most 31 characters, in words of eight. The
 /// words are separate members, because nvcc converts template arguments back to source code and
 /// does not support arrays there.
@@ -24,7 +38,10 @@ struct ConfigName {
 
   template <std::size_t N>
   constexpr ConfigName(const char (&name)[N])  // NOLINT: literals convert implicitly
-      : word0(word(name, 0)), word1(word(name, 8)), word2(word(name, 16)), word3(word(name, 24)) {
+      : word0(detail::name_word(name, 0)),
+        word1(detail::name_word(name, 8)),
+        word2(detail::name_word(name, 16)),
+        word3(detail::name_word(name, 24)) {
     static_assert(N <= 32,
                   "ConfigName: a preset's name must have at most 31 characters; shorten it");
   }
@@ -38,16 +55,6 @@ struct ConfigName {
       }
     }
     return characters;
-  }
-
- private:
-  template <std::size_t N>
-  static constexpr std::uint64_t word(const char (&name)[N], std::size_t begin) {
-    std::uint64_t eight = 0;
-    for (std::size_t i = begin; i < N && i < begin + 8; ++i) {
-      eight |= std::uint64_t{static_cast<unsigned char>(name[i])} << (8 * (i - begin));
-    }
-    return eight;
   }
 };
 

@@ -2,7 +2,7 @@
 /// Names of the linear layers of a block, and the precision of each.
 #pragma once
 
-#include <octavo/core/version.hpp>
+#include <octavo/core/config_name.hpp>
 #include <octavo/precision/activation_input.hpp>
 #include <octavo/precision/attention_forward.hpp>
 
@@ -26,7 +26,7 @@ struct LinearRole {
   constexpr LinearRole(std::uint64_t w0, std::uint64_t w1) : word0(w0), word1(w1) {}
   template <std::size_t N>
   constexpr LinearRole(const char (&name)[N])  // NOLINT: literals convert implicitly
-      : word0(word(name, 0)), word1(word(name, 8)) {
+      : word0(detail::name_word(name, 0)), word1(detail::name_word(name, 8)) {
     static_assert(N >= 2 && N <= 16, "LinearRole: a name must have 1 to 15 characters");
   }
   friend constexpr bool operator==(const LinearRole&, const LinearRole&) = default;
@@ -45,16 +45,6 @@ struct LinearRole {
   static const LinearRole gate_up;
   static const LinearRole down;
   static const LinearRole head;
-
- private:
-  template <std::size_t N>
-  static constexpr std::uint64_t word(const char (&name)[N], std::size_t begin) {
-    std::uint64_t eight = 0;
-    for (std::size_t i = begin; i < N && i < begin + 8; ++i) {
-      eight |= std::uint64_t{static_cast<unsigned char>(name[i])} << (8 * (i - begin));
-    }
-    return eight;
-  }
 };
 
 inline constexpr LinearRole LinearRole::qkv{"qkv"};
