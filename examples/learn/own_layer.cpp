@@ -46,8 +46,8 @@ int main() {
   Manifest manifest;  // the linear layer adds its GEMMs; in FP32, it needs no scaling table
   norm.declare("norm", 1e-5f), weight.declare("weight", hidden, hidden, Initial::normal(0.2f));
   const auto visit = [&](auto v) { norm.visit(v), v(weight), scale.visit(v); };
-  FlatParameters<float, float, Cpu> run;  // all weights contiguous, and all gradients
-  run.allocate_weights(arena, visit), run.allocate_gradients(arena, visit);
+  FlatParameters<float, float, Cpu> flat;  // all weights contiguous, and all gradients
+  flat.allocate_weights(arena, visit), flat.allocate_gradients(arena, visit);
   linear.declare("linear", {nullptr, &manifest}), linear.allocate_weight_copies(arena, weight);
   visit([&](auto& p) { initialize(p, {1, 0}, context); });
   for (unsigned i = 0; i < size; ++i) x.data()[i] = normal({1, 1}, i);

@@ -43,12 +43,12 @@ struct OwnBlock {
     norm.declare(name + ".norm", 1e-5f);
     weight.declare(name + ".weight", features, features, Initial::normal(0.2f));
     weight.is_overwritten = true;
-    run.allocate_weights(arena, [this](const auto& visitor) { this->visit(visitor); });
+    flat.allocate_weights(arena, [this](const auto& visitor) { this->visit(visitor); });
     projection.declare(name, registry);
     projection.allocate_weight_copies(arena, weight);
   }
-  void take_memory(Arena<Cpu>& arena) {
-    run.allocate_gradients(arena, [this](const auto& visitor) { this->visit(visitor); });
+  void allocate_buffers(Arena<Cpu>& arena) {
+    flat.allocate_gradients(arena, [this](const auto& visitor) { this->visit(visitor); });
     constexpr auto kind = MemoryKind::activations;
     input.allocate_kept(arena, tokens, features);
     input.allocate_transient(arena, tokens, features);
@@ -67,7 +67,7 @@ struct OwnBlock {
   }
   /// Turns the gradient of y into that of x.
   void backward(ConstMatrix x, Matrix dy, const Context<Cpu>& context) {
-    run.clear_gradients([this](const auto& visitor) { this->visit(visitor); }, context);
+    flat.clear_gradients([this](const auto& visitor) { this->visit(visitor); }, context);
     gradient.values = dy.data();
     const auto operand = projection.output_gradient(gradient, tokens);
     quantize(operand, context);
@@ -77,7 +77,7 @@ struct OwnBlock {
     norm.backward(input_gradient, x, inverse_rms, dy, context);
   }
 
-  FlatParameters<Bf16, Bf16, Cpu> run;
+  FlatParameters<Bf16, Bf16, Cpu> flat;
   RMSNorm<Bf16, features, Bf16, Cpu> norm;
   Parameter<Bf16, Bf16, Cpu> weight;
   Projection projection;
@@ -119,7 +119,7 @@ std::vector<std::uint16_t> train(bool staged) {
   }
   scaling.allocate(arena);
   stage.allocate(arena);
-  for (auto& block : chain.all) block.take_memory(arena);
+  for (auto& block : chain.all) block.allocate_buffers(arena);
   std::array<Matrix, blocks + 1> states;
   for (Matrix& state : states) {
     state = {arena.allocate<Bf16>(MemoryKind::activations, tokens * features), {tokens, features}};

@@ -11,7 +11,8 @@
 namespace octavo OCTAVO_ABI {
 
 /// Computes a projection to more features, an activation, and the down projection with the residual
-/// connection. A part of a `ResidualBranch`.
+/// connection. A part of a `ResidualBranch`: a custom part has the same public members, which may
+/// have other types and names in `Saved` and `Scratch`.
 /// @tparam Activation  `SwiGlu`, `Gelu`, or a type with the same members
 /// @tparam T           format of weights and activations
 /// @tparam Up          precision of the first projection
@@ -26,6 +27,7 @@ class MLP {
   using Result = GemmResultView<Shape.tensor_parallel, T, 2, D>;
   using UpProjection = Projection<Up, Shape.hidden, wide_columns, Shape.bias, G, D>;
   using DownProjection = Projection<Down, Shape.ffn, Shape.hidden, Shape.bias, G, D>;
+  /// The operand that the branch's norm writes.
   using Input = typename UpProjection::Input;
   static constexpr bool reads_e4m3 = Shape.activation_input == ActivationInput::e4m3;
   /// The format of the activation's input.
@@ -64,6 +66,11 @@ class MLP {
     T* activated_gradient = nullptr;  ///< [tokens, ffn]
   };
 
+  /// Declares the parameters, and registers the GEMMs in the manifest. Called once, before its
+  /// parameters are allocated.
+  /// @param name     prefix of the layers' names, such as "blocks.3"
+  /// @param initial  initial values: `inner` for layers that read the residual stream, `outer` for
+  ///                 those that write to it
   void declare(const std::string& name, LayerRegistry<D> registry, BlockInitial initial,
                Recomputation recomputation) {
     require<ConfigError>(registry.activation_input == Shape.activation_input ||
@@ -93,6 +100,7 @@ class MLP {
     }
   }
 
+  /// Allocates the quantised copies of the weights. Called when the parameters have memory.
   void allocate_weight_copies(Arena<D>& arena) {
     up_.allocate_weight_copies(arena);
     down_.allocate_weight_copies(arena);
@@ -109,10 +117,12 @@ class MLP {
       saved.wide = arena.template allocate<Wide>(kind, tokens * wide_columns);
   }
   /// Allocates the memory that blocks share in the forward.
+  /// @param tokens  maximum number of rows of a micro-batch
   static void allocate_shared_buffers(Arena<D>& arena, Saved& saved, Index tokens) {
     saved.input.allocate_transient(arena, tokens, Shape.hidden);
     saved.activated.allocate_transient(arena, tokens, Shape.ffn);
   }
+  /// Allocates the temporary memory of the backward, which blocks share.
   static void allocate_scratch(Arena<D>& arena, Scratch& scratch, Index tokens) {
     constexpr auto kind = MemoryKind::activations;
     scratch.wide_gradient.allocate_values(arena, kind, tokens, wide_columns);
@@ -128,6 +138,7 @@ class MLP {
         });
   }
 
+  /// Casts the weights, once per optimizer step and before evaluations.
   template <class M>
   void quantize_weights(const Context<D>& context) {
     up_.template quantize_weight<M>(context);
@@ -144,10 +155,12 @@ class MLP {
     return {.row_major = recomputation_.in_backward(Recompute::ffn), .transposed = true};
   }
 
-  /// y = residual + down(activation(projection(x))).
+  /// Computes y = residual + down(activation(projection(x))).
+  /// @tparam M        see Mode; `Mode::recompute` in the backward, for branches before the last
   /// @param x         [tokens, hidden]: an `Input`, or a `BeforeNorm` of one
   /// @param residual  [tokens, hidden]; empty for terms
   /// @param y         [tokens, hidden]
+  /// @param batch     a part that mixes tokens takes the `BatchView`, with positions and documents
   template <class M, class X, class Positions>
   void forward(const X& x, TensorView<const T, 2, D> residual, Result y, BatchShape batch,
                const Positions&, const Saved& saved, const Context<D>& context) {
@@ -164,6 +177,7 @@ class MLP {
   /// @param y_gradient  [tokens, hidden]; not modified
   /// @param x           the forward's input, with the copies of `backward_input`
   /// @param x_gradient  [tokens, hidden]
+  /// @param accumulate  whether weights' gradients are added to, or overwritten
   template <class Positions>
   void backward(TensorView<T, 2, D> y_gradient, const Input& x, Result x_gradient, BatchShape batch,
                 const Positions&, const Saved& saved, const Scratch& scratch, bool accumulate,
@@ -186,6 +200,7 @@ class MLP {
     up_.backward(wide_gradient, x, terms_of(x_gradient), accumulate, context);
   }
 
+  /// Calls `visitor(parameter)` for each parameter, always in the same order.
   template <class Visitor>
   void visit(Visitor&& visitor) {
     up_.visit_weight(visitor);
@@ -193,6 +208,7 @@ class MLP {
     up_.visit_bias(visitor);
     down_.visit_bias(visitor);
   }
+  /// Calls `visitor(parameter)` for the adapters of frozen layers: see Lora.
   template <class Visitor>
   void visit_adapters(Visitor&& visitor) {
     up_.visit_adapter(visitor);

@@ -47,11 +47,11 @@ void require_equal_replicas(std::span<const std::type_identity_t<Value>> hashes,
   std::string first;
   std::size_t more = 0;
   for (std::size_t i = 0; i < names.size() * places; ++i) {
-    const std::size_t run = i / places;
+    const std::size_t flat = i / places;
     const std::size_t place = i % places;
     std::vector<Value> of_rank;
     for (std::size_t rank = 0; rank < ranks; ++rank) {
-      of_rank.push_back(hashes[(rank * places + place) * names.size() + run]);
+      of_rank.push_back(hashes[(rank * places + place) * names.size() + flat]);
     }
     if (std::count(of_rank.begin(), of_rank.end(), of_rank[0]) == std::ssize(of_rank)) continue;
     if (!first.empty()) {
@@ -62,7 +62,7 @@ void require_equal_replicas(std::span<const std::type_identity_t<Value>> hashes,
     for (int& other : others) other = other * degree + static_cast<int>(place);
     const bool is_majority = others.size() < ranks;
     first = message("in step ", step, " ", rank_names(others), " read different weights of '",
-                    names[run],
+                    names[flat],
                     is_majority ? "' than most ranks" : "', and no more than half of them agree");
   }
   if (first.empty()) return;
