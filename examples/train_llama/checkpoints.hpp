@@ -179,7 +179,7 @@ inline std::filesystem::path resolve_checkpoint(const CLI::App& app, const std::
   octavo::require<octavo::ConfigError>(
       !path.empty(), "--checkpoint ", named,
       " is not a complete checkpoint, and contains none in its folder ", detail::checkpoints_name,
-      "; pass a checkpoint or a run's folder");
+      "; pass another checkpoint or run, or train with --checkpoint-every");
   const octavo::CheckpointManifest manifest = octavo::detail::read_manifest(path);
   require_full_model(path, manifest);
   choice.model = manifest.model;

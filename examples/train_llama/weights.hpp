@@ -75,8 +75,8 @@ inline void warn_of_learning_rate(const CLI::App& app, const Options& options) {
     return;
   }
   programs::print_stderr(
-      "{}: warning: --learning-rate is {:g} by default, for new models, but hf:{} is a trained "
-      "one, which it may damage; pass a smaller one, such as 2e-5\n",
+      "{}: warning: --learning-rate is {:g} by default, which is for new models and may damage the "
+      "trained weights of hf:{}; pass a smaller one, such as 2e-5\n",
       program().name, options.learning_rate, programs::visible(options.load_hf));
 }
 
