@@ -205,7 +205,7 @@ function(octavo_config_experts output)
   endif()
   octavo_config_value(coefficient 0.001 router_aux_loss_coef)
   set(${output} ",\n    .experts = {.experts = ${experts}, .choices = ${choices}, \
-.renormalised = ${renormalised}},\n    .balance_coefficient = static_cast<float>(${coefficient})"
+.renormalised = ${renormalised}, .balance_coefficient = static_cast<float>(${coefficient})}"
     PARENT_SCOPE)
 endfunction()
 

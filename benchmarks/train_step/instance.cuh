@@ -17,16 +17,16 @@ namespace benchmarks {
 /// llama3_small with 8 experts, of which 2 process a token, and a dense model with the same number
 /// of active parameters, except those of the routers. The width of an expert is a multiple of 128,
 /// which every recipe accepts.
-inline constexpr octavo::LlamaConfig small_experts{.name = "small_experts",
-                                                   .layers = 12,
-                                                   .hidden = 2048,
-                                                   .ffn = 2816,
-                                                   .heads = 16,
-                                                   .kv_heads = 4,
-                                                   .head_dim = 128,
-                                                   .vocabulary = 128256,
-                                                   .experts = {.experts = 8, .choices = 2},
-                                                   .balance_coefficient = 0.01f};
+inline constexpr octavo::LlamaConfig small_experts{
+    .name = "small_experts",
+    .layers = 12,
+    .hidden = 2048,
+    .ffn = 2816,
+    .heads = 16,
+    .kv_heads = 4,
+    .head_dim = 128,
+    .vocabulary = 128256,
+    .experts = {.experts = 8, .choices = 2, .balance_coefficient = 0.01f}};
 inline constexpr octavo::LlamaConfig small_dense{.name = "small_dense",
                                                  .layers = 12,
                                                  .hidden = 2048,

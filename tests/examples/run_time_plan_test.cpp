@@ -54,7 +54,7 @@ constexpr LlamaConfig small_mixtral = [] {
   config.tied_embeddings = false;
   config.qk_norm = false;
   config.experts = {.experts = 4, .choices = 2};
-  config.balance_coefficient = 0.02f;
+  config.experts.balance_coefficient = 0.02f;
   return config;
 }();
 constexpr LlamaConfig small_qwen3_moe = [] {

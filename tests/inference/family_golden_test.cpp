@@ -61,7 +61,7 @@ constexpr LlamaConfig mixtral = [] {
   LlamaConfig config = shape;
   config.rope_theta = 500.0f;
   config.experts = {.experts = 4, .choices = 2};
-  config.balance_coefficient = 0.5f;
+  config.experts.balance_coefficient = 0.5f;
   return config;
 }();
 constexpr LlamaConfig qwen3_moe = [] {
@@ -71,7 +71,7 @@ constexpr LlamaConfig qwen3_moe = [] {
   config.rope_theta = 500.0f;
   config.qk_norm = true;
   config.experts = {.experts = 8, .choices = 3};
-  config.balance_coefficient = 0.25f;
+  config.experts.balance_coefficient = 0.25f;
   return config;
 }();
 constexpr Gemma3Config gemma3{.name = "gemma3",

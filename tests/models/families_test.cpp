@@ -45,7 +45,7 @@ constexpr LlamaConfig small_qwen2 = [] {
 constexpr LlamaConfig small_mixtral = [] {
   LlamaConfig config = support::small;
   config.experts = {.experts = 4, .choices = 2};
-  config.balance_coefficient = 0.02f;
+  config.experts.balance_coefficient = 0.02f;
   return config;
 }();
 constexpr Gemma3Config small_gemma3{.name = "small_gemma3",

@@ -21,12 +21,12 @@ constexpr LlamaConfig tied = [] {
 constexpr LlamaConfig balanced = [] {
   LlamaConfig config = support::small;
   config.experts = {.experts = 4, .choices = 2};
-  config.balance_coefficient = 0.1f;
+  config.experts.balance_coefficient = 0.1f;
   return config;
 }();
 constexpr LlamaConfig unbalanced = [] {
   LlamaConfig config = balanced;
-  config.balance_coefficient = 0;
+  config.experts.balance_coefficient = 0;
   return config;
 }();
 

@@ -25,7 +25,7 @@ constexpr LlamaConfig small = [] {
   config.ffn = 32;
   config.head_dim = 32;
   config.experts = {.experts = 4, .choices = 2};
-  config.balance_coefficient = 0.5f;
+  config.experts.balance_coefficient = 0.5f;
   return config;
 }();
 

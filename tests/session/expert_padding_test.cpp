@@ -25,7 +25,7 @@ constexpr LlamaConfig small = [] {
   config.ffn = 16;
   config.head_dim = 16;
   config.experts = {.experts = 4, .choices = 2};
-  config.balance_coefficient = 2.0f;  // a large part of the gradient
+  config.experts.balance_coefficient = 2.0f;  // a large part of the gradient
   return config;
 }();
 using Model = Llama<small, Fp32, Cpu>;

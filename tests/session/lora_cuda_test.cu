@@ -102,7 +102,7 @@ TYPED_TEST(LoraOnCuda, AllGemmsArePlannedBeforeFirstStep) {
 constexpr LlamaConfig with_experts(int choices, int experts) {
   LlamaConfig config = ::support::small;
   config.experts = {.experts = experts, .choices = choices};
-  config.balance_coefficient = 0.1f;
+  config.experts.balance_coefficient = 0.1f;
   return config;
 }
 constexpr LlamaConfig two_of_five = with_experts(2, 5);

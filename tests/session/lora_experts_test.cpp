@@ -24,7 +24,7 @@ constexpr LlamaConfig small = [] {
   LlamaConfig config = support::small;
   config.layers = 2;
   config.experts = {.experts = 4, .choices = 2};
-  config.balance_coefficient = 0.5f;
+  config.experts.balance_coefficient = 0.5f;
   return config;
 }();
 constexpr Index rank = 4;

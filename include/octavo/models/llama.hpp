@@ -60,12 +60,6 @@ struct MlpOf<true> {
   using Type = ExpertsMLP<Shape, Experts, T, Up, Down, G, D>;
 };
 
-/// Returns the experts with a coefficient of their load-balancing loss.
-constexpr ExpertShape balanced(ExpertShape experts, float coefficient) {
-  experts.balance_coefficient = coefficient;
-  return experts;
-}
-
 /// Returns the shape with another window of attention.
 constexpr BlockShape windowed(BlockShape shape, int window) {
   shape.window = window;
@@ -107,8 +101,7 @@ struct LlamaParts {
       GroupedQueryAttention<block_shapes[Kind].with(P::attention_forward), Rotate<T, G, D>, T,
                             typename P::template Of<LinearRole::qkv>,
                             typename P::template Of<LinearRole::output>, G, D>;
-  static constexpr ExpertShape experts =
-      detail::balanced(Config.experts, Config.balance_coefficient);
+  static constexpr ExpertShape experts = Config.experts;
   template <class T, class P, class G, Device D>
   using Mlp = typename detail::MlpOf<(Config.experts.experts > 0)>::template Type<
       Shape.with(P::activation_input), experts, T, typename P::template Of<LinearRole::gate_up>,

@@ -36,7 +36,6 @@ struct LlamaConfig {
   /// A mixture of experts in place of each MLP, if `experts` is not 0; `ffn` is then the width of
   /// one expert.
   ExpertShape experts{};
-  float balance_coefficient = 0;  ///< of the load-balancing loss, which training adds to the loss
 
   /// Returns the rows of the embedding and the head: the vocabulary rounded up to a multiple of
   /// 128, which suits every GEMM of the head. The padding is not visible to callers.
@@ -155,17 +154,17 @@ inline constexpr LlamaConfig mistral_7b{.name = "mistral_7b",
                                         .window = 4096};
 
 /// Mixtral 8x7B v0.1: 8 experts in each layer, of which 2 process a token.
-inline constexpr LlamaConfig mixtral_8x7b{.name = "mixtral_8x7b",
-                                          .layers = 32,
-                                          .hidden = 4096,
-                                          .ffn = 14336,
-                                          .heads = 32,
-                                          .kv_heads = 8,
-                                          .head_dim = 128,
-                                          .vocabulary = 32000,
-                                          .rope_theta = 1000000.0f,
-                                          .experts = {.experts = 8, .choices = 2},
-                                          .balance_coefficient = 0.02f};
+inline constexpr LlamaConfig mixtral_8x7b{
+    .name = "mixtral_8x7b",
+    .layers = 32,
+    .hidden = 4096,
+    .ffn = 14336,
+    .heads = 32,
+    .kv_heads = 8,
+    .head_dim = 128,
+    .vocabulary = 32000,
+    .rope_theta = 1000000.0f,
+    .experts = {.experts = 8, .choices = 2, .balance_coefficient = 0.02f}};
 
 /// Qwen2.5 0.5B.
 inline constexpr LlamaConfig qwen2_5_0_5b{.name = "qwen2_5_0_5b",
@@ -209,19 +208,19 @@ inline constexpr LlamaConfig qwen3_0_6b{.name = "qwen3_0_6b",
                                         .qk_norm = true};
 
 /// Qwen3 30B-A3B: 128 experts in each layer, of which 8 process a token.
-inline constexpr LlamaConfig qwen3_30b_a3b{.name = "qwen3_30b_a3b",
-                                           .layers = 48,
-                                           .hidden = 2048,
-                                           .ffn = 768,
-                                           .heads = 32,
-                                           .kv_heads = 4,
-                                           .head_dim = 128,
-                                           .vocabulary = 151936,
-                                           .norm_epsilon = 1e-6f,
-                                           .rope_theta = 1000000.0f,
-                                           .qk_norm = true,
-                                           .experts = {.experts = 128, .choices = 8},
-                                           .balance_coefficient = 0.001f};
+inline constexpr LlamaConfig qwen3_30b_a3b{
+    .name = "qwen3_30b_a3b",
+    .layers = 48,
+    .hidden = 2048,
+    .ffn = 768,
+    .heads = 32,
+    .kv_heads = 4,
+    .head_dim = 128,
+    .vocabulary = 151936,
+    .norm_epsilon = 1e-6f,
+    .rope_theta = 1000000.0f,
+    .qk_norm = true,
+    .experts = {.experts = 128, .choices = 8, .balance_coefficient = 0.001f}};
 
 /// Qwen3 8B.
 inline constexpr LlamaConfig qwen3_8b{.name = "qwen3_8b",

@@ -308,7 +308,7 @@ inline constexpr HuggingFaceFamily qwen3_moe_in_hugging_face{.name = "qwen3_moe"
           .experts = config.experts.experts,
           .choices = config.experts.choices,
           .renormalised = config.experts.experts == 0 || config.experts.renormalised,
-          .balance_coefficient = config.balance_coefficient};
+          .balance_coefficient = config.experts.balance_coefficient};
 }
 
 }  // namespace octavo
