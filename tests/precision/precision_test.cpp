@@ -258,6 +258,9 @@ TEST(PrecisionName, NamesThePartsOfLayerwise) {
   EXPECT_EQ(attention_forward_of<Narrow>, AttentionForward::eight_bit);
   EXPECT_EQ(activation_input_of<Narrow>, ActivationInput::e4m3);
   EXPECT_EQ(activation_input_of<Inference<Narrow>>, ActivationInput::storage);
+  EXPECT_EQ(precision_name<Inference<Narrow>>(), "fp8 delayed");
+  EXPECT_EQ(precision_name<Inference<FastHead>>(), "fp8 delayed, head fp8 tensorwise");
+  EXPECT_EQ(precision_name<Inference<Bf16>>(), "bf16");
   EXPECT_EQ(activation_input_of<WithAttention>, ActivationInput::storage);
   EXPECT_EQ(precision_name<Down>(), "first 1 bf16, down fp8 tensorwise, fp8 delayed");
   EXPECT_EQ(precision_name<WithOwn>(), "first 1 bf16, own, head own or bf16");

@@ -50,7 +50,7 @@ class InferenceModel {
   InferenceModel(const InferenceModel&) = delete;
   InferenceModel& operator=(const InferenceModel&) = delete;
 
-  [[nodiscard]] static std::string precision() { return precision_name<Precision>(); }
+  [[nodiscard]] static std::string precision() { return precision_name<Inference<Precision>>(); }
   [[nodiscard]] static ModelFacts facts() { return config.facts(); }
   [[nodiscard]] InferenceShape shape() const { return shape_; }
 

@@ -57,6 +57,7 @@ struct ModelPrecisionTraits<Inference<P>> : ModelPrecisionTraits<P> {
   static constexpr AttentionForward attention_forward = AttentionForward::storage;
   /// Without a backward, the result of the first projection is not kept.
   static constexpr ActivationInput activation_input = ActivationInput::storage;
+  static std::string name() { return ModelPrecisionTraits<P>::name_of_layers(); }
 };
 
 /// How a weight that is kept in FP8 is cast; `void` for a weight that is kept in the storage

@@ -104,6 +104,9 @@ struct PartTraits<For<Role, P>> : ExceptionTraits<P> {
 template <class P>
 struct PartTraits<Head<P>> : PartTraits<For<LinearRole::head, P>> {};
 
+/// The position in a name of parts that select no linear layers, which is the last.
+inline constexpr int option_place = 9;
+
 /// A part that selects no linear layers.
 struct OptionTraits {
   using Precision = NoPrecision;
@@ -111,6 +114,7 @@ struct OptionTraits {
   static constexpr bool is_first = false;
   static constexpr bool is_last = false;
   static constexpr int blocks = 0;
+  static constexpr int place = option_place;
   static constexpr bool names(LinearRole) { return false; }
 };
 template <class F>
@@ -119,7 +123,6 @@ struct PartTraits<ForAttention<F>> : OptionTraits {
       std::is_same_v<F, EightBitForward>,
       "Layerwise: the argument of ForAttention must be EightBitForward; remove ForAttention "
       "for attention in the storage format");
-  static constexpr int place = 9;
   static std::string name() { return "attention forward 8-bit"; }
 };
 template <class F>
@@ -127,7 +130,6 @@ struct PartTraits<ForActivation<F>> : OptionTraits {
   static_assert(std::is_same_v<F, E4M3>,
                 "Layerwise: the argument of ForActivation must be E4M3; remove ForActivation for "
                 "activations that read the storage format");
-  static constexpr int place = 9;
   static std::string name() { return "activation input E4M3"; }
 };
 
@@ -339,6 +341,7 @@ struct ModelPrecisionTraits {
   static constexpr AttentionForward attention_forward = AttentionForward::storage;
   static constexpr ActivationInput activation_input = ActivationInput::storage;
   static std::string name() { return PartTraits<P>::name(); }
+  static std::string name_of_layers() { return name(); }
 };
 template <class... Parts>
 struct ModelPrecisionTraits<Layerwise<Parts...>> {
@@ -350,12 +353,19 @@ struct ModelPrecisionTraits<Layerwise<Parts...>> {
   static constexpr ActivationInput activation_input =
       (is_for_activation<Parts> || ...) ? ActivationInput::e4m3 : ActivationInput::storage;
   /// Returns the name of a recipe, independent of the order of its parts.
-  static std::string name() {
+  static std::string name() { return name_up_to(option_place); }
+  /// Returns the name without `ForAttention` and `ForActivation`.
+  static std::string name_of_layers() { return name_up_to(option_place - 1); }
+
+ private:
+  static std::string name_up_to(int last_place) {
     std::array<std::pair<int, std::string>, sizeof...(Parts)> parts{
         {{PartTraits<Parts>::place, PartTraits<Parts>::name()}...}};
     std::sort(parts.begin(), parts.end());
     std::string text;
-    for (const auto& part : parts) text += (text.empty() ? "" : ", ") + part.second;
+    for (const auto& [place, part] : parts) {
+      if (place <= last_place) text += (text.empty() ? "" : ", ") + part;
+    }
     return text;
   }
 };
