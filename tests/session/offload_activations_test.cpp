@@ -238,4 +238,13 @@ TEST(OffloadActivations, RejectsRecomputationOfWholeBlocks) {
   }
 }
 
+TEST(OffloadActivations, RejectsTheModelsOptionAlone) {
+  Context<Cpu> context{1};
+  SessionOptions options = options_of(Recompute::none, false);
+  options.model.offload_activations = true;
+  EXPECT_THROW(Session<Bf16>(options, context), ConfigError);
+  options.offload.activations = true;
+  EXPECT_NO_THROW(Session<Bf16>(options, context));
+}
+
 }  // namespace offload_activations_test

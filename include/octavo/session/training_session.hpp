@@ -28,10 +28,11 @@ namespace octavo OCTAVO_ABI {
 
 /// Options of a session.
 struct SessionOptions {
-  BatchShape batch{};              ///< of one micro-batch, including its maximum number of
-                                   ///< documents
-  Index micro_batches = 1;         ///< micro-batches per step, over which gradients are accumulated
-  ModelOptions model{};            ///< recompute policy and head chunk
+  BatchShape batch{};       ///< of one micro-batch, including its maximum number of
+                            ///< documents
+  Index micro_batches = 1;  ///< micro-batches per step, over which gradients are accumulated
+  /// Recompute policy, head chunk, copies of weights and LoRA. The session sets all other members.
+  ModelOptions model{};
   OptimizerSettings optimizer{};   ///< those of its type, such as `AdamWSettings`
   Offload offload{};               ///< what is kept in host memory
   float max_gradient_norm = 1.0f;  ///< maximum gradient norm (0 disables clipping)
@@ -62,6 +63,10 @@ inline void check_options(const SessionOptions& options) {
   check("offload chunk", options.offload.chunk,
         options.offload.chunk > 0 && options.offload.chunk % Offload::multiple == 0,
         message("a multiple of ", Offload::multiple, " elements").c_str());
+  require<ConfigError>(
+      !options.model.offload_activations || options.offload.activations,
+      "SessionOptions: model.offload_activations must be false unless offload.activations is true, "
+      "but is true; set offload.activations, which sets both");
   require<ConfigError>(
       !options.offload.activations || options.model.recompute != Recompute::block,
       "offloading activations needs a recompute policy before block, but recompute is block, which "
