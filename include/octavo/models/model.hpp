@@ -17,7 +17,8 @@ enum class WeightCopies {
   remade,  ///< computed for each GEMM, in memory that all weights share
 };
 
-/// Run-time options of a model.
+/// Run-time options of a model. A session sets all of them except `recompute`, `head_chunk`,
+/// `weight_copies` and `lora` from its own options.
 struct ModelOptions {
   Recompute recompute = Recompute::none;
   /// Whether activations that only `Recompute::block` drops are kept in host memory between a
