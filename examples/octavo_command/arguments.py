@@ -42,7 +42,9 @@ def require_known_flags(flags, root, target):
             if target in TRAINERS:
                 other = next(one for one in TRAINERS if one != target)
                 if name in pages.flags(root, other):
-                    raise CommandError(f"'{name}' is a flag of {other}, not of {target}")
+                    command = other.removesuffix("_llama")
+                    raise CommandError(
+                        f"'{name}' is a flag of {other}, not of {target}; octavo {command} runs {other}")
             advice = _foreign_advice(name, own, root)
             if not advice:
                 advice = nearest(name, sorted(own))
