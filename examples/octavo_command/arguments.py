@@ -186,6 +186,21 @@ def require_chats(flags, root):
     _require_template(flags, "chat-template", root)
 
 
+def require_finetuning(flags, root):
+    """Checks the flags of `finetune_llama` that do not depend on the model's shape."""
+    require_chats(flags, root)
+    if not flags.values("chats") or flags.get("tokenizer") or flags.has("resume"):
+        return
+    model = flags.get("model", "")
+    if not model.startswith("hf:"):
+        raise CommandError("--tokenizer is required, except with --model hf:FOLDER: pass the model's tokenizer")
+    folder = model.removeprefix("hf:")
+    names = ("tokenizer.json", "tokenizer.model")
+    if not any(os.path.exists(os.path.join(folder, name)) for name in names):
+        raise CommandError(f"{folder} contains neither {' nor '.join(names)}; pass --tokenizer, or copy the model's "
+                           "tokenizer there")
+
+
 def require_evaluation(flags, root):
     """Checks the flags of `evaluate` that do not depend on the model."""
     if not any(flags.values(name) for name in ("data", "chats", "hellaswag")):

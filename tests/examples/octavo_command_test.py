@@ -566,6 +566,17 @@ class Arguments(Temporary):
         for words in (["--chats", "a", "--chat-template", "llama3"], ["--resume", "latest"]):
             check(Flags(words), str(ROOT))
 
+    def test_finetuning_needs_a_tokenizer(self):
+        check, folder = arguments.require_finetuning, self.make_folder("m")
+        chats = ["--chats", "a", "--chat-template", "llama3"]
+        self.refused_by("neither tokenizer.json nor tokenizer.model", check, *chats, "--model", f"hf:{folder}")
+        for model in ([], ["--model", "llama_tiny"], ["--model", f"shape:{folder}"]):
+            self.refused_by("--tokenizer is required", check, *chats, *model)
+        for words in (["--tokenizer", "bytes"], ["--resume", "latest"]):
+            check(Flags([*chats, *words, "--model", f"hf:{folder}"]), str(ROOT))
+        (folder / "tokenizer.model").write_text("")
+        check(Flags([*chats, "--model", f"hf:{folder}"]), str(ROOT))
+
     def test_plans_need_only_a_shape(self):
         folder = str(self.make_folder("m"))
         for given, passed in (("llama3_8b", "llama3_8b"), (f"hf:{folder}", f"hf:{folder}"), (folder, f"hf:{folder}"),

@@ -8,4 +8,4 @@ PROGRAM = Program("finetune_llama", "finetune", has_model=True, default_precisio
 
 
 def run(words):
-    return program.run(PROGRAM, words, check=arguments.require_chats)
+    return program.run(PROGRAM, words, check=arguments.require_finetuning)
