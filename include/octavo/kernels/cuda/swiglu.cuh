@@ -15,7 +15,7 @@ namespace octavo OCTAVO_ABI::detail {
 template <class Gate, class T, class W = T>
 struct GatedSource {
   static constexpr int parts = 1;
-  static constexpr int rounds_in_flight = std::is_same_v<W, E4M3> ? 8 : 4;  // equally many bytes
+  static constexpr int rounds_in_flight = std::is_same_v<W, E4M3> ? 8 : 4;  // 64 bytes of each
   static constexpr bool makes_zeros = true;
   const W* gate_up;  ///< [rows, 2 · ffn]
   Index ffn;
