@@ -112,5 +112,13 @@ TEST_F(EightBitAttentionOnCuda, IsDeterministic) {
   for (int again = 0; again < 3; ++again) EXPECT_TRUE(run() == expected);
 }
 
+TEST_F(EightBitAttentionOnCuda, NonfiniteInputsMakeOutputsNan) {
+  expect_nan_from_nonfinite_inputs([](const AttentionShape& shape, const Inputs<Bf16>& inputs) {
+    Attention<Bf16, Cuda> attention(shape, inputs);
+    attention.run();
+    return attention.results().output;
+  });
+}
+
 }  // namespace eight_bit_cuda_test
 }  // namespace octavo

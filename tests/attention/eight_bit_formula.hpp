@@ -227,4 +227,31 @@ inline void expect_probabilities_sum_to_one(const AttentionShape& shape, const I
   }
 }
 
+/// Expects NaN in all outputs that depend on an Inf or NaN among queries, keys or values.
+/// @param run  `run(shape, inputs)` returns the outputs
+template <class Run>
+void expect_nan_from_nonfinite_inputs(const Run& run) {
+  AttentionShape shape{1, 300, {2, 1, 64}};
+  shape.options.forward = AttentionForward::eight_bit;
+  constexpr Index token = 140;
+  for (const Index head : {1, 2, 3}) {  // the second query head, the key, the value
+    for (const float value : {INFINITY, -INFINITY, NAN}) {
+      Inputs<Bf16> inputs = random_inputs<Bf16>(shape, 4);
+      inputs.qkv[at((token * 4 + head) * 64 + 5)] = Bf16(value);
+      const std::vector<Bf16> output = run(shape, inputs);
+      for (Index row = 0; row < shape.tokens; ++row) {
+        for (Index column = 0; column < 128; ++column) {
+          const bool in_tile = row >= 128 && row < 256 && column >= 64;  // shares the query's scale
+          const bool depends = head == 1 ? in_tile : row >= token;
+          const bool may_depend = head == 1 ? in_tile : row >= 128;
+          const auto result = static_cast<float>(output[at(row * 128 + column)]);
+          ASSERT_TRUE(depends ? std::isnan(result) : may_depend || std::isfinite(result))
+              << result << " at row " << row << ", column " << column << " with " << value
+              << " in head " << head;
+        }
+      }
+    }
+  }
+}
+
 }  // namespace octavo::attention_formula

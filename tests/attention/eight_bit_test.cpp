@@ -114,4 +114,11 @@ TEST(EightBitAttention, BackwardProbabilitiesSumToOne) {
   }
 }
 
+// Codes have no Inf, and a saturated value would look like a finite one.
+TEST(EightBitAttention, NonfiniteInputsMakeOutputsNan) {
+  expect_nan_from_nonfinite_inputs([](const AttentionShape& shape, const Inputs<Bf16>& inputs) {
+    return run(shape, inputs).output;
+  });
+}
+
 }  // namespace eight_bit_attention_test

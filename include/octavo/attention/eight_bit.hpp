@@ -26,23 +26,15 @@ OCTAVO_HOST_DEVICE constexpr int rotation_size(Index head_dim) {
   return static_cast<int>(head_dim & -head_dim);
 }
 
-/// Returns the scale of 128 tokens of one head of values: 448 / amax rounded down to a power of
-/// two, between 2^-40 and 2^40; 1 if `amax` is 0, Inf or NaN.
-OCTAVO_HOST_DEVICE inline float fp8_value_scale(float amax) {
-  constexpr float most = 0x1p40f;
-  const float scale = current_scale(FormatTraits<E4M3>::max, amax, true);
-  if (scale > most) return most;
-  return scale < 1.0f / most ? 1.0f / most : scale;
-}
-
-/// The scale of 128 tokens of one head of rotated queries or keys, and its inverse.
-struct Int8Scale {
-  float scale;    ///< 127 / amax rounded down to a power of two, between 2^-40 and 2^40
+/// The scale of 128 tokens of one head of values or of rotated queries or keys, and its inverse.
+struct EightBitScale {
+  float scale;    ///< largest / amax rounded down to a power of two, between 2^-40 and 2^40
   float inverse;  ///< NaN if `amax` is Inf or NaN, which codes cannot represent
 
-  OCTAVO_HOST_DEVICE explicit Int8Scale(float amax) {
+  /// @param largest  magnitude of a code: 448 for values, `int8_code_max` for queries and keys
+  OCTAVO_HOST_DEVICE EightBitScale(float largest, float amax) {
     constexpr float most = 0x1p40f;
-    scale = current_scale(int8_code_max, amax, true);
+    scale = current_scale(largest, amax, true);
     if (scale > most) scale = most;
     if (scale < 1.0f / most) scale = 1.0f / most;
     inverse = is_finite(amax) ? power_of_two_inverse(scale) : amax - amax;

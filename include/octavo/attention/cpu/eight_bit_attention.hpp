@@ -55,8 +55,8 @@ inline void round_to_8_bits(HeadKind kind, Index rows, Index dim, float* tile) {
     amax_bits = std::max(amax_bits, float_bits(tile[i]) & 0x7fffffffu);
   }
   const float amax = float_from_bits(amax_bits);
+  const EightBitScale scale(rotates ? int8_code_max : FormatTraits<E4M3>::max, amax);
   if (rotates) {
-    const Int8Scale scale(amax);
     const float divisor = kind == HeadKind::query ? static_cast<float>(size) : 1.0f;
     const float factor = scale.inverse / divisor;
     for (Index i = 0; i < count; ++i) {
@@ -64,10 +64,8 @@ inline void round_to_8_bits(HeadKind kind, Index rows, Index dim, float* tile) {
       tile[i] = std::clamp(code, -int8_code_max, int8_code_max) * factor;
     }
   } else {
-    const float scale = fp8_value_scale(amax);
-    const float inverse = power_of_two_inverse(scale);
     for (Index i = 0; i < count; ++i) {
-      tile[i] = static_cast<float>(E4M3(tile[i] * scale)) * inverse;
+      tile[i] = static_cast<float>(E4M3(tile[i] * scale.scale)) * scale.inverse;
     }
   }
 }

@@ -54,7 +54,8 @@ __device__ inline std::uint32_t block_maximum(std::uint32_t bits) {
   return result;
 }
 
-/// Returns two E4M3 values times the power of two `inverse`, which BF16 represents exactly.
+/// Returns two E4M3 values times `inverse`, which is a power of two, so that BF16 represents the
+/// products exactly, or NaN.
 __device__ inline std::uint32_t rounded_pair(std::uint32_t e4m3_pair, float inverse) {
   const auto pair = static_cast<__nv_fp8x2_storage_t>(e4m3_pair);
   const float2 values = __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(pair, __NV_E4M3)));
@@ -196,7 +197,7 @@ __device__ float cast_rows(Bf16* source, Index stride, int valid_rows, int dim, 
   std::uint32_t largest = 0;
 #pragma unroll
   for (const float value : values) largest = max(largest, __float_as_uint(value) & 0x7fffffffu);
-  const Int8Scale scale(float_from_bits(block_maximum(largest)));
+  const EightBitScale scale(int8_code_max, float_from_bits(block_maximum(largest)));
 #pragma unroll
   for (int i = 0; i < columns / 2; i += 16) {
     uint4 words{};
@@ -243,8 +244,7 @@ __device__ float cast_columns(Bf16* source, Index stride, int valid_rows, int di
       raise_magnitude(largest, values[i][position]);
     }
   }
-  const float scale = fp8_value_scale(float_from_bits(block_maximum(largest)));
-  const float inverse = power_of_two_inverse(scale);
+  const EightBitScale scale(FormatTraits<E4M3>::max, float_from_bits(block_maximum(largest)));
 #pragma unroll
   for (int i = 0; i < each; ++i) {
     const int unit = static_cast<int>(threadIdx.x) + i * eight_bit_cast_threads;
@@ -252,13 +252,13 @@ __device__ float cast_columns(Bf16* source, Index stride, int valid_rows, int di
     std::uint32_t words[2][4] = {};
 #pragma unroll
     for (int position = 0; position < 16; ++position) {
-      const std::uint32_t pair = cast_pair<E4M3>(bf16_pair(values[i][position]), scale);
+      const std::uint32_t pair = cast_pair<E4M3>(bf16_pair(values[i][position]), scale.scale);
       words[0][position / 4] |= (pair & 0xffu) << (position % 4 * 8);
       words[1][position / 4] |= (pair >> 8) << (position % 4 * 8);
       const int row = unit / pairs * 16 + fp8_token_at(position);
       if (row < valid_rows && column < dim) {
         *reinterpret_cast<std::uint32_t*>(source + row * stride + column) =
-            rounded_pair(pair, inverse);
+            rounded_pair(pair, scale.inverse);
       }
     }
 #pragma unroll
@@ -267,7 +267,7 @@ __device__ float cast_columns(Bf16* source, Index stride, int valid_rows, int di
           uint4{words[side][0], words[side][1], words[side][2], words[side][3]};
     }
   }
-  return inverse;
+  return scale.inverse;
 }
 
 /// Casts one tile of 128 tokens of a head in each block, and rounds it in place. Rows after the
