@@ -81,3 +81,18 @@ function(octavo_require_precisions list)
   endforeach()
   octavo_require_known(precision precision/named_precisions.hpp ${list} ${names})
 endfunction()
+
+# octavo_precision_of(NAME PRECISION FILE_NAME): returns the C++ type of an entry of a list of precisions,
+# and a name for files and identifiers, which cannot contain a type's characters.
+function(octavo_precision_of name precision file_name)
+  octavo_is_precision_type(${name} is_type)
+  if(is_type)
+    string(MD5 hash ${name})
+    string(SUBSTRING ${hash} 0 8 hash)
+    set(${precision} ${name} PARENT_SCOPE)
+    set(${file_name} type-${hash} PARENT_SCOPE)
+  else()
+    set(${precision} "octavo::PrecisionNamed<\"${name}\">" PARENT_SCOPE)
+    set(${file_name} ${name} PARENT_SCOPE)
+  endif()
+endfunction()
