@@ -117,6 +117,8 @@ class Attention {
   [[nodiscard]] Results<T> results() const {
     return {device_.read(output_), device_.read(qkv_gradient_), device_.read(log_sum_exp_)};
   }
+  /// Returns the queries, keys and values, which an 8-bit forward rounds.
+  [[nodiscard]] std::vector<T> qkv() const { return device_.read(qkv_); }
   [[nodiscard]] const Context<D>& context() const { return device_.context(); }
 
  private:

@@ -70,6 +70,29 @@ TEST_F(EightBitAttentionOnCuda, MatchesFormulaForDocumentsAndWindows) {
   }
 }
 
+// Partial tiles, heads that are narrower than a tile or rotated in several groups, and tiles of
+// other magnitudes, some outside the range of scales.
+TEST_F(EightBitAttentionOnCuda, RoundsQueriesKeysAndValuesAsTheCpuDoes) {
+  for (const AttentionShape& shape :
+       {AttentionShape{3, 17, {4, 2, 16}}, AttentionShape{2, 130, {4, 2, 64}},
+        AttentionShape{1, 300, {2, 1, 72}}, AttentionShape{2, 128, {3, 1, 96}},
+        AttentionShape{1, 257, {4, 2, 128}}}) {
+    SCOPED_TRACE(text_of(shape));
+    auto inputs = random_inputs<Bf16>(shape, 5);
+    constexpr float magnitudes[] = {1.0f, 0.0f, 0x1p60f, 0x1p-60f, 300.0f};
+    for (std::size_t i = 0; i < inputs.qkv.size(); ++i) {
+      const auto head = static_cast<Index>(i) / shape.heads.head_dim;
+      Bf16& value = inputs.qkv[i];
+      value = Bf16(magnitudes[head % 5] * static_cast<float>(value));
+    }
+    Attention<Bf16, Cpu> cpu(in_eight_bits(shape), inputs);
+    Attention<Bf16, Cuda> cuda(in_eight_bits(shape), inputs);
+    cpu.run();
+    cuda.run();
+    EXPECT_TRUE(cpu.qkv() == cuda.qkv());
+  }
+}
+
 TEST_F(EightBitAttentionOnCuda, AdaptsToInputMagnitude) {
   for (const float factor : {0x1p-4f, 0x1p-1f, 20.0f}) {
     expect_the_formula(in_eight_bits({1, 320, {4, 2, 128}}, 0, 0.0078125f / (factor * factor)), {},

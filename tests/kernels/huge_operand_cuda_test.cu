@@ -210,5 +210,47 @@ TEST_F(HugeOperandOnCuda, GoesThroughSwiglu) {
   }
 }
 
+/// Gates and ups in E4M3, all below 2.
+OCTAVO_HOST_DEVICE inline E4M3 code(Index i) {
+  return E4M3::from_bits(static_cast<std::uint8_t>(element(i).bits & 0xbfu));
+}
+
+__global__ void fill_codes(E4M3* values, Index size) {
+  const Index stride = Index{gridDim.x} * blockDim.x;
+  for (Index i = Index{blockIdx.x} * blockDim.x + threadIdx.x; i < size; i += stride) {
+    values[i] = code(i);
+  }
+}
+
+// The ups of the last row are the only values that saturated.
+TEST_F(HugeOperandOnCuda, IsCountedBySwigluOfE4M3) {
+  constexpr Index ffn = columns / 2;
+  TestDevice<Cuda> device;
+  const Context<Cuda>& context = device.context();
+  if (!fits(context, count * 2)) GTEST_SKIP() << no_memory;
+  E4M3* gate_up = device.make<E4M3>(count);
+  fill_codes<<<4096, 256, 0, context.stream()>>>(gate_up, count);
+  check(cudaGetLastError(), "the launch of fill_codes");
+  const Index first_saturated = count - ffn;
+  check(cudaMemsetAsync(gate_up + first_saturated, 0x7e, ffn, context.stream()), "cudaMemsetAsync");
+  OperandStatistics* statistics = device.make(std::vector<OperandStatistics>(1));
+  const Operand<Bf16, OperandKind::input, Cuda> y{{device.make<Bf16>(rows * ffn), {rows, ffn}}};
+  const TensorView<const E4M3, 2, Cuda> input{gate_up, {rows, columns}};
+  swiglu_forward(input, y, statistics, context);
+  const OperandStatistics found = one(device, statistics);
+  EXPECT_EQ(found.elements, static_cast<std::uint64_t>(count));
+  EXPECT_EQ(found.saturated, static_cast<std::uint64_t>(ffn));
+  const auto value = [&](Index i) {
+    return i < first_saturated ? static_cast<double>(static_cast<float>(code(i))) : 448.0;
+  };
+  for (const Index i : positions(rows * ffn)) {
+    const Index gate_place = i / ffn * columns + i % ffn;
+    const double gate = value(gate_place);
+    const double expected = gate / (1.0 + std::exp(-gate)) * value(gate_place + ffn);
+    const auto actual = static_cast<double>(static_cast<float>(one(device, y.values.data() + i)));
+    ASSERT_NEAR(actual, expected, 0x1.02p-8 * std::abs(expected)) << i;
+  }
+}
+
 }  // namespace huge_operand_cuda_test
 }  // namespace octavo

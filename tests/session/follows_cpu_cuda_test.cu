@@ -28,7 +28,8 @@ template <class P>
 class FollowsCpuOnCuda : public support::OnGpuIn<P> {};
 
 using Precisions = testing::Types<Bf16, Fp32, Fp8Recipe<Delayed>, Fp8Recipe<Tensorwise>,
-                                  Layerwise<Fp8Recipe<Delayed>, ForActivation<E4M3>>>;
+                                  Layerwise<Fp8Recipe<Delayed>, ForActivation<E4M3>>,
+                                  Layerwise<Fp8Recipe<Delayed>, ForAttention<EightBitForward>>>;
 TYPED_TEST_SUITE(FollowsCpuOnCuda, Precisions);
 
 TYPED_TEST(FollowsCpuOnCuda, StepsMatchCpu) {

@@ -41,7 +41,8 @@ inline std::string lacks(const Context<Cuda>& context, const char* what) {
   return message(context.limits().card, " or the kernels of this build lack ", what);
 }
 
-/// Whether a GPU runs the GEMMs of a precision, in every part of `Layerwise` that has any.
+/// Whether a GPU runs the GEMMs of a precision, in every part of `Layerwise` that has any, and its
+/// attention.
 template <class Precision>
 struct Gemms {
   static bool run_on(const GpuFeatures& gpu) { return gpu_runs<Precision>(gpu); }
@@ -53,7 +54,10 @@ struct Gemms<octavo::detail::NoPrecision> {
 template <class... Parts>
 struct Gemms<Layerwise<Parts...>> {
   static bool run_on(const GpuFeatures& gpu) {
-    return (Gemms<typename octavo::detail::PartTraits<Parts>::Precision>::run_on(gpu) && ...);
+    constexpr bool is_eight_bit =
+        attention_forward_of<Layerwise<Parts...>> == AttentionForward::eight_bit;
+    return (!is_eight_bit || gpu.warpgroup_mma) &&
+           (Gemms<typename octavo::detail::PartTraits<Parts>::Precision>::run_on(gpu) && ...);
   }
 };
 
