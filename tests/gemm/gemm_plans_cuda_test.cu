@@ -61,8 +61,7 @@ struct ProductBench {
   }
 
   /// Plans all products, and rehearses those that are to be.
-  GemmPlanSummary prepare(GemmChoice choice) {
-    const std::vector<GemmKey> keys = three_keys();
+  GemmPlanSummary prepare(GemmChoice choice, const std::vector<GemmKey>& keys = three_keys()) {
     if (prepare_gemms(keys, choice, context) > 0) {
       rehearse_gemms_sync(
           [&] {
@@ -95,6 +94,21 @@ TEST_F(GemmPlansOnCuda, NextRunTakesPlansFromText) {
   EXPECT_EQ(taken.rehearsed + taken.heuristic, 0);
   EXPECT_TRUE(taken.refused.empty());
   EXPECT_EQ(gemm_plans_text(gemm_plans(second.context)), text);
+}
+
+TEST_F(GemmPlansOnCuda, NextRunTakesPlanOfE4M3Result) {
+  GemmKey key = three_keys()[0];
+  key.a = key.result = GemmFormat::e4m3;
+  key.fast_accumulation = true;
+  ProductBench first;
+  EXPECT_EQ(first.prepare(GemmChoice::rehearsed, {key}).rehearsed, 1);
+  ProductBench second;
+  take_gemm_plans(read_gemm_plans(gemm_plans_text(gemm_plans(first.context)), "text"),
+                  second.context);
+  const GemmPlanSummary taken = second.prepare(GemmChoice::rehearsed, {key});
+  EXPECT_EQ(taken.recorded, 1);
+  EXPECT_TRUE(taken.refused.empty());
+  EXPECT_NO_THROW(second.run(key));
 }
 
 TEST_F(GemmPlansOnCuda, IgnoresRecordsOfOtherCardOrLibrary) {

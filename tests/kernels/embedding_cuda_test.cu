@@ -14,7 +14,8 @@ using support::TestDevice;
 
 class EmbeddingOnCuda : public support::OnGpu {};
 
-constexpr std::int32_t vocabulary = 301;
+/// A power of two, so that tokens outside need one more bit in a sort.
+constexpr std::int32_t vocabulary = 512;
 
 /// What a backward works on.
 template <class G>
@@ -139,7 +140,7 @@ TEST_F(EmbeddingOnCuda, OutOfRangeTokensReadAndWriteNothing) {
 // A sort reads as many bits of a token as the vocabulary needs. Here, a token outside the
 // vocabulary has the same such bits as each token inside, and both alternate.
 TEST_F(EmbeddingOnCuda, OutOfRangeTokensDoNotSplitOthers) {
-  constexpr std::int32_t period = 512;  // the next power of two
+  constexpr std::int32_t period = 1024;  // the next power of two
   for (const std::int32_t distance : {-period, period}) {
     std::vector<std::int32_t> tokens;
     for (std::int32_t i = 0; i < 20'000; ++i) {
