@@ -243,12 +243,14 @@ TEST_F(HugeOperandOnCuda, IsCountedBySwigluOfE4M3) {
   const auto value = [&](Index i) {
     return i < first_saturated ? static_cast<double>(static_cast<float>(code(i))) : 448.0;
   };
-  for (const Index i : positions(rows * ffn)) {
-    const Index gate_place = i / ffn * columns + i % ffn;
+  for (const Index i : positions(count)) {
+    const Index place = i / columns * ffn + i % ffn;
+    const Index gate_place = i / columns * columns + i % ffn;
     const double gate = value(gate_place);
     const double expected = gate / (1.0 + std::exp(-gate)) * value(gate_place + ffn);
-    const auto actual = static_cast<double>(static_cast<float>(one(device, y.values.data() + i)));
-    ASSERT_NEAR(actual, expected, 0x1.02p-8 * std::abs(expected)) << i;
+    const auto actual =
+        static_cast<double>(static_cast<float>(one(device, y.values.data() + place)));
+    ASSERT_NEAR(actual, expected, 0x1.02p-8 * std::abs(expected)) << place;
   }
 }
 
