@@ -250,10 +250,11 @@ std::vector<std::int32_t> print_text(const Setup& setup, const Options& options,
   programs::flush_output();
   const auto count = static_cast<double>(tokens.size());
   const double decoding = first ? seconds_between(*first, end) : 0;
-  programs::print_stderr("seed {} | prompt of {} in {:.3f} s | {}", options.seed,
-                         programs::counted(prompt.size(), "token"),
-                         seconds_between(start, first.value_or(end)),
-                         programs::counted(tokens.size(), "token"));
+  const bool is_drawn = options.sampling.temperature > 0;
+  programs::print_stderr(
+      "{}prompt of {} in {:.3f} s | {}", is_drawn ? fmt::format("seed {} | ", options.seed) : "",
+      programs::counted(prompt.size(), "token"), seconds_between(start, first.value_or(end)),
+      programs::counted(tokens.size(), "token"));
   if (count > 1 && decoding > 0)
     programs::print_stderr(", {:.1f} tokens/s", (count - 1) / decoding);
   programs::print_stderr("\n");

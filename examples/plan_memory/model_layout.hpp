@@ -104,7 +104,8 @@ class ModelLayout {
         batch, shape.name,
         shape.model.learns_positions() ? shape.model.positions : std::numeric_limits<Index>::max());
     options_.head_chunk = octavo::detail::decoder_head_chunk(
-        options_.head_chunk, octavo::round_up(shape.model.vocabulary, 128), batch.rows());
+        options_.head_chunk, octavo::round_up(shape.model.vocabulary, 128), batch.rows(),
+        octavo::PrecisionTraits<HeadPrecision>::is_quantized);
     if constexpr (is_frozen) {
       octavo::detail::check_lora(options_.lora);
       options_.gradients_share_memory = false;
@@ -134,9 +135,8 @@ class ModelLayout {
   using Parameters = octavo::FlatParameters<T, T, D>;
   using Parameter = octavo::Parameter<T, T, D>;
   using Segments = typename decltype(detail::segments_of<P, T, D>())::type;
-  using Head =
-      ProjectionLayout<octavo::PrecisionOf<P, 0, detail::least_depth<P>, octavo::LinearRole::head>,
-                       D>;
+  using HeadPrecision = octavo::PrecisionOf<P, 0, detail::least_depth<P>, octavo::LinearRole::head>;
+  using Head = ProjectionLayout<HeadPrecision, D>;
   static constexpr auto activations = octavo::MemoryKind::activations;
 
   /// Calls `body(block)` for every block in order.

@@ -17,6 +17,9 @@ static_assert(std::is_same_v<PrecisionNamed<"bf16">, Bf16>);
 static_assert(std::is_same_v<PrecisionNamed<"fp8-delayed">, Fp8Recipe<Delayed>>);
 static_assert(std::is_same_v<PrecisionNamed<"fp8-delayed-fast-gradients">,
                              Fp8Recipe<Delayed, Hybrid, GemmAccumulation::fast>>);
+static_assert(
+    std::is_same_v<PrecisionNamed<"fp8-delayed-fast-gemms">,
+                   Fp8Recipe<Delayed, Hybrid, GemmAccumulation::fast, GemmAccumulation::fast>>);
 static_assert(std::is_same_v<PrecisionNamed<"fp8-delayed-8bit-attention">,
                              Layerwise<Fp8Recipe<Delayed>, ForAttention<EightBitForward>>>);
 static_assert(std::is_same_v<PrecisionNamed<"fp8-tensorwise">, Fp8Recipe<Tensorwise>>);

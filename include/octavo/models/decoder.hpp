@@ -68,7 +68,8 @@ class Decoder {
       : batch_(batch), options_(options) {
     detail::check_decoder_batch(batch, config.name.text(), Family::longest_sequence);
     options_.head_chunk =
-        detail::decoder_head_chunk(options_.head_chunk, config.padded_vocabulary(), batch.rows());
+        detail::decoder_head_chunk(options_.head_chunk, config.padded_vocabulary(), batch.rows(),
+                                   PrecisionTraits<HeadPrecision>::is_quantized);
     if constexpr (is_frozen) {
       detail::check_lora(options_.lora);
       options_.gradients_share_memory = false;  // adapters' gradients are small

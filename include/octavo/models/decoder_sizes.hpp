@@ -52,10 +52,13 @@ inline void check_decoder_batch(BatchShape batch, const std::string& name, Index
 }
 
 /// Returns the number of tokens whose logits exist at once.
-/// @param given  0: choose one
-/// @param rows   of a batch
-constexpr Index decoder_head_chunk(Index given, Index padded_vocabulary, Index rows) {
-  constexpr Index chunk_elements = Index{1} << 28;
+/// @param given              0: choose one
+/// @param padded_vocabulary  in rows
+/// @param rows               of a batch
+/// @param head_is_quantized  then larger chunks are faster: benchmarks/results/head-chunk-h200.md
+constexpr Index decoder_head_chunk(Index given, Index padded_vocabulary, Index rows,
+                                   bool head_is_quantized) {
+  const Index chunk_elements = Index{1} << (head_is_quantized ? 29 : 28);
   if (given == 0) given = std::max(Index{128}, chunk_elements / padded_vocabulary / 128 * 128);
   return std::min(given, rows);
 }

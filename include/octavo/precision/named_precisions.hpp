@@ -51,6 +51,8 @@ inline constexpr PrecisionList named_precisions{
     NamedPrecision<Fp8Recipe<Delayed>>{"fp8-delayed"},
     NamedPrecision<Fp8Recipe<Delayed, Hybrid, GemmAccumulation::fast>>{
         "fp8-delayed-fast-gradients"},
+    NamedPrecision<Fp8Recipe<Delayed, Hybrid, GemmAccumulation::fast, GemmAccumulation::fast>>{
+        "fp8-delayed-fast-gemms"},
     NamedPrecision<Layerwise<Fp8Recipe<Delayed>, ForAttention<EightBitForward>>>{
         "fp8-delayed-8bit-attention"},
     NamedPrecision<Fp8Recipe<Tensorwise>>{"fp8-tensorwise"},
