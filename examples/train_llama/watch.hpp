@@ -31,9 +31,10 @@ class Watch {
   Watch(const Options& options, const Instance& instance, const Ranks& ranks) : options_(options) {
     if (options.hellaswag.empty()) return;
     const octavo::Index vocabulary = instance.shape.vocabulary;
-    choices_ = std::filesystem::path(options.hellaswag).extension() == ".jsonl"
-                   ? evaluate::read_hellaswag_lines(options.hellaswag, *tokenizer(), vocabulary)
-                   : evaluate::read_hellaswag(options.hellaswag, vocabulary);
+    choices_ =
+        std::filesystem::path(options.hellaswag).extension() == ".jsonl"
+            ? evaluate::read_hellaswag_lines(options.hellaswag, *tokenizer(vocabulary), vocabulary)
+            : evaluate::read_hellaswag(options.hellaswag, vocabulary);
     choices_.resize(std::min(choices_.size(), static_cast<std::size_t>(options.questions)));
     batches_.emplace(
         choices_,
@@ -85,10 +86,11 @@ class Watch {
     report.measurement(step, octavo::message(text, score.questions, " questions"), line, event);
   }
 
-  /// Opens --tokenizer. Without it, tokens are bytes.
-  [[nodiscard]] std::unique_ptr<octavo::Tokenizer> tokenizer() const {
+  /// Opens --tokenizer, or else the model's.
+  [[nodiscard]] std::unique_ptr<octavo::Tokenizer> tokenizer(octavo::Index vocabulary) const {
     const std::string& name = options_.chats.tokenizer;
-    return programs::open_tokenizer(name.empty() ? "bytes" : name);
+    return programs::open_tokenizer(
+        name.empty() ? programs::tokenizer_of_model(options_.load_hf, vocabulary) : name);
   }
 
   const Options& options_;

@@ -127,6 +127,17 @@ class Texts(TrainerTest):
         self.train(tokens + "--tokenizer bytes --save-hf with_bytes")
         self.assertFalse(Path("with_bytes/tokenizer.json").exists())
 
+    def test_the_tokenizer_of_questions(self):
+        """That of the model's folder by default: its words are tokens outside this small vocabulary."""
+        self.train(TINY + "--save-hf asked --no-out")
+        shutil.copy(PROJECT / "tests/golden/tokenizers/gpt2.json", "asked/tokenizer.json")
+        Path("questions.jsonl").write_text('{"ctx": "the", "endings": ["the and", "of the"], "label": 0}\n')
+        write_token_files()
+        flags = ONE_STEP + "--data llm_c.bin --model hf:asked --hellaswag questions.jsonl "
+        self.refused("questions.jsonl", flags)
+        self.train(flags + "--tokenizer bytes --out asked_in_bytes")
+        self.assertIn("hellaswag", [line["event"] for line in metrics("asked_in_bytes")])
+
     def test_a_tokenizer_that_did_not_write_the_tokens(self):
         """It would decode samples wrongly, or end the run after its last step."""
         tokenizers = PROJECT / "tests/golden/tokenizers"
