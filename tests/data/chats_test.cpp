@@ -191,6 +191,12 @@ TEST_F(ChatFiles, ReportsPositionOfErrorsInArrays) {
                   "bad.jsonl: chat 2: token 195 is outside"));
 }
 
+// Messages quote the beginning of a line, which has no whole character here.
+TEST_F(ChatFiles, RejectsLinesThatAreNoText) {
+  const std::string begin(57, '\x8b');
+  EXPECT_TRUE(has(refusal<IoError>(begin + begin), "begins with " + begin + "..."));
+}
+
 TEST_F(ChatFiles, CanTrainOnLastTurnOnly) {
   const std::string lines =
       R"({"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"},)"

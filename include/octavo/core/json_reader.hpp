@@ -200,8 +200,9 @@ class JsonReader {
   static std::string excerpt(std::string_view text) {
     constexpr std::size_t most = 60;
     if (text.size() <= most) return std::string(text);
+    // Whole characters, whose first byte has at most 3 others behind it.
     std::size_t end = most;
-    while ((static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;  // whole characters
+    while (end > most - 3 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
     return message(text.substr(0, end), "...");
   }
 
