@@ -200,7 +200,7 @@ class JsonReader {
   static std::string excerpt(std::string_view text) {
     constexpr std::size_t most = 60;
     if (text.size() <= most) return std::string(text);
-    // Whole characters, whose first byte has at most 3 others behind it.
+    // The excerpt ends with a whole character, which has at most 4 bytes.
     std::size_t end = most;
     while (end > most - 3 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
     return message(text.substr(0, end), "...");
