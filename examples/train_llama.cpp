@@ -37,7 +37,6 @@
 #include <cstdio>
 #include <new>
 #include <optional>
-#include <sstream>
 #include <string>
 
 #include <sys/stat.h>
@@ -304,8 +303,7 @@ void require_same(Ranks& ranks, const std::string& configuration, const Setup& s
       {"adapters", digests_of(options.load_adapters)},
       {"data",
        octavo::message(setup.data->training_tokens(), " tokens, hash ", setup.data->hash())}};
-  std::istringstream flags(configuration);
-  for (const auto& [flag, value] : detail::flags_in(flags)) facts.push_back({"--" + flag, value});
+  for (octavo::RankFact& flag : flags_of_all_ranks(configuration)) facts.push_back(std::move(flag));
   octavo::require_same_on_all_ranks(ranks, facts);
 }
 

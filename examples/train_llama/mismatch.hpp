@@ -1,6 +1,7 @@
-// Finds the flags with which a run fits the checkpoint or adapters that it resumes from.
+// Compares the flags of a run with those of other ranks, and of the run that it resumes from.
 #pragma once
 
+#include <octavo/comm/same_on_all_ranks.hpp>
 #include <octavo/data/open_file.hpp>
 #include <octavo/octavo.hpp>
 #include <octavo/precision/named_precisions.hpp>
@@ -96,6 +97,18 @@ inline std::string flags_of_optimizer(const std::string& optimizer) {
 }
 
 }  // namespace detail
+
+/// Returns the flags whose values must be equal on all ranks: all except --gpu, because each rank
+/// may choose a GPU of its host.
+/// @param configuration  configuration of this rank, as in its config.toml
+inline std::vector<octavo::RankFact> flags_of_all_ranks(const std::string& configuration) {
+  std::vector<octavo::RankFact> facts;
+  std::istringstream text(configuration);
+  for (const auto& [name, value] : detail::flags_in(text)) {
+    if (name != "gpu") facts.push_back({"--" + name, value});
+  }
+  return facts;
+}
 
 /// Returns the flags with which the run fits, each after a space, or "" if none are known.
 /// @param adapters  adapters of this run

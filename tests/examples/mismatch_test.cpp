@@ -39,6 +39,13 @@ TEST(FittingFlags, ListAdapterFlagsThatDiffer) {
   EXPECT_EQ(flags_for({}, "session.lora", ""), "");
 }
 
+TEST(FlagsOfAllRanks, LeaveOutTheGpu) {
+  const auto flags = trainer::flags_of_all_ranks("gpu=1\nseed=7\ndata=[\"a.txt\", \"b.txt\"]\n");
+  ASSERT_EQ(flags.size(), 2u);
+  EXPECT_EQ(flags[0].name + " " + flags[0].value, "--data a.txt b.txt");
+  EXPECT_EQ(flags[1].name + " " + flags[1].value, "--seed 7");
+}
+
 TEST(FittingFlags, MatchCheckpoint) {
   const auto flags = [](const char* subject, const std::string& saved) {
     return flags_for({}, subject, saved);
