@@ -101,8 +101,9 @@ void eight_bit_attention_forward(const AttentionShape& shape, TensorView<T, 2, C
                      context, qkv.data(), operands, geometry);
     const Index works = shape.heads.heads * shape.sequences * tiles;
     launch_attention(eight_bit_attention_forward_kernel<columns, decltype(bounded)::value>,
-                     Tiles::threads, Tiles::bytes, std::min(works, multiprocessor_count()), 1,
-                     context, operands, output.data(), log_sum_exp.data(), geometry);
+                     Tiles::threads, Tiles::bytes,
+                     std::min(works, Index{context.multiprocessors()}), 1, context, operands,
+                     output.data(), log_sum_exp.data(), geometry);
   };
   const auto with_columns = [&](auto bounded) {
     if (shape.heads.head_dim <= 64) {

@@ -101,6 +101,8 @@ class Context<Cuda> : detail::FindsBodies {
   }
   /// The GPU's compute capability, times ten.
   [[nodiscard]] int capability() const { return capability_; }
+  /// Returns the number of multiprocessors of the GPU, or of its MIG partition.
+  [[nodiscard]] int multiprocessors() const { return multiprocessors_; }
 
   /// Returns the stream to launch on, and makes the context's GPU current in the calling thread.
   /// Call it before each launch, which fails otherwise.
@@ -162,6 +164,7 @@ class Context<Cuda> : detail::FindsBodies {
     check(cudaGetDeviceProperties(&card, gpu_), "cudaGetDeviceProperties");
     card_ = card.name;
     capability_ = 10 * card.major + card.minor;
+    multiprocessors_ = card.multiProcessorCount;
     limits_.card = message("GPU ", gpu_, " (", card_, ")");
     const std::string refusal = capability_refusal(capability_);
     require<ConfigError>(refusal.empty(), limits_.card, ": ", refusal,
@@ -175,6 +178,7 @@ class Context<Cuda> : detail::FindsBodies {
   int gpu_;
   std::string card_;
   int capability_ = 0;
+  int multiprocessors_ = 0;
   cudaStream_t stream_ = nullptr;
   DeviceLimits<Cuda> limits_;
   std::span<std::byte> workspace_;

@@ -256,7 +256,7 @@ void enqueue_expert_pipeline(const char* name, const ExpertGemm<A, B, Y>& gemm,
   const Index pairs = ceil_divide(gemm.m, Index{2 * ExpertPipeline::rows}) *
                       ceil_divide(gemm.n, Index{ExpertPipeline::columns}) * experts;
   launch(name, expert_pipeline_kernel<pass, A, B, Y>,
-         2 * std::min(pairs, multiprocessor_count() / 2), expert_pipeline_threads,
+         2 * std::min(pairs, Index{context.multiprocessors() / 2}), expert_pipeline_threads,
          ExpertPipeline::shared_bytes, context, describe_operand<a_by_columns>(name, gemm.a),
          describe_operand<b_by_columns>(name, gemm.b), gemm, pairs);
 }

@@ -160,9 +160,7 @@ class GemmPlans {
   /// Returns this card and cuBLASLt version, as in records.
   const GemmLibrary& library(const Context<Cuda>& context) {
     if (!library_) {
-      cudaDeviceProp card{};
-      check(cudaGetDeviceProperties(&card, context.gpu()), "cudaGetDeviceProperties");
-      library_ = {without_blanks(context.card()), card.multiProcessorCount, cublasLtGetVersion()};
+      library_ = {without_blanks(context.card()), context.multiprocessors(), cublasLtGetVersion()};
     }
     return *library_;
   }

@@ -264,13 +264,8 @@ inline void enqueue_symmetric(SymmetricTasks& tasks, const Context<Cuda>& contex
     tasks.list[i].first_tile = tasks.tiles;
     tasks.tiles += symmetric_tiles(tasks.list[i].side);
   }
-  int device = 0;
-  int multiprocessors = 0;
-  check(cudaGetDevice(&device), "cudaGetDevice");
-  check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device),
-        "cudaDeviceGetAttribute");
   launch("matmul_symmetric", symmetric_gemms_kernel<0>,
-         Index{std::min(tasks.tiles, multiprocessors)}, SymmetricPipeline::threads,
+         Index{std::min(tasks.tiles, context.multiprocessors())}, SymmetricPipeline::threads,
          SymmetricPipeline::shared_bytes, context, tasks);
   tasks = {};
 }

@@ -50,16 +50,6 @@ void allow_shared_bytes(const char* name, Kernel* kernel, std::size_t shared_byt
         "cudaFuncSetAttribute", " for ", shared_bytes, " bytes of shared memory in ", name);
 }
 
-/// Returns the number of multiprocessors of the current GPU, for kernels with persistent blocks.
-inline Index multiprocessor_count() {
-  int device = 0;
-  int count = 0;
-  check(cudaGetDevice(&device), "cudaGetDevice");
-  check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device),
-        "cudaDeviceGetAttribute");
-  return count;
-}
-
 /// Enqueues a kernel with launch attributes. Reports only the error of this launch, not an earlier
 /// one of another library or the caller.
 template <class... Parameters, class... Arguments>
