@@ -305,7 +305,7 @@ TEST(Session, LogitsDoNotDependOnEarlierTokens) {
   const SessionOptions options = support::small_options();
   const TokenBatch batch = support::step_batch(options, 0);
   octavo::Context<octavo::Cpu> context{2};
-  for (const std::size_t count : {1, 3, 20}) {
+  for (const std::size_t count : {std::size_t{1}, std::size_t{3}, std::size_t{20}}) {
     Session session(options, context);
     const auto prompt = std::span(batch.tokens).first(count);
     std::vector<float> expected(96);
