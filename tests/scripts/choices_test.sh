@@ -106,6 +106,8 @@ config_refused ": num_key_value_heads is missing, and its default in transformer
 config_refused " is not valid JSON" '"hidden_size"' '"hidden'
 cp "$root/tests/golden/hugging_face/llama_scaled.5.json" "$scratch/mine/config.json"
 configure -DOCTAVO_MODELS="mine:$scratch/mine" || fail "a model of a Hugging Face folder"
+"$compiler" -std=c++20 -fsyntax-only -I"$root/include" -I"$root/examples" -I"$scratch/build/examples/mine_include" \
+  "$scratch/build/examples/plan_memory/known_shapes.cpp" || fail "plan_memory with a model of a Hugging Face folder"
 configure -DOCTAVO_MODELS= || fail "no model of a folder"
 cat >>"$scratch/octavo/include/octavo/models/llama_config.hpp" <<'EOF'
 namespace octavo {
