@@ -80,11 +80,19 @@ if(OCTAVO_CUDA_ENABLED)
   octavo_own_target(octavo_attention)
 endif()
 
-# octavo_require(PACKAGE DEBIAN_PACKAGE FOR): finds a package, or stops with advice.
+# octavo_require(PACKAGE DEBIAN_PACKAGE FOR): finds a package that an option FOR needs, or stops with advice.
 macro(octavo_require package debian_package for)
   find_package(${package} QUIET)
   if(NOT ${package}_FOUND)
-    message(FATAL_ERROR "${package} is missing: run scripts/install-dependencies, "
-      "install the package ${debian_package}, or pass -D${for}=OFF")
+    octavo_fail_without(${package} ${debian_package} ${for})
   endif()
 endmacro()
+
+# octavo_fail_without(NAME DEBIAN_PACKAGE FOR): stops with advice on a package that an option FOR needs.
+function(octavo_fail_without name debian_package for)
+  set(set_for_OCTAVO_BUILD_EXAMPLES run)
+  set(set_for_OCTAVO_BUILD_TESTS test)
+  set(set_for_OCTAVO_BUILD_BENCHMARKS ci)
+  message(FATAL_ERROR "${name} is missing: run scripts/install-dependencies ${set_for_${for}}, "
+    "install the package ${debian_package}, or pass -D${for}=OFF")
+endfunction()

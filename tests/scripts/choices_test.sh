@@ -27,6 +27,9 @@ refused() {
   tr -s ' \n' ' ' <"$scratch/log" | grep -qF -- "$text" || fail "it does not say: $text"
 }
 
+refused "CLI11 is missing: run scripts/install-dependencies run, install the package libcli11-dev, or pass" \
+  -DCMAKE_DISABLE_FIND_PACKAGE_CLI11=ON
+rm -r "$scratch/build"
 refused "The preset 'lama_tiny' is not known: choose llama_tiny, llama3_small, llama3_1b, llama3_8b, llama3_70b, mistral_7b, mixtral_8x7b, qwen2_5_0_5b, qwen2_5_7b, qwen3_0_6b, qwen3_30b_a3b, qwen3_8b, gemma3_270m, gemma3_1b, gpt2_tiny, gpt2_124m, gpt2_1558m, or add it" \
   '-DOCTAVO_PRESETS=llama_tiny;lama_tiny'
 refused "The precision 'bf17' is not known: choose fp32, bf16," -DOCTAVO_PRESETS=llama_tiny \
