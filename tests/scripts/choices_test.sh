@@ -85,7 +85,12 @@ configure "${tiny[@]}" -DOCTAVO_TRAIN_FIRST=llama_tiny:bf16 || fail "a trainer t
 fast octavo_first_model
 grep -rqE 'llama_tiny\.bf16\.cpp' "$scratch/build/examples/CMakeFiles/octavo_program_models.dir" &&
   fail "the first model is compiled twice"
-configure "${tiny[@]}" -DOCTAVO_TRAIN_FIRST= || fail "no trainer that is built first"
+configure "${tiny[@]}" "-DOCTAVO_PRECISIONS=bf16;$own" "-DOCTAVO_TRAIN_FIRST=llama_tiny:$own" ||
+  fail "a trainer that is built first, in a precision that is a type"
+fast octavo_first_model
+refused "OCTAVO_TRAIN_FIRST has 'llama_tiny': write PRESET:PRECISION" -DOCTAVO_TRAIN_FIRST=llama_tiny
+refused "The precision 'bf17' is not known: choose fp32, bf16," -DOCTAVO_TRAIN_FIRST=llama_tiny:bf17
+configure "${tiny[@]}" -DOCTAVO_PRECISIONS=bf16 -DOCTAVO_TRAIN_FIRST= || fail "no trainer that is built first"
 configure "${tiny[@]}" -DOCTAVO_OPTIMISATION=-O2 || fail "flags"
 for target in octavo_trainer octavo_program_models; do optimised "$target" -O2; done
 configure "${tiny[@]}" -DOCTAVO_OPTIMISATION=quick || fail "what is the default"
