@@ -37,13 +37,14 @@ find_cuda() {
   fi
 }
 
-# Removes the lists of compiled models and precisions from a build's cache, with the comments above them, so
-# that the preset sets them again.
+# Removes the options that choose the compiled models and precisions from a build's cache, with the comments
+# above them, so that the preset sets them again.
 forget_lists() {
   local cache=$1/CMakeCache.txt kept
   [[ -f $cache ]] || return 0
   kept=$(awk '/^\/\// { comment = comment $0 "\n"; next }
-    !/^OCTAVO_((CUDA_|PLAN_)?PRESETS|(CUDA_)?PRECISIONS|(PLAN_)?TENSOR_PARALLEL|LORA|MODELS|REDUCE):/ {
+    !/^OCTAVO_((CUDA_|PLAN_)?PRESETS|(CUDA_)?PRECISIONS|(PLAN_)?TENSOR_PARALLEL|LORA|(PLAIN_)?MODELS|REDUCE):/ &&
+    !/^OCTAVO_TRAIN_FIRST:/ {
       printf "%s%s\n", comment, $0
     }
     { comment = "" }' "$cache") && printf '%s\n' "$kept" >"$cache"

@@ -18,7 +18,8 @@ cat >CMakePresets.json <<'EOF'
   "buildPresets": [{"name": "small", "configurePreset": "small"}]
 }
 EOF
-lists=(PRESETS PRECISIONS CUDA_PRESETS CUDA_PRECISIONS PLAN_PRESETS MODELS TENSOR_PARALLEL PLAN_TENSOR_PARALLEL REDUCE)
+lists=(PRESETS PRECISIONS CUDA_PRESETS CUDA_PRECISIONS PLAN_PRESETS MODELS TENSOR_PARALLEL PLAN_TENSOR_PARALLEL REDUCE
+  PLAIN_MODELS TRAIN_FIRST)
 {
   printf 'cmake_minimum_required(VERSION 3.22)\nproject(small NONE)\n'
   for name in "${lists[@]}" LORA ARCH; do
