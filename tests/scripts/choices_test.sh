@@ -91,8 +91,11 @@ fast octavo_first_model
 refused "OCTAVO_TRAIN_FIRST has 'llama_tiny': write PRESET:PRECISION" -DOCTAVO_TRAIN_FIRST=llama_tiny
 refused "The precision 'bf17' is not known: choose fp32, bf16," -DOCTAVO_TRAIN_FIRST=llama_tiny:bf17
 configure "${tiny[@]}" -DOCTAVO_PRECISIONS=bf16 -DOCTAVO_TRAIN_FIRST= || fail "no trainer that is built first"
-configure "${tiny[@]}" -DOCTAVO_OPTIMISATION=-O2 || fail "flags"
-for target in octavo_trainer octavo_program_models; do optimised "$target" -O2; done
+configure "${tiny[@]}" '-DOCTAVO_OPTIMISATION=-O2 -g1' || fail "flags"
+for target in octavo_trainer octavo_program_models; do
+  optimised "$target" -O2
+  optimised "$target" -g1
+done
 configure "${tiny[@]}" -DOCTAVO_OPTIMISATION=quick || fail "what is the default"
 
 mkdir "$scratch/mine"
