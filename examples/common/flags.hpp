@@ -173,7 +173,7 @@ inline std::string build_list(const std::string& name, std::vector<std::string> 
   if (std::find(entries.begin(), entries.end(), wanted) == entries.end()) entries.push_back(wanted);
   std::string text;
   for (const std::string& entry : entries) text += (text.empty() ? "" : ";") + entry;
-  const bool is_plain = text.find_first_of(";<> ") == std::string::npos;
+  const bool is_plain = text.find_first_of(";<> ()&|*'") == std::string::npos;
   return "-D" + name + (is_plain ? "=" + text : "=\"" + text + '"');
 }
 

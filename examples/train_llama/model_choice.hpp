@@ -280,23 +280,24 @@ inline std::string build_options(const CLI::App& app, const ModelChoice& choice)
 
 /// Returns advice to build the program with the shape of a Hugging Face folder. The command uses a
 /// separate build folder with only this model in one precision, so that nothing else is compiled
-/// and no other build changes.
+/// and no other build changes. It sets every list, because the folder may exist from an earlier
+/// one.
 inline std::string build_folder_of(const CLI::App& app, const ModelChoice& choice) {
+  using programs::build_list;
   const bool on_gpu = choice.device == octavo::Cuda::name;
   const std::string model = "my_model";
   const std::string entry = model + ':' + choice.precision;
+  const auto folder = std::filesystem::absolute(choice.load_hf).lexically_normal().string();
+  const std::string shared =
+      choice.tensor_parallel == 1 ? "" : octavo::message(entry, ':', choice.tensor_parallel);
   const std::string lists =
-      spaced({"-DOCTAVO_MODELS=" + model + ':' +
-                  std::filesystem::absolute(choice.load_hf).lexically_normal().string(),
-              "-DOCTAVO_PRESETS=",
+      spaced({build_list("OCTAVO_MODELS", {}, model + ':' + folder), "-DOCTAVO_PRESETS=",
               on_gpu ? "-DOCTAVO_PRECISIONS= -DOCTAVO_CUDA_PRESETS= " +
-                           programs::build_list("OCTAVO_CUDA_PRECISIONS", {}, choice.precision)
-                     : programs::build_list("OCTAVO_PRECISIONS", {}, choice.precision),
-              build_option_of_nccl(app, choice), choice.lora == 0 ? "" : "-DOCTAVO_LORA=" + entry,
-              choice.tensor_parallel == 1 ? ""
-                                          : octavo::message("-DOCTAVO_TENSOR_PARALLEL=", entry, ':',
-                                                            choice.tensor_parallel),
-              build_option_of_reduction(app)});
+                           build_list("OCTAVO_CUDA_PRECISIONS", {}, choice.precision)
+                     : build_list("OCTAVO_PRECISIONS", {}, choice.precision),
+              build_option_of_nccl(app, choice),
+              build_list("OCTAVO_LORA", {}, choice.lora == 0 ? "" : entry),
+              build_list("OCTAVO_TENSOR_PARALLEL", {}, shared), build_option_of_reduction(app)});
   return octavo::message("build it in Octavo's folder: cmake --preset quickstart",
                          on_gpu ? "-cuda" : "", " -B build/", model, ' ', lists,
                          " && cmake --build build/", model, " --target ", app.get_name());

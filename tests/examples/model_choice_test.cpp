@@ -194,7 +194,7 @@ TEST_F(CompiledModelsWithoutCuda, SuggestsCudaForFolderModel) {
                      "quickstart-cuda",
                      "-DOCTAVO_MODELS=my_model:" + folder_.string() +
                          " -DOCTAVO_PRESETS= -DOCTAVO_PRECISIONS= -DOCTAVO_CUDA_PRESETS= "
-                         "-DOCTAVO_CUDA_PRECISIONS=bf16");
+                         "-DOCTAVO_CUDA_PRECISIONS=bf16 -DOCTAVO_LORA= -DOCTAVO_TENSOR_PARALLEL=");
 }
 
 TEST_F(CompiledModels, RejectsAdaptersAndTensorParallelForGpt2) {
@@ -280,18 +280,33 @@ TEST_F(CompiledModels, SuggestsSeparateBuildForFolderModel) {
   ModelChoice choice{.model = "hf:" + folder_.string(), .precision = "fp8-rowwise"};
   std::string options = "-DOCTAVO_MODELS=my_model:" + folder_.string() +
                         " -DOCTAVO_PRESETS= -DOCTAVO_PRECISIONS=fp8-rowwise";
-  expect_built_apart(choice, "quickstart", options);
+  expect_built_apart(choice, "quickstart", options + " -DOCTAVO_LORA= -DOCTAVO_TENSOR_PARALLEL=");
   choice.tensor_parallel = 2;
   expect_built_apart(choice, "quickstart",
-                     options + " -DOCTAVO_TENSOR_PARALLEL=my_model:fp8-rowwise:2");
+                     options + " -DOCTAVO_LORA= -DOCTAVO_TENSOR_PARALLEL=my_model:fp8-rowwise:2");
   choice.tensor_parallel = 1;
   choice.lora = 8;
-  options += " -DOCTAVO_LORA=my_model:fp8-rowwise";
+  options += " -DOCTAVO_LORA=my_model:fp8-rowwise -DOCTAVO_TENSOR_PARALLEL=";
   expect_built_apart(choice, "quickstart", options);
   expect_built_apart(
       choice, "quickstart",
       options + ' ' + programs::build_list("OCTAVO_REDUCE", trainer::reductions, "of_my_own"),
       "--reduce of_my_own");
+}
+
+TEST_F(CompiledModels, QuotesFoldersAndTypesForTheShell) {
+  const std::filesystem::path spaced = folder_ / "my (own) model";
+  std::filesystem::create_directory(spaced);
+  std::filesystem::copy_file("tests/golden/hugging_face/llama.5.json", spaced / "config.json");
+  expect_built_apart({.model = "hf:" + spaced.string(),
+                      .precision = "Fp8Recipe<Delayed>",
+                      .lora = 8,
+                      .tensor_parallel = 2},
+                     "quickstart",
+                     "-DOCTAVO_MODELS=\"my_model:" + spaced.string() +
+                         "\" -DOCTAVO_PRESETS= -DOCTAVO_PRECISIONS=\"Fp8Recipe<Delayed>\""
+                         " -DOCTAVO_LORA=\"my_model:Fp8Recipe<Delayed>\""
+                         " -DOCTAVO_TENSOR_PARALLEL=\"my_model:Fp8Recipe<Delayed>:2\"");
 }
 
 }  // namespace model_choice_test
