@@ -101,7 +101,7 @@ template <class P, octavo::Device D>
 void append_plans(std::vector<PrecisionPlans>& all, const char* name) {
   const auto append = [&]<class Q>() {
     all.push_back({name, octavo::is_lora<Q>, detail::memory<Q, D>, detail::gemms<Q, D>,
-                   detail::run_shape<Q, D>});
+                   detail::run_shape<Q, D>, octavo::attention_forward_of<Q>});
   };
   if constexpr (octavo::runs_on<P, D>) {
     append.template operator()<P>();

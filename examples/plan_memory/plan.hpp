@@ -33,6 +33,7 @@ struct PrecisionPlans {
   std::vector<octavo::GemmEntry> (*gemms)(const Shape&, const Request&);
   /// See octavo::TrainingSession.
   octavo::BatchShape (*run_shape)(const Shape&, const Request&);
+  octavo::AttentionForward attention_forward;
 };
 
 std::vector<PrecisionPlans> plans_on_cpu();
@@ -66,6 +67,9 @@ class Plan {
   }
   [[nodiscard]] octavo::BatchShape run_shape(const Request& request) const {
     return plans(request).run_shape(shape_, request);
+  }
+  [[nodiscard]] octavo::AttentionForward attention_forward(const Request& request) const {
+    return plans(request).attention_forward;
   }
 
  private:

@@ -10,17 +10,20 @@
 
 namespace planner {
 
-/// Rates of one H200 inside a step, about the medians of `benchmarks/results/step_parts-h200.md`.
+/// Rates of one H200 inside a step, about the medians of `benchmarks/results/step_parts-h200.md`;
+/// those of faster recipes are fitted to `benchmarks/results/activation-input-h200.md`.
 /// Communication over the host's links is from about two cards in
 /// `benchmarks/results/ranks-h200.md`. Rates between hosts are assumptions: no step across hosts
 /// was measured.
 struct Rates {
-  double bf16_gemms = 685e12;         ///< operations per second
-  double fp8_gemms = 1260e12;         ///< one scale per tensor
-  double fp8_row_gemms = 1170e12;     ///< one scale per row
-  double fp8_block_gemms = 1150e12;   ///< one scale per block, forward and dgrad
-  double fp8_block_wgrad = 940e12;    ///< one scale per block, weight gradients
-  double attention_forward = 560e12;  ///< causal operations per second
+  double bf16_gemms = 685e12;              ///< operations per second
+  double fp8_gemms = 1260e12;              ///< one scale per tensor
+  double fp8_fast_gradients = 1340e12;     ///< the same, gradients with fast accumulation
+  double fp8_row_gemms = 1170e12;          ///< one scale per row
+  double fp8_block_gemms = 1150e12;        ///< one scale per block, forward and dgrad
+  double fp8_block_wgrad = 940e12;         ///< one scale per block, weight gradients
+  double attention_forward = 560e12;       ///< causal operations per second
+  double attention_8bit_forward = 680e12;  ///< with the casts of its operands
   double attention_backward = 480e12;
   double memory = 4.1e12;          ///< bytes per second, read and written
   double between_kernels = 1.015;  ///< factor for gaps between kernels
@@ -76,7 +79,11 @@ inline double row_exchange_bytes(octavo::Index tokens, octavo::Index hidden, int
 inline double rate_of(const octavo::GemmEntry& gemm, const Rates& rates) {
   using octavo::GemmScales;
   if (!gemm.expected.is_fp8() || gemm.emulated) return rates.bf16_gemms;
-  if (gemm.scales_a == GemmScales::tensor) return rates.fp8_gemms;
+  if (gemm.scales_a == GemmScales::tensor) {
+    const bool is_fast_gradient = gemm.pass != octavo::GemmPass::forward &&
+                                  gemm.accumulation == octavo::GemmAccumulation::fast;
+    return is_fast_gradient ? rates.fp8_fast_gradients : rates.fp8_gemms;
+  }
   if (gemm.scales_a == GemmScales::row) return rates.fp8_row_gemms;
   return gemm.pass == octavo::GemmPass::weight_gradient ? rates.fp8_block_wgrad
                                                         : rates.fp8_block_gemms;
@@ -192,8 +199,10 @@ inline Prediction predict(const Options& options, const Plan& of,
   }
   const double causal = tokens * 2 * of.facts().attended_columns(run.tokens) / degree;
   const double forwards = options.recompute == "block" ? 2 : 1;
-  result.attention =
-      forwards * 2 * causal / rates.attention_forward + 5 * causal / rates.attention_backward;
+  const bool in_8_bits =
+      of.attention_forward(request_of(options)) == octavo::AttentionForward::eight_bit;
+  const double forward_rate = in_8_bits ? rates.attention_8bit_forward : rates.attention_forward;
+  result.attention = forwards * 2 * causal / forward_rate + 5 * causal / rates.attention_backward;
   for (double* part : {&result.products, &result.attention, &result.passes}) {
     *part *= micro_batches * rates.between_kernels;
   }

@@ -409,6 +409,20 @@ while IFS='|' read -r _ who precision _ _ ms _; do
   compared=$((compared + 1))
 done < <(sed -n '/^## Training steps: llama3_8b/,/^Loss of every step/p' "$results" | grep '^| octavo')
 is "precisions that were measured" "compared >= 4"
+# Faster recipes, relative to BF16 on the same card, within 1.5 %.
+of_8b=(--model llama3_8b --micro-batches 4 --with-cudnn --master-weights bf16 --moments bf16)
+run "the time of bf16" 0 "${of_8b[@]}" --precision bf16
+bf16=$(predicted)
+compared=0
+while IFS='|' read -r _ _ precision _ _ ratio _; do
+  precision=${precision//[ \`]/} ratio=${ratio//[ *]/}
+  run "the time of $precision" 0 "${of_8b[@]}" --precision "$precision"
+  awk -v is="$(predicted)" -v bf16="$bf16" -v was="$ratio" 'BEGIN {is = bf16 / is; exit !(is > was * 0.985 && is < was * 1.015)}' ||
+    fail "$(predicted) ms per step, and $bf16 in bf16, but a ratio of $ratio was measured"
+  compared=$((compared + 1))
+done < <(sed -n '/^## Speed/,$p' "$root/benchmarks/results/activation-input-h200.md" |
+  grep -E '^\| [0-9]+ \| `[a-z0-9-]+` \| [0-9]{3}\.')
+is "faster recipes that were measured" "compared >= 6"
 # Of several cards within 4 %, and the ratio to what they do alone, where that was measured, within 1.1 %; the
 # memory but for rounding.
 # compare_steps CARDS: with rows of results
