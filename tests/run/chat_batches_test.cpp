@@ -201,6 +201,12 @@ TEST(ChatBatches, ResumeWithAnyNumberOfRanks) {
   EXPECT_GT(whole.epoch(), 2);
 }
 
+TEST(ChatBatches, RejectRanksOutOfRange) {
+  EXPECT_THROW(batches(0, 0), ConfigError);
+  EXPECT_THROW(batches(2, 2), ConfigError);
+  EXPECT_THROW(batches(-1, 2), ConfigError);
+}
+
 TEST(ChatBatches, RejectStateOfOtherChats) {
   ChatBatches first = batches();
   Recorder session;

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "support/session_stub.hpp"
@@ -135,6 +136,22 @@ TEST(TokenBatchesOfRanks, RejectStateOfOtherTokens) {
   bytes[300] ^= 1;
   bytes[1999] ^= 1;
   EXPECT_NE(ranks_of(bytes, 1).front().hash(), hash) << "validation counts, too";
+}
+
+TEST(TokenBatchesOfRanks, RejectRanksOutOfRange) {
+  const auto bytes = text();
+  for (const auto& [rank, ranks] : {std::pair{0, 0}, {0, -1}, {2, 2}, {-1, 2}}) {
+    EXPECT_THROW(
+        TokenBatches(bytes,
+                     {.batch = {.sequences = 2, .tokens = 16}, .rank = rank, .ranks = ranks}),
+        ConfigError)
+        << rank << " of " << ranks;
+    EXPECT_THROW(
+        EvaluationBatches(Tokens(bytes),
+                          {.batch = {.sequences = 2, .tokens = 16}, .rank = rank, .ranks = ranks}),
+        ConfigError)
+        << rank << " of " << ranks;
+  }
 }
 
 }  // namespace token_batches_of_ranks_test

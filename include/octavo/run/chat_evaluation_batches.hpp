@@ -46,14 +46,16 @@ inline ChatSequences chat_sequences(const BatchShape& batch, std::int32_t filler
 /// one batch. Ranks alternate between batches.
 class ChatEvaluationBatches {
  public:
-  /// @throws ConfigError  as `PackedChats` does, or if the shape has room for fewer documents than
-  ///                      sequences
+  /// @throws ConfigError  as `PackedChats` does, if the shape has room for fewer documents than
+  ///                      sequences, or if `rank` is not 0 to `ranks` - 1
   ChatEvaluationBatches(Chats chats, const ChatEvaluationOptions& options)
       : options_(options),
         chats_(std::make_unique<const Chats>(std::move(chats))),
         packed_(*chats_, detail::chat_sequences(options.batch, options.filler)),
         tokens_(static_cast<std::size_t>(options.batch.rows())),
-        targets_(tokens_.size()) {}
+        targets_(tokens_.size()) {
+    detail::require_replica(options.rank, options.ranks);
+  }
 
   /// Returns the losses of all batches, over all ranks. A rank without a remaining batch evaluates
   /// one without targets, because all ranks take part in each evaluation.

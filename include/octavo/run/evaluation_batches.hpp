@@ -2,6 +2,7 @@
 /// The batches of an evaluation, the same in every evaluation.
 #pragma once
 
+#include <octavo/data/batch_checks.hpp>
 #include <octavo/data/documents.hpp>
 #include <octavo/data/validation_set.hpp>
 #include <octavo/session/training_session.hpp>
@@ -59,8 +60,10 @@ class EvaluationBatches {
  public:
   /// Reads all batches of this rank once, because an error in them would end an evaluation on all
   /// ranks.
-  /// @throws ConfigError  if there are fewer than two tokens; and the exceptions of reading them,
-  ///                      such as for a token outside the vocabulary
+  /// @throws ConfigError  if there are fewer than two tokens, or `rank` is not 0 to `ranks` - 1;
+  /// and
+  ///                      the exceptions of reading them, such as for a token outside the
+  ///                      vocabulary
   /// @throws TooManyDocumentsError  if a batch has more documents than the shape allows
   EvaluationBatches(Tokens tokens, const EvaluationOptions& options)
       : set_(std::move(tokens), {.sequences = options.batch.sequences,
@@ -69,6 +72,7 @@ class EvaluationBatches {
         options_(options),
         tokens_(static_cast<std::size_t>(options.batch.rows())),
         targets_(tokens_.size()) {
+    detail::require_replica(options.rank, options.ranks);
     Index most = 0;
     for (Index number = options.rank; number < set_.batches(); number += options.ranks) {
       const Batch batch = get(number);
