@@ -409,6 +409,20 @@ TEST(LlamaBadInput, RejectsEmptyBatches) {
   EXPECT_NO_THROW(plan({1, 1}, 1));
 }
 
+TEST(LlamaBadInput, RejectsBatchesWhoseSizesOverflow) {
+  octavo::Context<octavo::Cpu> context{1};
+  using Model = support::SmallModel<Fp32>;
+  const auto plan = [&](Index sequences, Index tokens) {
+    SessionOptions options;
+    options.batch = {sequences, tokens};
+    return octavo::plan_memory<Model, octavo::AdamW<>>(options, context);
+  };
+  EXPECT_THROW(plan(Index{1} << 60, 16), octavo::ConfigError) << "2^64 rows are 0 in 64 bits";
+  EXPECT_THROW(plan(16, Index{1} << 60), octavo::ConfigError);
+  EXPECT_THROW(plan(1 << 16, 1 << 15), octavo::ConfigError);
+  EXPECT_GT(plan(1 << 16, (1 << 15) - 1).peak, std::size_t{1} << 40);
+}
+
 // FP8 GEMMs reduce runs of 16: known before the first step, not in its middle.
 TEST(LlamaBadInput, RejectsTokenCountsUnsupportedByFp8Gemm) {
   octavo::Context<octavo::Cpu> context{1};

@@ -62,8 +62,9 @@ class Decoder {
   [[nodiscard]] static constexpr BatchShape run_shape(BatchShape batch);
 
   /// Lays the model out in the arena. Writes no values: see `initialize_sync`.
-  /// @throws ConfigError  if the batch or sequence length is 0, a sequence is longer than the model
-  ///                      has positions for, or an FP8 GEMM cannot reduce that number of tokens
+  /// @throws ConfigError  if the batch or sequence length is 0, the batch has 2^31 rows or more, a
+  ///                      sequence is longer than the model has positions for, or an FP8 GEMM
+  ///                      cannot reduce that number of tokens
   Decoder(Arena<D>& arena, BatchShape batch, ModelOptions options, const DeviceLimits<D>& limits)
       : batch_(batch), options_(options) {
     detail::check_decoder_batch(batch, config.name.text(), Family::longest_sequence);

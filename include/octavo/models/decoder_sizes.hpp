@@ -16,6 +16,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
+#include <limits>
 #include <numeric>
 #include <span>
 #include <string>
@@ -39,13 +41,17 @@ constexpr BatchShape decoder_run_shape(BatchShape batch, Index needed, Index lon
 /// Checks the shape of a batch.
 /// @param name     of the model
 /// @param longest  maximum sequence length in tokens
-/// @throws ConfigError  if the batch or sequence length is 0, or a sequence is longer than the
-///                      model has positions for
+/// @throws ConfigError  if the batch or sequence length is 0, the batch has 2^31 rows or more, or a
+///                      sequence is longer than the model has positions for
 inline void check_decoder_batch(BatchShape batch, const std::string& name, Index longest) {
   require<ConfigError>(batch.sequences > 0, "sequences must be at least 1, but is ",
                        batch.sequences, "; pass at least 1 sequence per batch");
   require<ConfigError>(batch.tokens > 0, "the sequence length must be at least 1, but is ",
                        batch.tokens, "; pass at least 1 token");
+  // The sizes of tensors would overflow.
+  require<ConfigError>(batch.sequences <= std::numeric_limits<std::int32_t>::max() / batch.tokens,
+                       "a batch of ", batch.sequences, " sequences of ", batch.tokens,
+                       " tokens has 2^31 rows or more; reduce the batch or the sequence length");
   require<ConfigError>(batch.tokens <= longest, "the sequence length is ", batch.tokens, ", but ",
                        name, " has positions for ", longest, " tokens; shorten the sequences");
   check_most_documents(batch);
