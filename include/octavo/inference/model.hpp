@@ -22,6 +22,14 @@ namespace octavo OCTAVO_ABI {
 template <class Family, class Precision, Device D>
 class InferenceModel {
  public:
+  static_assert(
+      requires { typename Family::template Positions<D>; },
+      "InferenceModel: the first argument must be a family, such as PresetFamily<preset> "
+      "or LlamaFamily<config>, not a model");
+  static_assert(!is_lora<Precision>,
+                "InferenceModel: Lora is only for training; choose its base precision, such as "
+                "Bf16, and load a folder that save_hugging_face wrote, whose weights contain the "
+                "adapters");
   using T = StorageOf<Precision>;
   using DeviceType = D;
   static constexpr auto config = Family::config;

@@ -39,6 +39,9 @@ class Decoder {
   using HeadPrecision = detail::HeadPrecisionOf<Family, Precision>;
   /// Whether only adapters are trained: see Lora.
   static constexpr bool is_frozen = is_lora<Precision>;
+  static_assert(std::is_same_v<G, Fp32> || std::is_same_v<G, Bf16>,
+                "Decoder: the format of gradients must be Fp32 or Bf16; for a TensorParallel, name "
+                "the format first, as in Llama<config, P, D, StorageOf<P>, TensorParallel<2>>");
   static_assert(!is_frozen || tensor_parallel == 1,
                 "Lora: layers with adapters cannot be shared by ranks; choose TensorParallel<1>, "
                 "and DataParallel for several ranks");

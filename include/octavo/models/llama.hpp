@@ -76,6 +76,10 @@ struct LlamaParts {
                     Config.rope_theta > 0,
                 "LlamaConfig: layers, hidden, ffn, heads, kv_heads, head_dim, vocabulary and "
                 "rope_theta must be positive");
+  static_assert(Config.window >= 0, "LlamaConfig: window must be at least 0; 0 sets no window");
+  static_assert(Config.window <= 0 || (Config.first_windowed_layer >= 0 &&
+                                       Config.first_windowed_layer <= Config.layers),
+                "LlamaConfig: first_windowed_layer must be 0 to layers");
 
   static constexpr LlamaConfig config = Config;
   static constexpr BlockShape block_shape = Shape;

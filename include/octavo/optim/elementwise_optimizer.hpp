@@ -133,6 +133,7 @@ struct ElementwiseOptimizer;
 
 template <UpdateRule Rule, class MasterFormat, class MomentFormat>
 struct ElementwiseOptimizer<Rule, MasterWeights<MasterFormat>, Moments<MomentFormat>> {
+  static_assert(sizeof(MasterWeights<MasterFormat>) > 0 && sizeof(Moments<MomentFormat>) > 0);
   using Settings = typename Rule::Settings;
 
   /// Its memory, for plans, which need no code for the device.

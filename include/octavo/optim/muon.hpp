@@ -203,6 +203,7 @@ struct Muon;
 
 template <class MasterFormat, class MomentFormat>
 struct Muon<MasterWeights<MasterFormat>, Moments<MomentFormat>> {
+  static_assert(sizeof(MasterWeights<MasterFormat>) > 0 && sizeof(Moments<MomentFormat>) > 0);
   using Settings = MuonSettings;
 
   /// Its memory, for plans, which need no code for the device.
