@@ -101,10 +101,10 @@ enum class LongChats { cut, drop };
 
 /// The chats that a run will read.
 struct ChatRequest {
-  std::vector<std::string> train;  ///< files with one chat per line, or an array of chats
+  std::vector<std::string> train{};  ///< files with one chat per line, or an array of chats
   /// Files for validation; if empty, the last training chats are used. Without `train`, only these
   /// files are read.
-  std::vector<std::string> validation;
+  std::vector<std::string> validation{};
   /// Fraction of `train` for validation if `validation` is empty; at least one chat.
   double validation_fraction = 0.1;
   Index longest = 0;  ///< maximum number of tokens of a chat
