@@ -172,6 +172,15 @@ TEST(Generate, TrainingModelSeesLastTokensOfSequence) {
   EXPECT_EQ(other.shown.back(), (std::vector<std::int32_t>{3, 4}));
 }
 
+TEST(Generate, RejectsTextsOfWhichModelSeesNothing) {
+  CountingSession session;
+  for (const octavo::Index sequence : {0, -1}) {
+    EXPECT_THROW((void)octavo::generate(session, prompt, sequence, {.tokens = 3}),
+                 octavo::ConfigError);
+  }
+  EXPECT_TRUE(session.shown.empty());
+}
+
 // The model counts on to ids that must not be drawn.
 TEST(Generate, DrawsOnlyIdsInVocabulary) {
   for (const double temperature : {0.0, 5.0}) {
