@@ -70,9 +70,8 @@ inline std::vector<std::int32_t> generate(TextModel& model, std::span<const std:
 class TrainingText final : public TextModel {
  public:
   /// @param session   outlives this object
-  /// @param sequence  maximum number of tokens that the model receives: at least 1, at most those
-  /// of
-  ///                  a sequence of the session
+  /// @param sequence  maximum number of tokens that the model receives, from 1 to the sequence
+  ///                  length of the session
   /// @throws ConfigError  if `sequence` is below 1
   TrainingText(TrainingSession& session, Index sequence) : session_(session), sequence_(sequence) {
     require<ConfigError>(sequence >= 1,

@@ -61,9 +61,7 @@ class EvaluationBatches {
   /// Reads all batches of this rank once, because an error in them would end an evaluation on all
   /// ranks.
   /// @throws ConfigError  if there are fewer than two tokens, or `rank` is not 0 to `ranks` - 1;
-  /// and
-  ///                      the exceptions of reading them, such as for a token outside the
-  ///                      vocabulary
+  ///                      and as reading them does, such as for a token outside the vocabulary
   /// @throws TooManyDocumentsError  if a batch has more documents than the shape allows
   EvaluationBatches(Tokens tokens, const EvaluationOptions& options)
       : set_(std::move(tokens), {.sequences = options.batch.sequences,
