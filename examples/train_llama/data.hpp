@@ -204,7 +204,8 @@ class TextData final : public RunDataOf<octavo::TokenBatches> {
         data_(std::move(data)),
         note_(data_.is_text ? note_of_bytes(vocabulary) : "") {
     const std::string& name = options.chats.tokenizer;
-    if (name.empty() || name == "bytes") return;
+    if (name.empty() && !data_.is_text && options.samples_each) note_ = note_of_no_samples;
+    if (name.empty() || (name == "bytes" && data_.is_text)) return;
     octavo::require<octavo::ConfigError>(
         !data_.is_text, "--tokenizer ", name,
         " must be the tokenizer of token files, but --data is text, whose bytes are the tokens; "
@@ -270,6 +271,8 @@ class TextData final : public RunDataOf<octavo::TokenBatches> {
 
  private:
   static constexpr const char* prompt = "\n";  ///< of samples
+  static constexpr const char* note_of_no_samples =
+      "no samples: nothing decodes their tokens; pass the tokenizer of the files as --tokenizer";
 
   octavo::Data data_;
   std::string note_;

@@ -49,6 +49,7 @@ class Watch {
     if (!options_.samples_each) return;
     sample_ = data.sample(session, options_);
     sampled_step_ = step;
+    if (sample_.empty()) return;  // such as one that no tokenizer decodes
     const std::string shown = programs::visible(sample_, programs::LineBreaks::keep);
     octavo::JsonLine line;
     line.add("event", "sample").add("step", step).add("text", sample_);

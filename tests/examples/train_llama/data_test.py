@@ -138,6 +138,20 @@ class Texts(TrainerTest):
         self.train(flags + "--tokenizer bytes --out asked_in_bytes")
         self.assertIn("hellaswag", [line["event"] for line in metrics("asked_in_bytes")])
 
+    def test_samples_of_token_files(self):
+        """Only with a tokenizer, which may be that of bytes."""
+        write_token_files()
+        flags = ONE_STEP + "--data llm_c.bin --sample 8 --sample-each "
+        done = self.train(flags + "--tokenizer bytes --out decoded")
+        samples = [line["text"] for line in metrics("decoded") if line["event"] == "sample"]
+        self.assertEqual([text != "" for text in samples], [True, True], samples)
+        self.assertEqual(metrics("decoded")[-1]["sample"], samples[-1])
+        self.assertNotIn("no samples", done.out)
+        done = self.train(flags + "--out undecoded")
+        self.assertNotIn("sample", [line["event"] for line in metrics("undecoded")])
+        self.assertNotIn("sample at step", done.out)
+        self.assertRegex(done.out, r"(?m)^text \| no samples: .*--tokenizer$")
+
     def test_a_tokenizer_that_did_not_write_the_tokens(self):
         """It would decode samples wrongly, or end the run after its last step."""
         tokenizers = PROJECT / "tests/golden/tokenizers"
