@@ -168,7 +168,7 @@ inline Row make_row(const Run& run, std::string label, std::size_t window) {
   if (!run.evaluations.empty() || std::isfinite(summary.validation_loss))
     row.validation_loss = summary.validation_loss;
   row.tokens_per_second = run.was_resumed ? mean_speed(run) : summary.tokens_per_second;
-  row.gemms = summary.gemms;
+  if (summary.gemms.total > 0) row.gemms = summary.gemms;  // 0: nothing was left to train
   row.skipped = summary.skipped;
   return row;
 }
@@ -315,7 +315,7 @@ inline void note_run(const Run& run, const Row& row, std::size_t window,
   if (!run.summary) {
     notes.push_back(fmt::format("{}: no summary: it was killed, or is still running. {}.",
                                 row.label, source_of_figures(run, window)));
-  } else if (run.summary->gemms != c.gemms) {
+  } else if (row.gemms != c.gemms) {
     notes.push_back(fmt::format("{} expected {} of {} GEMMs in FP8, but ran {} of {}.", row.label,
                                 c.gemms.fp8, c.gemms.total, row.gemms.fp8, row.gemms.total));
   }

@@ -208,6 +208,18 @@ mkdir "$scratch/ended"
 } >"$scratch/ended/metrics.jsonl"
 run "a resumed run that ended" 0 bf16 "$scratch/ended"
 grep -F 'fp8-blockwise' "$scratch/out" | grep -qF ' 18,618 ' || fail "it has the speed of its last process"
+# A run that was killed after its last checkpoint: the process that resumed it had nothing to train, and ran no GEMM.
+mkdir "$scratch/complete"
+{
+  grep -v '"summary"' fp8_delayed/metrics.jsonl
+  sed -n 1p fp8_delayed/metrics.jsonl
+  echo '{"event":"resumed","step":4,"checkpoint":"step_4","ranks":1,"version":"1"}'
+  grep '"summary"' fp8_delayed/metrics.jsonl |
+    sed -e 's/"tokens_per_second":[0-9.]*/"tokens_per_second":0/' -e 's/"gemms_fp8":45,"gemms_total":48/"gemms_fp8":0,"gemms_total":0/'
+} >"$scratch/complete/metrics.jsonl"
+run "a complete run that was resumed" 0 bf16 "$scratch/complete"
+out_mentions "45 of 48"
+out_mentions_not "expected 45 of 48 GEMMs"
 # A run that goes on in another precision by --convert after step 3: then it is what it is now.
 mkdir "$scratch/converted"
 converted() {
