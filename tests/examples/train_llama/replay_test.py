@@ -92,6 +92,15 @@ class Replay(TrainerTest):
         self.assertNotIn("may differ", done.out)
         self.fails("--replay-step 6", f"--config hashed/config.toml --out other --replay-step 6 {elsewhere}")
 
+    def test_a_run_that_resumed_in_its_folder(self):
+        """Its config.toml names the run itself, as the resume command of a stopped run does."""
+        self.train(SHORT + "--steps 8 --checkpoint-every 3 --schedule constant --out resumed")
+        self.train("--config resumed/config.toml --resume resumed --steps 9")
+        for step, begin in ((2, "the start of the run"), (9, "resumed/checkpoints/step-00000008")):
+            done = self.train(f"--config resumed/config.toml --replay-step {step}")
+            self.assertRegex(done.out, rf"(?m)^replay \| step {step}, .*, from {begin}$")
+            self.assertRegex(done.out, "(?m)^equal: .* equal to its record")
+
     def test_other_libraries(self):
         copy("hashed", "of_gpu")
         shutil.rmtree("of_gpu/checkpoints/step-00000008")
