@@ -117,6 +117,14 @@ class Documents {
         " is 0, so it is not text; pass token files directly to the trainer");
   }
 
+  /// Checks the beginning of a line of standard input, whose name does not tell its format.
+  static void require_json(std::string_view line, const std::string& place) {
+    const char first = line[line.find_first_not_of(" \t\r")];
+    octavo::require<octavo::IoError>(
+        first == '{' || first == '[', place,
+        ": must be a JSON object with a text; for plain text, pass --input-format text");
+  }
+
   static std::span<std::uint8_t> bytes_of(std::string& text) {
     return {reinterpret_cast<std::uint8_t*>(text.data()), text.size()};
   }
@@ -173,6 +181,7 @@ class Documents {
     while (lines_->next(line_)) {
       if (octavo::detail::is_blank(line_)) continue;
       std::string place = lines_->place();
+      if (!is_file_ && format_ == InputFormat::by_name) require_json(line_, place);
       std::string text =
           octavo::detail::json_text(line_, place, key_, "pass the key of the text as --key");
       read_bytes_ += lines_->stream().file_bytes() - before;

@@ -122,6 +122,8 @@ run "standard input between files" 0 a.txt - b.txt --input-format text --out x.b
 rm x.bin
 run "a broken line of standard input" 1 - --out x.bin < <(printf '{"text":"ab"}\n{')
 err_is_one_line_with "standard input: line 2: at byte 1"
+run "text from standard input" 1 - --out x.bin < <(printf '\n the rain\n')
+err_is_one_line_with "standard input: line 2: must be a JSON object with a text; for plain text, pass --input-format text"
 run "bytes from standard input" 2 - --input-format text --out x.bin < <(printf 'a\0')
 err_is_one_line_with "standard input: byte 1 is 0, so it is not text"
 run "standard input twice" 2 - - --out x.bin </dev/null
