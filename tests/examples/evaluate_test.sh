@@ -243,6 +243,8 @@ refused() {
   err_is_one_line_with "$text"
 }
 refused "nothing to do" "pass --data, --chats or --hellaswag"
+printf x >one.txt
+refused "one token" "the text to evaluate must have at least 2 tokens, an input and its target, but has 1; add text" --data one.txt
 refused "a text without a flag" "pass --data held_out.txt" held_out.txt
 refused "a run without a flag" "pass --checkpoint run-fp32" run-fp32
 refused "chats without a template" "--chat-template is required" --chats chats.jsonl

@@ -81,9 +81,8 @@ class ValidationSet {
     detail::require_batch_shape(options.sequences, options.sequence_length);
     require<ConfigError>(options.max_batches >= 1, "max_batches must be at least 1, but is ",
                          options.max_batches);
-    require<ConfigError>(tokens_.size() >= 2, "the validation text has ", tokens_.size(),
-                         " tokens, but an input and its target need 2; add text, or increase "
-                         "the validation fraction");
+    require<ConfigError>(tokens_.size() >= 2, "the text to evaluate must have at least 2 tokens, ",
+                         "an input and its target, but has ", tokens_.size(), "; add text");
     read_.resize(static_cast<std::size_t>(options.sequence_length) + 1);
   }
 
