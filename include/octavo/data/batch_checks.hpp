@@ -23,7 +23,8 @@ inline void require_batch_shape(Index sequences, Index sequence_length) {
                        " tokens is too large; reduce the batch or the sequence length");
 }
 
-inline void require_replica(int rank, int ranks) {
+/// Ranks are numbered from 0 to `ranks` - 1.
+inline void require_rank(int rank, int ranks) {
   require<ConfigError>(ranks >= 1, "the number of ranks must be at least 1, but is ", ranks);
   require<ConfigError>(rank >= 0 && rank < ranks, "rank must be 0 to ", ranks - 1, " of ", ranks,
                        " ranks, but is ", rank);

@@ -54,7 +54,7 @@ class ChatEvaluationBatches {
         packed_(*chats_, detail::chat_sequences(options.batch, options.filler)),
         tokens_(static_cast<std::size_t>(options.batch.rows())),
         targets_(tokens_.size()) {
-    detail::require_replica(options.rank, options.ranks);
+    detail::require_rank(options.rank, options.ranks);
   }
 
   /// Returns the losses of all batches, over all ranks. A rank without a remaining batch evaluates

@@ -70,7 +70,7 @@ class EvaluationBatches {
         options_(options),
         tokens_(static_cast<std::size_t>(options.batch.rows())),
         targets_(tokens_.size()) {
-    detail::require_replica(options.rank, options.ranks);
+    detail::require_rank(options.rank, options.ranks);
     Index most = 0;
     for (Index number = options.rank; number < set_.batches(); number += options.ranks) {
       const Batch batch = get(number);
