@@ -21,16 +21,17 @@ enum class AttentionForward {
 /// the outliers of a few channels over all channels. Queries, keys and values have a scale for each
 /// head and each 128 tokens of a sequence: 127 / amax for rotated queries and keys, 448 / amax for
 /// values, rounded down to a power of two. So a token affects the rounding of the others, also of
-/// earlier ones. INT8 and E4M3 products take equally long, but INT8 codes
-/// keep 7 bits of the largest values, and their sums are exact.
+/// earlier ones. INT8 and E4M3 products take equally long, but INT8 codes keep 7 bits of the
+/// largest values, and their sums are exact.
 ///
 /// Probabilities are not normalised before they are rounded. They are scaled by a power of two, so
 /// that the largest of their row is between 2^7 and 2^8. After rounding, the output is divided by
 /// the sum of the rounded probabilities. Softmax computes in FP32. The backward rotates the
 /// gradients of queries and keys back. Evaluation also runs this forward; text generation with a KV
-/// cache does not. Do not train models whose keys have biases, such as GPT-2, with it: it raised
-/// the loss of GPT-2 124M by 2.5 % (one run; docs/quality.md). Source: Ashkboos et al. 2024, arXiv
-/// 2404.00456; Shah et al. 2024, arXiv 2407.08608; Zhang et al. 2024, arXiv 2410.02367.
+/// cache does not. Do not train models whose keys have biases, such as GPT-2, with it: the loss of
+/// GPT-2 124M ended 2.5 % above that of `fp8-delayed` (one run; docs/quality.md). Source: Ashkboos
+/// et al. 2024, arXiv 2404.00456; Shah et al. 2024, arXiv 2407.08608; Zhang et al. 2024, arXiv
+/// 2410.02367.
 struct EightBitForward {
   static constexpr AttentionForward attention_forward = AttentionForward::eight_bit;
 };
