@@ -57,7 +57,7 @@ octavo_known_precisions(precisions)
 # fast gradients, with 8-bit attention or in NVFP4, because each precision adds to the compile time.
 list(REMOVE_ITEM precisions fp8-delayed-fast-gradients fp8-delayed-fast-gemms
   fp8-delayed-8bit-attention fp8-tensorwise-bf16-edges fp8-tensorwise-fp8-head fp8-rowwise-fp8-head fp8-delayed-fast
-  fp8-delayed-fastest nvfp4)
+  fp8-delayed-fast-gemms-fp8-head fp8-delayed-fastest nvfp4)
 set(OCTAVO_PRECISIONS "${precisions}" CACHE STRING "Precisions of the trainer on the Cpu device: names, \
 or C++ types such as Layerwise<First<1, Bf16>, Fp8Recipe<Delayed>>")
 set(OCTAVO_CUDA_PRESETS "llama_tiny;llama3_small;llama3_8b"

@@ -36,6 +36,10 @@ static_assert(std::is_same_v<PrecisionNamed<"fp8-tensorwise-fp8-head">,
 static_assert(std::is_same_v<PrecisionNamed<"fp8-delayed-fast">,
                              Layerwise<Fp8Recipe<Delayed, Hybrid, GemmAccumulation::fast>,
                                        Head<Fp8Recipe<Rowwise>>>>);
+static_assert(std::is_same_v<
+              PrecisionNamed<"fp8-delayed-fast-gemms-fp8-head">,
+              Layerwise<Fp8Recipe<Delayed, Hybrid, GemmAccumulation::fast, GemmAccumulation::fast>,
+                        Head<Fp8Recipe<Delayed>>>>);
 static_assert(
     std::is_same_v<
         PrecisionNamed<"fp8-delayed-fastest">,

@@ -71,6 +71,9 @@ inline constexpr PrecisionList named_precisions{
         "fp8-delayed-fast"},
     NamedPrecision<
         Layerwise<Fp8Recipe<Delayed, Hybrid, GemmAccumulation::fast, GemmAccumulation::fast>,
+                  Head<Fp8Recipe<Delayed>>>>{"fp8-delayed-fast-gemms-fp8-head"},
+    NamedPrecision<
+        Layerwise<Fp8Recipe<Delayed, Hybrid, GemmAccumulation::fast, GemmAccumulation::fast>,
                   Head<Fp8Recipe<Delayed>>, ForAttention<EightBitForward>, ForActivation<E4M3>>>{
         "fp8-delayed-fastest"},
     NamedPrecision<Mxfp8>{"mxfp8"},
