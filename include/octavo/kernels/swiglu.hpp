@@ -2,8 +2,8 @@
 /// Gated activations of MLPs.
 #pragma once
 
+#include <octavo/kernels/activation_formula.hpp>
 #include <octavo/kernels/quantize.hpp>
-#include <octavo/kernels/swiglu_formula.hpp>
 
 namespace octavo OCTAVO_ABI {
 

@@ -5,8 +5,8 @@
 
 #include <octavo/gemm/cpu/matmul.hpp>
 #include <octavo/gemm/few_rows.hpp>
+#include <octavo/kernels/activation_formula.hpp>
 #include <octavo/kernels/rms_norm.hpp>
-#include <octavo/kernels/swiglu_formula.hpp>
 
 namespace octavo OCTAVO_ABI {
 
@@ -66,7 +66,7 @@ void multiply_few_rows(TensorView<const T, 2, Cpu> x, float alpha, const WidenWe
       multiply(n + column0, ups);
       const auto rounded = [](float value) { return static_cast<float>(Y(value)); };
       for (Index at = 0; at < rows * width; ++at) {
-        if (at % width < columns) tile[at] = gated(rounded(tile[at]), rounded(ups[at]));
+        if (at % width < columns) tile[at] = SiluGate::gated(rounded(tile[at]), rounded(ups[at]));
       }
     }
     store_tile(tile, Index{0}, rows, column0, columns, y);

@@ -7,10 +7,10 @@
 #include <octavo/gemm/cuda/few_rows_limits.hpp>
 #include <octavo/gemm/cuda/weight_ring.cuh>
 #include <octavo/gemm/few_rows.hpp>
+#include <octavo/kernels/activation_formula.hpp>
 #include <octavo/kernels/cuda/cast/convert.cuh>
 #include <octavo/kernels/cuda/limits.hpp>
 #include <octavo/kernels/cuda/rms_norm/rows.cuh>
-#include <octavo/kernels/swiglu_formula.hpp>
 
 namespace octavo OCTAVO_ABI::detail {
 
@@ -141,7 +141,7 @@ OCTAVO_KERNEL void __launch_bounds__(few_rows_threads, 2)
       Floats wide[outputs];
 #pragma unroll
       for (int o = 0; o < outputs; ++o) {
-        wide[o] = weight_floats(runs[o].runs[part]);
+        wide[o] = to_floats(runs[o].runs[part]);
         if constexpr (scales_parts<Granularity>) {
 #pragma unroll
           for (float& value : wide[o].values) value *= factors[o];
@@ -178,7 +178,7 @@ OCTAVO_KERNEL void __launch_bounds__(few_rows_threads, 2)
       __shfl_sync(0xffffffffu, rounded, lane_output == 0 ? lane + Rows : lane - Rows);
   if (!has_output) return;
   if (a.is_gated) {
-    if (lane_output == 0) a.result[lane_row * (n / 2) + out] = Y(gated(rounded, other));
+    if (lane_output == 0) a.result[lane_row * (n / 2) + out] = Y(SiluGate::gated(rounded, other));
   } else if (a.cached.positions != nullptr) {
     cached.store(result, other);
   } else {
@@ -263,8 +263,15 @@ void few_rows_quantized_body(TensorView<const T, 2, Cuda> x,
                              QuantizedView<W, Granularity, Layout::row_major, Cuda> w,
                              const GemmOutput<Y, Cuda>& y, const FewRowsOptions<T, Cuda>& options,
                              const Context<Cuda>& context) {
-  enqueue_few_rows<Granularity>(x, static_cast<const W*>(w.data()), w.scale_inverses(), w.outer(),
-                                y, options, context);
+  constexpr bool is_fp8 = FormatTraits<W>::bits == 8;
+  static_assert(
+      is_fp8,
+      "inference on Cuda: GEMMs of few rows cannot read NVFP4 weights; generate in bf16 or "
+      "an FP8 precision, or on Cpu");
+  if constexpr (is_fp8) {
+    enqueue_few_rows<Granularity>(x, static_cast<const W*>(w.data()), w.scale_inverses(), w.outer(),
+                                  y, options, context);
+  }
 }
 
 }  // namespace octavo::detail

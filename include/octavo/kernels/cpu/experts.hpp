@@ -2,9 +2,9 @@
 /// Rows of a mixture of experts on the `Cpu` device.
 #pragma once
 
+#include <octavo/kernels/activation_formula.hpp>
 #include <octavo/kernels/cpu/vector.hpp>
 #include <octavo/kernels/experts.hpp>
-#include <octavo/kernels/swiglu_formula.hpp>
 
 #include <algorithm>
 #include <array>
@@ -93,14 +93,14 @@ void experts_swiglu_forward_body(TensorView<const T, 2, Cpu> gate_up,
     const T* up = gate + ffn;
     T* result = y.values.row(row);
     for (Index i = 0; i < ffn; ++i) {
-      result[i] = T(gated(static_cast<float>(gate[i]), static_cast<float>(up[i])) * weight);
+      result[i] =
+          T(SiluGate::gated(static_cast<float>(gate[i]), static_cast<float>(up[i])) * weight);
     }
   });
   quantize(y, context);
 }
 
-/// See experts_swiglu_backward. With s = sigmoid(gate) and the gradient dy of the unweighted
-/// activation: dgate = dy · up · s · (1 + gate · (1 − s)), dup = dy · gate · s.
+/// See experts_swiglu_backward.
 template <LinearPrecision P, OperandKind Kind, class T>
 void experts_swiglu_backward_body(TensorView<const T, 2, Cpu> y_gradient,
                                   TensorView<const T, 2, Cpu> gate_up,
@@ -118,17 +118,17 @@ void experts_swiglu_backward_body(TensorView<const T, 2, Cpu> y_gradient,
     T* gate_gradient = gate_up_gradient.values.row(row);
     T* up_gradient = gate_gradient + ffn;
     for (Index i = 0; i < ffn; ++i) {
-      const float g = static_cast<float>(gate[i]);
-      const float d = static_cast<float>(dy[i]) * weight;
-      const float s = 1.0f / one_plus_exp(g);
-      gate_gradient[i] = T(d * static_cast<float>(up[i]) * s * (1.0f + g * (1.0f - s)));
-      up_gradient[i] = T(d * g * s);
+      const GateGradients gradients =
+          SiluGate::gradients(static_cast<float>(dy[i]) * weight, static_cast<float>(gate[i]),
+                              static_cast<float>(up[i]));
+      gate_gradient[i] = T(gradients.gate);
+      up_gradient[i] = T(gradients.up);
     }
     const std::int32_t pair = rows.pairs.data()[row];
     if (pair < 0) return;
     weight_gradient.data()[pair] = lane_sum(ffn, [&](Index i) {
       return static_cast<float>(dy[i]) *
-             gated(static_cast<float>(gate[i]), static_cast<float>(up[i]));
+             SiluGate::gated(static_cast<float>(gate[i]), static_cast<float>(up[i]));
     });
   });
   quantize(gate_up_gradient, context);

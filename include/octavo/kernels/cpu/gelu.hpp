@@ -2,9 +2,9 @@
 /// GELU on the `Cpu` device.
 #pragma once
 
+#include <octavo/kernels/activation_formula.hpp>
 #include <octavo/kernels/cpu/bias.hpp>
 #include <octavo/kernels/gelu.hpp>
-#include <octavo/kernels/swiglu_formula.hpp>
 
 namespace octavo OCTAVO_ABI::detail {
 
@@ -18,13 +18,13 @@ void gelu_forward_body(TensorView<const T, 2, Cpu> x, const Operand<P, Kind, Cpu
     T* result = y.values.row(t);
     for (Index i = 0; i < ffn; ++i) {
       const float value = static_cast<float>(row[i]);
-      result[i] = T(value * GeluGate::sigmoid(value));
+      result[i] = T(value * gelu_sigmoid(value));
     }
   });
   quantize(y, context);
 }
 
-/// See gelu_backward. With s the sigmoid of 2 · z: dx = dy · (s + x · s · (1 − s) · 2 · dz/dx).
+/// See gelu_backward.
 template <LinearPrecision P, OperandKind Kind, class T, class G>
 void gelu_backward_body(TensorView<const T, 2, Cpu> y_gradient, TensorView<const T, 2, Cpu> x,
                         const Operand<P, Kind, Cpu>& x_gradient,
@@ -36,9 +36,7 @@ void gelu_backward_body(TensorView<const T, 2, Cpu> y_gradient, TensorView<const
     T* result = x_gradient.values.row(t);
     for (Index i = 0; i < ffn; ++i) {
       const float value = static_cast<float>(row[i]);
-      const float s = GeluGate::sigmoid(value);
-      const float slope = 1.5957691216f + 0.2140644488f * value * value;  // 2 · dz/dx
-      result[i] = T(static_cast<float>(dy[i]) * (s + value * s * (1.0f - s) * slope));
+      result[i] = T(static_cast<float>(dy[i]) * gelu_derivative(value, gelu_sigmoid(value)));
     }
   });
   if (!bias_gradient.empty()) add_column_sums(x_gradient.values, bias_gradient, context);

@@ -2,8 +2,8 @@
 /// The gated activation on the `Cpu` device.
 #pragma once
 
+#include <octavo/kernels/activation_formula.hpp>
 #include <octavo/kernels/swiglu.hpp>
-#include <octavo/kernels/swiglu_formula.hpp>
 
 namespace octavo OCTAVO_ABI::detail {
 

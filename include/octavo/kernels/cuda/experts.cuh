@@ -173,97 +173,40 @@ struct RowWeights {
   }
 };
 
-/// A source that computes weight · silu(gate) · up.
-template <class T>
-struct ExpertSwigluSource {
-  static constexpr int parts = 1;
-  static constexpr int rounds_in_flight = 4;
+/// A source whose values are those of another times the weights of their rows.
+/// @tparam Source  with a function `produced(loaded, factor)`, such as GatedSource
+template <class Source, class T>
+struct WeightedSource {
+  static constexpr int parts = Source::parts;
+  static constexpr int rounds_in_flight = Source::rounds_in_flight;
   static constexpr bool makes_zeros = true;
-  using Inputs = GatedSource<SiluGate, T>;
-  Inputs inputs;
+  Source source;
   RowWeights weights;
 
   struct Loaded {
-    typename Inputs::Loaded inputs;
+    typename Source::Loaded inputs;
     float weight;
   };
 
   template <bool Vectors>
   struct Runs {
-    typename Inputs::template Runs<Vectors> inputs;
+    typename Source::template Runs<Vectors> inputs;
     RowWeights weights;
     Index row;
 
     __device__ Loaded load(int i, int count) const {
       return {inputs.load(i, count), count > 0 ? weights.at(row + i) : 0.0f};
     }
-    __device__ Produced<T, 1> make(int, const Loaded& loaded) const {
-      const Floats gates = to_floats(loaded.inputs.gate);
-      const Floats ups = to_floats(loaded.inputs.up);
-      Floats y;
-#pragma unroll
-      for (int i = 0; i < run_size; ++i) {
-        y.values[i] = gated(gates.values[i], ups.values[i]) * loaded.weight;
-      }
-      return {{to_run<T>(y)}};
+    __device__ Produced<T, parts> make(int, const Loaded& loaded) const {
+      return Source::produced(loaded.inputs, loaded.weight);
     }
   };
 
-  [[nodiscard]] bool vectors() const { return inputs.vectors(); }
+  [[nodiscard]] bool vectors() const { return source.vectors(); }
 
   template <bool Vectors>
   __device__ Runs<Vectors> runs(Index row, Index column) const {
-    return {inputs.template runs<Vectors>(row, column), weights, row};
-  }
-};
-
-/// A source that computes the gradients of gate and up values.
-template <class T>
-struct ExpertSwigluGradientSource {
-  static constexpr int parts = 2;
-  static constexpr int rounds_in_flight = 2;
-  static constexpr bool makes_zeros = true;
-  using Inputs = GatedGradientSource<SiluGate, T>;
-  Inputs inputs;
-  RowWeights weights;
-
-  struct Loaded {
-    typename Inputs::Loaded inputs;
-    float weight;
-  };
-
-  template <bool Vectors>
-  struct Runs {
-    typename Inputs::template Runs<Vectors> inputs;
-    RowWeights weights;
-    Index row;
-
-    __device__ Loaded load(int i, int count) const {
-      return {inputs.load(i, count), count > 0 ? weights.at(row + i) : 0.0f};
-    }
-    __device__ Produced<T, 2> make(int, const Loaded& loaded) const {
-      const Floats gates = to_floats(loaded.inputs.gate);
-      const Floats ups = to_floats(loaded.inputs.up);
-      const Floats gradients = to_floats(loaded.inputs.gradient);
-      Floats gate_gradient;
-      Floats up_gradient;
-#pragma unroll
-      for (int i = 0; i < run_size; ++i) {
-        const float g = gates.values[i];
-        const float d = gradients.values[i] * loaded.weight;
-        const float s = __fdividef(1.0f, one_plus_exp(g));
-        gate_gradient.values[i] = d * ups.values[i] * s * (1.0f + g * (1.0f - s));
-        up_gradient.values[i] = d * g * s;
-      }
-      return {{to_run<T>(gate_gradient), to_run<T>(up_gradient)}};
-    }
-  };
-
-  [[nodiscard]] bool vectors() const { return inputs.vectors(); }
-
-  template <bool Vectors>
-  __device__ Runs<Vectors> runs(Index row, Index column) const {
-    return {inputs.template runs<Vectors>(row, column), weights, row};
+    return {source.template runs<Vectors>(row, column), weights, row};
   }
 };
 
@@ -284,7 +227,7 @@ OCTAVO_KERNEL void expert_weight_kernel(const T* y_gradient, const T* gate_up,
     const Floats ups = load_floats<Vectors>(gate + ffn + column, ffn - column);
 #pragma unroll
     for (int i = 0; i < run_size; ++i) {
-      sum += gradients.values[i] * gated(gates.values[i], ups.values[i]);
+      sum += gradients.values[i] * SiluGate::gated(gates.values[i], ups.values[i]);
     }
   }
   sum = block_sum(sum);
@@ -299,8 +242,8 @@ void experts_swiglu_forward_body(TensorView<const T, 2, Cuda> gate_up,
                                  const Context<Cuda>& context) {
   constexpr const char* name = "experts_swiglu_forward";
   require_operand_size<P>(name, gate_up.extent(0), gate_up.extent(1));
-  const ExpertSwigluSource<T> source{{gate_up.data(), y.values.extent(1)},
-                                     {weights.data(), rows.pairs.data()}};
+  const WeightedSource<GatedSource<SiluGate, T>, T> source{{gate_up.data(), y.values.extent(1)},
+                                                           {weights.data(), rows.pairs.data()}};
   kernels::produce(name, source, y, context);
 }
 
@@ -316,8 +259,8 @@ void experts_swiglu_backward_body(TensorView<const T, 2, Cuda> y_gradient,
   constexpr const char* name = "experts_swiglu_backward";
   const Index ffn = y_gradient.extent(1);
   require_operand_size<P>(name, gate_up.extent(0), gate_up.extent(1));
-  const ExpertSwigluGradientSource<T> source{{y_gradient.data(), gate_up.data(), ffn},
-                                             {weights.data(), rows.pairs.data()}};
+  const WeightedSource<GatedGradientSource<SiluGate, T>, T> source{
+      {y_gradient.data(), gate_up.data(), ffn}, {weights.data(), rows.pairs.data()}};
   kernels::produce(name, source, gate_up_gradient, context);
   const bool vectors = source.vectors();
   launch(name, vectors ? expert_weight_kernel<true, T> : expert_weight_kernel<false, T>,

@@ -2,10 +2,10 @@
 /// GELU on the `Cuda` device.
 #pragma once
 
+#include <octavo/kernels/activation_formula.hpp>
 #include <octavo/kernels/cuda/bias.cuh>
 #include <octavo/kernels/cuda/quantize.cuh>
 #include <octavo/kernels/gelu.hpp>
-#include <octavo/kernels/swiglu_formula.hpp>
 
 namespace octavo OCTAVO_ABI::detail {
 
@@ -29,7 +29,7 @@ struct GeluSource {
     __device__ Produced<T, 1> make(int, const Run<T>& loaded) const {
       Floats values = to_floats(loaded);
 #pragma unroll
-      for (float& value : values.values) value *= GeluGate::sigmoid(value);
+      for (float& value : values.values) value *= gelu_sigmoid(value);
       return {{to_run<T>(values)}};
     }
   };
@@ -72,9 +72,7 @@ struct GeluGradientSource {
 #pragma unroll
       for (int i = 0; i < run_size; ++i) {
         const float value = values.values[i];
-        const float s = GeluGate::sigmoid(value);
-        const float slope = 1.5957691216f + 0.2140644488f * value * value;  // 2 · dz/dx
-        gradients.values[i] *= s + value * s * (1.0f - s) * slope;
+        gradients.values[i] *= gelu_derivative(value, gelu_sigmoid(value));
       }
       return {{to_run<T>(gradients)}};
     }

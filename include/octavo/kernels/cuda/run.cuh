@@ -8,6 +8,7 @@
 #include <octavo/memory/cuda/buffer.cuh>
 
 #include <cuda_bf16.h>
+#include <cuda_fp8.h>
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -121,16 +122,37 @@ __device__ inline float2 bf16_pair(std::uint32_t word) {
   return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u));
 }
 
+/// CUDA's name of an FP8 format.
+template <class Format>
+inline constexpr __nv_fp8_interpretation_t cuda_fp8_kind = __NV_E4M3;
+template <>
+inline constexpr __nv_fp8_interpretation_t cuda_fp8_kind<E5M2> = __NV_E5M2;
+
+/// Returns two FP8 values, the first in the lower byte. Every FP8 number is an FP16 number.
+template <class Format>
+__device__ float2 fp8_pair(std::uint32_t bits) {
+  const auto pair = static_cast<__nv_fp8x2_storage_t>(bits);
+  return __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(pair, cuda_fp8_kind<Format>)));
+}
+
+/// Returns the values of a run in FP32, BF16 or FP8.
 template <class T>
 __device__ Floats to_floats(const Run<T>& run) {
   Floats result;
+  if constexpr (std::is_same_v<T, float>) {
 #pragma unroll
-  for (int i = 0; i < Run<T>::words_per_run; ++i) {
-    if constexpr (std::is_same_v<T, float>) {
-      result.values[i] = __uint_as_float(run.words[i]);
-    } else {
-      static_assert(std::is_same_v<T, Bf16>);
-      const float2 pair = bf16_pair(run.words[i]);
+    for (int i = 0; i < run_size; ++i) result.values[i] = __uint_as_float(run.words[i]);
+  } else {
+    constexpr bool is_fp8 = std::is_same_v<T, E4M3> || std::is_same_v<T, E5M2>;
+    static_assert(std::is_same_v<T, Bf16> || is_fp8);
+#pragma unroll
+    for (int i = 0; i < run_size / 2; ++i) {
+      float2 pair;
+      if constexpr (is_fp8) {
+        pair = fp8_pair<T>(run.words[i / 2] >> (i % 2 * 16));
+      } else {
+        pair = bf16_pair(run.words[i]);
+      }
       result.values[2 * i] = pair.x;
       result.values[2 * i + 1] = pair.y;
     }

@@ -2,9 +2,9 @@
 /// The gated activation on the `Cuda` device.
 #pragma once
 
+#include <octavo/kernels/activation_formula.hpp>
 #include <octavo/kernels/cuda/cast/produce.cuh>
 #include <octavo/kernels/swiglu.hpp>
-#include <octavo/kernels/swiglu_formula.hpp>
 
 namespace octavo OCTAVO_ABI::detail {
 
@@ -24,6 +24,17 @@ struct GatedSource {
   struct Loaded {
     Run<W> gate, up;
   };
+  /// Returns the activation times `factor`.
+  __device__ static Produced<T, 1> produced(const Loaded& loaded, float factor) {
+    const Floats gates = to_floats(loaded.gate);
+    const Floats ups = to_floats(loaded.up);
+    Floats y;
+#pragma unroll
+    for (int i = 0; i < run_size; ++i) {
+      y.values[i] = Gate::gated(gates.values[i], ups.values[i]) * factor;
+    }
+    return {{to_run<T>(y)}};
+  }
 
   template <bool Vectors>
   struct Runs {
@@ -39,14 +50,7 @@ struct GatedSource {
     }
     __device__ Produced<T, 1> make(int, const Loaded& loaded) {
       if constexpr (std::is_same_v<W, E4M3>) largest += counter.of(loaded.gate, loaded.up);
-      const Floats gates = weight_floats(loaded.gate);
-      const Floats ups = weight_floats(loaded.up);
-      Floats y;
-#pragma unroll
-      for (int i = 0; i < run_size; ++i) {
-        y.values[i] = Gate::gated(gates.values[i], ups.values[i]);
-      }
-      return {{to_run<T>(y)}};
+      return produced(loaded, 1.0f);
     }
     __device__ void finish() const {
       if constexpr (std::is_same_v<W, E4M3>) counter.add(largest);
@@ -76,6 +80,22 @@ struct GatedGradientSource {
     Run<W> gate, up;
     Run<T> gradient;
   };
+  /// Returns the gradients times `factor`.
+  __device__ static Produced<T, 2> produced(const Loaded& loaded, float factor) {
+    const Floats gates = to_floats(loaded.gate);
+    const Floats ups = to_floats(loaded.up);
+    const Floats gradients = to_floats(loaded.gradient);
+    Floats gate_gradient;
+    Floats up_gradient;
+#pragma unroll
+    for (int i = 0; i < run_size; ++i) {
+      const GateGradients of =
+          Gate::gradients(gradients.values[i] * factor, gates.values[i], ups.values[i]);
+      gate_gradient.values[i] = of.gate;
+      up_gradient.values[i] = of.up;
+    }
+    return {{to_run<T>(gate_gradient), to_run<T>(up_gradient)}};
+  }
 
   template <bool Vectors>
   struct Runs {
@@ -88,19 +108,7 @@ struct GatedGradientSource {
       return {gate, up, load_run<Vectors>(gradient + i * stride, count)};
     }
     __device__ Produced<T, 2> make(int, const Loaded& loaded) const {
-      const Floats gates = weight_floats(loaded.gate);
-      const Floats ups = weight_floats(loaded.up);
-      const Floats gradients = to_floats(loaded.gradient);
-      Floats gate_gradient;
-      Floats up_gradient;
-#pragma unroll
-      for (int i = 0; i < run_size; ++i) {
-        const GateGradients of =
-            Gate::gradients(gradients.values[i], gates.values[i], ups.values[i]);
-        gate_gradient.values[i] = of.gate;
-        up_gradient.values[i] = of.up;
-      }
-      return {{to_run<T>(gate_gradient), to_run<T>(up_gradient)}};
+      return produced(loaded, 1.0f);
     }
   };
 

@@ -5,14 +5,7 @@
 
 #include <octavo/kernels/cuda/cast/counts.cuh>
 
-#include <cuda_fp8.h>
-
 namespace octavo OCTAVO_ABI::detail {
-
-template <class Format>
-inline constexpr __nv_fp8_interpretation_t cuda_fp8_kind = __NV_E4M3;
-template <>
-inline constexpr __nv_fp8_interpretation_t cuda_fp8_kind<E5M2> = __NV_E5M2;
 
 /// Casts two values to two bytes.
 template <class Format>
@@ -33,29 +26,6 @@ __device__ Run<Format> cast_run(const Run<Bf16>& run, float scale, CastTotals& t
   return result;
 }
 
-/// A run of weights as stored, in FP8 or another format. Every FP8 number is an FP16 number.
-template <class W>
-__device__ Floats weight_floats(const Run<W>& run) {
-  static_assert(
-      FormatTraits<W>::bits != 4,
-      "inference on Cuda: GEMMs of few rows cannot read NVFP4 weights; generate in bf16 or "
-      "an FP8 precision, or on Cpu");
-  if constexpr (sizeof(W) == 1) {
-    Floats result;
-#pragma unroll
-    for (int i = 0; i < run_size / 2; ++i) {
-      const auto pair = static_cast<__nv_fp8x2_storage_t>(run.words[i / 2] >> (i % 2 * 16));
-      const __half2 halves(__nv_cvt_fp8x2_to_halfraw2(pair, cuda_fp8_kind<W>));
-      const float2 values = __half22float2(halves);
-      result.values[2 * i] = values.x;
-      result.values[2 * i + 1] = values.y;
-    }
-    return result;
-  } else {
-    return to_floats(run);
-  }
-}
-
 /// Loads the first `count` elements of a run from element `place` on, then zeros.
 /// @tparam Vectors  see load_run
 template <bool Vectors, class W>
@@ -72,7 +42,7 @@ __device__ Floats load_quantized(const W* source, Index place, Index count) {
     }
     return result;
   } else {
-    return weight_floats(load_run<Vectors>(source + place, count));
+    return to_floats(load_run<Vectors>(source + place, count));
   }
 }
 

@@ -1,5 +1,5 @@
 /// @file
-/// Gated activations of one element, shared by all devices.
+/// Activations of one element, shared by all devices.
 #pragma once
 
 #include <octavo/core/macros.hpp>
@@ -25,9 +25,18 @@ OCTAVO_HOST_DEVICE inline float fast_quotient(float a, float b) {
 #endif
 }
 
-/// silu(gate) · up.
-OCTAVO_HOST_DEVICE inline float gated(float gate, float up) {
-  return fast_quotient(gate, one_plus_exp(gate)) * up;
+/// gelu(x) / x in its tanh approximation: (1 + tanh(z)) / 2 for z = √(2/π) · (x + 0.044715 · x³),
+/// which is the sigmoid of 2 · z.
+OCTAVO_HOST_DEVICE inline float gelu_sigmoid(float x) {
+  constexpr float twice_root = 1.5957691216f;  // 2 · √(2/π)
+  return fast_quotient(1.0f, one_plus_exp(twice_root * (x + 0.044715f * x * x * x)));
+}
+
+/// The derivative of gelu(x).
+/// @param s  gelu_sigmoid(x)
+OCTAVO_HOST_DEVICE inline float gelu_derivative(float x, float s) {
+  const float slope = 1.5957691216f + 0.2140644488f * x * x;  // 2 · dz/dx
+  return s + x * s * (1.0f - s) * slope;
 }
 
 /// The gradients of a gate value and an up value.
@@ -38,7 +47,9 @@ struct GateGradients {
 
 /// silu(gate) · up.
 struct SiluGate {
-  OCTAVO_HOST_DEVICE static float gated(float gate, float up) { return detail::gated(gate, up); }
+  OCTAVO_HOST_DEVICE static float gated(float gate, float up) {
+    return fast_quotient(gate, one_plus_exp(gate)) * up;
+  }
 
   /// With s = sigmoid(gate): dgate = dy · up · s · (1 + gate · (1 − s)), dup = dy · gate · s.
   OCTAVO_HOST_DEVICE static GateGradients gradients(float dy, float gate, float up) {
@@ -49,19 +60,14 @@ struct SiluGate {
 
 /// gelu(gate) · up, with the tanh approximation of `gelu_forward`.
 struct GeluGate {
-  /// (1 + tanh(z)) / 2 for z = √(2/π) · (x + 0.044715 · x³): the sigmoid of 2 · z.
-  OCTAVO_HOST_DEVICE static float sigmoid(float x) {
-    constexpr float twice_root = 1.5957691216f;  // 2 · √(2/π)
-    return fast_quotient(1.0f, one_plus_exp(twice_root * (x + 0.044715f * x * x * x)));
+  OCTAVO_HOST_DEVICE static float gated(float gate, float up) {
+    return gate * gelu_sigmoid(gate) * up;
   }
-  OCTAVO_HOST_DEVICE static float gated(float gate, float up) { return gate * sigmoid(gate) * up; }
 
-  /// With s = sigmoid(2 · z): dgate = dy · up · (s + gate · s · (1 − s) · 2 · dz/dgate), dup = dy ·
-  /// gate · s.
+  /// dgate = dy · up · gelu'(gate), dup = dy · gelu(gate).
   OCTAVO_HOST_DEVICE static GateGradients gradients(float dy, float gate, float up) {
-    const float s = sigmoid(gate);
-    const float slope = 1.5957691216f + 0.2140644488f * gate * gate;  // 2 · dz/dgate
-    return {dy * up * (s + gate * s * (1.0f - s) * slope), dy * gate * s};
+    const float s = gelu_sigmoid(gate);
+    return {dy * up * gelu_derivative(gate, s), dy * gate * s};
   }
 };
 
