@@ -7,7 +7,7 @@
 #include <octavo/attention/cpu/eight_bit_attention.hpp>
 #include <octavo/core/math.hpp>
 #include <octavo/gemm/cpu/sgemm.hpp>
-#include <octavo/kernels/cpu/vector.hpp>
+#include <octavo/kernels/cpu/sums.hpp>
 
 #include <algorithm>
 #include <cmath>

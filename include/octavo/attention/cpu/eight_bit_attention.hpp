@@ -5,7 +5,7 @@
 #include <octavo/attention/attention_shape.hpp>
 #include <octavo/attention/eight_bit.hpp>
 #include <octavo/core/math.hpp>
-#include <octavo/kernels/cpu/vector.hpp>
+#include <octavo/kernels/cpu/sums.hpp>
 #include <octavo/tensor/tensor.hpp>
 
 #include <algorithm>

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <octavo/kernels/adamw.hpp>
-#include <octavo/kernels/cpu/vector.hpp>
+#include <octavo/kernels/cpu/sums.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -152,7 +152,7 @@ void adamw_update_body(const AdamWParameter<W, G, M, Cpu>& parameter, const Adam
   const AdamWStepArguments now{*step.data(),
                                adamw_factors(settings, *step.data(), parameter.weight_decay,
                                              status.data()->clip_coefficient)};
-  parallel_runs(parameter.weight.extent(0), context, [&](Index begin, Index end) {
+  parallel_pieces(parameter.weight.extent(0), context, [&](Index begin, Index end) {
     if constexpr (std::is_same_v<M, float>) {
       if (rounds_to_nearest(parameter)) {
         return update_to_nearest(parameter, now.factors, begin, end);

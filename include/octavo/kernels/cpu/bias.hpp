@@ -3,7 +3,7 @@
 #pragma once
 
 #include <octavo/kernels/bias.hpp>
-#include <octavo/kernels/cpu/vector.hpp>
+#include <octavo/kernels/cpu/sums.hpp>
 
 namespace octavo OCTAVO_ABI::detail {
 

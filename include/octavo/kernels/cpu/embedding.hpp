@@ -2,7 +2,7 @@
 /// Look-up of token embeddings on the `Cpu` device.
 #pragma once
 
-#include <octavo/kernels/cpu/vector.hpp>
+#include <octavo/kernels/cpu/sums.hpp>
 #include <octavo/kernels/embedding.hpp>
 
 #include <algorithm>

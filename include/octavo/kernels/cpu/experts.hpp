@@ -3,7 +3,7 @@
 #pragma once
 
 #include <octavo/kernels/activation_formula.hpp>
-#include <octavo/kernels/cpu/vector.hpp>
+#include <octavo/kernels/cpu/sums.hpp>
 #include <octavo/kernels/experts.hpp>
 
 #include <algorithm>

@@ -2,7 +2,7 @@
 /// Weights that ranks cast in shards, on the `Cpu` device.
 #pragma once
 
-#include <octavo/kernels/cpu/vector.hpp>
+#include <octavo/kernels/cpu/sums.hpp>
 #include <octavo/kernels/fp8_weights.hpp>
 
 #include <algorithm>
@@ -15,7 +15,7 @@ template <class T>
 void raise_amax_body(TensorView<const T, 1, Cpu> values, TensorView<std::uint32_t, 1, Cpu> amax,
                      const Context<Cpu>& context) {
   const std::atomic_ref<std::uint32_t> shared(*amax.data());
-  parallel_runs(values.size(), context, [&](Index begin, Index end) {
+  parallel_pieces(values.size(), context, [&](Index begin, Index end) {
     std::uint32_t largest = 0;
     for (Index i = begin; i < end; ++i) {
       largest = std::max(largest, float_bits(static_cast<float>(values.data()[i])) & 0x7fffffffu);

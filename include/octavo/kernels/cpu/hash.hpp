@@ -2,7 +2,7 @@
 /// Hashes of memory on the `Cpu` device.
 #pragma once
 
-#include <octavo/kernels/cpu/vector.hpp>
+#include <octavo/kernels/cpu/sums.hpp>
 #include <octavo/kernels/hash.hpp>
 
 #include <atomic>
@@ -15,7 +15,7 @@ inline void hash_bytes_body(TensorView<const std::byte, 1, Cpu> bytes,
                             TensorView<std::uint64_t, 1, Cpu> hash, const Context<Cpu>& context) {
   constexpr Index word_bytes = sizeof(std::uint64_t);
   *hash.data() = 0;
-  parallel_runs(bytes.size() / word_bytes, context, [&](Index begin, Index end) {
+  parallel_pieces(bytes.size() / word_bytes, context, [&](Index begin, Index end) {
     std::uint64_t sum = 0;
     for (Index i = begin; i < end; ++i) {
       std::uint64_t word = 0;

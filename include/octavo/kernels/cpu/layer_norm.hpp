@@ -2,7 +2,7 @@
 /// Layer normalisation on the `Cpu` device.
 #pragma once
 
-#include <octavo/kernels/cpu/vector.hpp>
+#include <octavo/kernels/cpu/sums.hpp>
 #include <octavo/kernels/layer_norm.hpp>
 
 #include <cmath>

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <octavo/kernels/cpu/adamw.hpp>
-#include <octavo/kernels/cpu/vector.hpp>
+#include <octavo/kernels/cpu/sums.hpp>
 #include <octavo/kernels/muon.hpp>
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace octavo OCTAVO_ABI::detail {
 /// together.
 template <class Body>
 void for_each_rounding_run(Index elements, const Context<Cpu>& context, const Body& body) {
-  parallel_runs(elements, context, [&](Index begin, Index end) {
+  parallel_pieces(elements, context, [&](Index begin, Index end) {
     for (Index at = begin; at < end; at += rounding_run) {
       body(at / rounding_run, at, std::min<Index>(at + rounding_run, end));
     }
@@ -60,7 +60,7 @@ void muon_momentum_body(const MuonElements<W, G, EightBit, Cpu>& elements,
                                           GroupRoundingBits(elements, *step.data(), group),
                                           Rounding::first_moment);
   };
-  parallel_runs(elements.weight.size(), context, [&](Index begin, Index end) {
+  parallel_pieces(elements.weight.size(), context, [&](Index begin, Index end) {
     for (Index at = begin; at < end; at += moment_group) {
       update(at, std::min(at + moment_group, end));
     }

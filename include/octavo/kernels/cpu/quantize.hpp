@@ -78,15 +78,15 @@ CastStatistics cast_tile(const QuantizeTile& tile, Index row0, Index column0, co
         const float* values = tile.row(r) + left;
         const Index column = column0 + left;
         Format* output = copy.data() + (row0 + r) * copy.inner() + column;
-        CastStatistics run;
+        CastStatistics counts;
         if constexpr (Rounding == ValueRounding::stochastic) {
           const Index place = (row0 + r) * round_up(copy.inner(), width) + column;
-          run = cast_run_stochastically(values, output, count, scale, cast.random, place);
+          counts = cast_run_stochastically(values, output, count, scale, cast.random, place);
         } else {
-          run = cast_run(values, output, count, scale);
+          counts = cast_run(values, output, count, scale);
         }
-        total.saturated += run.saturated;
-        total.flushed += run.flushed;
+        total.saturated += counts.saturated;
+        total.flushed += counts.flushed;
       }
     }
   }

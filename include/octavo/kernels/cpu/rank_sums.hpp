@@ -2,7 +2,7 @@
 /// Sums over data exchanged between ranks, on the `Cpu` device.
 #pragma once
 
-#include <octavo/kernels/cpu/vector.hpp>
+#include <octavo/kernels/cpu/sums.hpp>
 #include <octavo/kernels/rank_sums.hpp>
 
 namespace octavo OCTAVO_ABI::detail {
@@ -11,7 +11,7 @@ namespace octavo OCTAVO_ABI::detail {
 template <class Part, class Sum>
 void sum_parts_body(const RankParts<Part, Cpu>& parts, TensorView<Sum, 1, Cpu> sum, bool accumulate,
                     const Context<Cpu>& context) {
-  parallel_runs(sum.size(), context, [&](Index begin, Index end) {
+  parallel_pieces(sum.size(), context, [&](Index begin, Index end) {
     for (Index i = begin; i < end; ++i) {
       float total = accumulate ? static_cast<float>(sum.data()[i]) : 0.0f;
       for (Index rank = 0; rank < parts.ranks(); ++rank) {

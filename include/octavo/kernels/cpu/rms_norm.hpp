@@ -2,7 +2,7 @@
 /// Root-mean-square normalisation on the `Cpu` device.
 #pragma once
 
-#include <octavo/kernels/cpu/vector.hpp>
+#include <octavo/kernels/cpu/sums.hpp>
 #include <octavo/kernels/rms_norm.hpp>
 
 namespace octavo OCTAVO_ABI::detail {

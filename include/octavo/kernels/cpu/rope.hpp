@@ -2,7 +2,7 @@
 /// Rotary position embeddings on the `Cpu` device.
 #pragma once
 
-#include <octavo/kernels/cpu/vector.hpp>
+#include <octavo/kernels/cpu/sums.hpp>
 #include <octavo/kernels/rope.hpp>
 
 namespace octavo OCTAVO_ABI::detail {

@@ -2,7 +2,7 @@
 /// The router of a mixture of experts on the `Cpu` device.
 #pragma once
 
-#include <octavo/kernels/cpu/vector.hpp>
+#include <octavo/kernels/cpu/sums.hpp>
 #include <octavo/kernels/router.hpp>
 
 #include <algorithm>

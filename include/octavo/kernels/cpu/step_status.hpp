@@ -2,7 +2,7 @@
 /// Loss, gradient norm and the decision whether to skip a step, on the `Cpu` device.
 #pragma once
 
-#include <octavo/kernels/cpu/vector.hpp>
+#include <octavo/kernels/cpu/sums.hpp>
 #include <octavo/kernels/step_status.hpp>
 
 #include <algorithm>
@@ -29,9 +29,9 @@ void add_squared_norm_body(TensorView<const G, 1, Cpu> gradient,
     const Index begin = std::min(gradient.extent(0), piece * size);
     const Index end = std::min(gradient.extent(0), begin + size);
     double sum = 0;
-    for (Index run = begin; run < end; run += elementwise_run) {
-      const G* values = gradient.data() + run;
-      sum += static_cast<double>(lane_sum(std::min(elementwise_run, end - run), [&](Index i) {
+    for (Index first = begin; first < end; first += elementwise_piece) {
+      const G* values = gradient.data() + first;
+      sum += static_cast<double>(lane_sum(std::min(elementwise_piece, end - first), [&](Index i) {
         const float value = static_cast<float>(values[i]);
         return value * value;
       }));

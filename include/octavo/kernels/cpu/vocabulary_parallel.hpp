@@ -3,7 +3,7 @@
 #pragma once
 
 #include <octavo/core/math.hpp>
-#include <octavo/kernels/cpu/vector.hpp>
+#include <octavo/kernels/cpu/sums.hpp>
 #include <octavo/kernels/vocabulary_parallel.hpp>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 /// @file
-/// Sums and sizes common to CPU kernels.
+/// Sums, maxima and loops that kernels of the `Cpu` device share.
 #pragma once
 
 #include <octavo/core/context.hpp>
@@ -11,12 +11,12 @@
 namespace octavo OCTAVO_ABI::detail {
 
 /// Number of elements in one piece of an elementwise loop.
-inline constexpr Index elementwise_run = 4096;
+inline constexpr Index elementwise_piece = 4096;
 
 /// Returns Σ term(i) for begin ≤ i < end in sixteen interleaved sums: the order is fixed, and
 /// compilers vectorise it without permission to reorder additions.
 template <class Term>
-float run_sum(Index begin, Index end, const Term& term) {
+float piece_sum(Index begin, Index end, const Term& term) {
   constexpr Index lanes = 16;
   std::array<float, lanes> sums{};
   const Index whole = begin + (end - begin) / lanes * lanes;
@@ -34,10 +34,11 @@ float run_sum(Index begin, Index end, const Term& term) {
 /// bits.
 template <class Term>
 float lane_sum(Index count, const Term& term) {
-  if (count <= elementwise_run) return run_sum(0, count, term);
+  if (count <= elementwise_piece) return piece_sum(0, count, term);
   double total = 0;
-  for (Index begin = 0; begin < count; begin += elementwise_run) {
-    total += static_cast<double>(run_sum(begin, std::min(begin + elementwise_run, count), term));
+  for (Index begin = 0; begin < count; begin += elementwise_piece) {
+    total +=
+        static_cast<double>(piece_sum(begin, std::min(begin + elementwise_piece, count), term));
   }
   return static_cast<float>(total);
 }
@@ -74,10 +75,10 @@ float inverse_root_mean_square(const T* row, Index count, float epsilon) {
 
 /// Calls `body(begin, end)` for pieces that cover the elements 0 to count.
 template <class Body>
-void parallel_runs(Index count, const Context<Cpu>& context, const Body& body) {
-  parallel_for(ceil_divide(count, elementwise_run), elementwise_run, context, [&](Index run) {
-    const Index begin = run * elementwise_run;
-    body(begin, begin + elementwise_run < count ? begin + elementwise_run : count);
+void parallel_pieces(Index count, const Context<Cpu>& context, const Body& body) {
+  parallel_for(ceil_divide(count, elementwise_piece), elementwise_piece, context, [&](Index piece) {
+    const Index begin = piece * elementwise_piece;
+    body(begin, begin + elementwise_piece < count ? begin + elementwise_piece : count);
   });
 }
 
