@@ -184,7 +184,7 @@ class BlockLayout {
       typename Down::Layer::InputMemory().allocate_transient(arena, tokens, sizes.ffn);
     }
     allocate_saved_if(arena, sizes, tokens,
-                      [&](octavo::Recompute drop_level) { return recompute >= drop_level; });
+                      [&](octavo::Recompute from) { return recompute >= from; });
     (void)arena.template allocate<T>(kind, tokens / sizes.degree * sizes.hidden);
     arena.overlay(
         [&] {
@@ -201,8 +201,8 @@ class BlockLayout {
   /// @param offloads  whether it offloads activations: see `allocate_offloaded`
   static void allocate_saved(octavo::Arena<D>& arena, const BlockSizes& sizes, Index tokens,
                              octavo::Recompute recompute, bool offloads) {
-    allocate_saved_if(arena, sizes, tokens, [&](octavo::Recompute drop_level) {
-      return recompute < drop_level && !(offloads && drop_level == octavo::Recompute::block);
+    allocate_saved_if(arena, sizes, tokens, [&](octavo::Recompute from) {
+      return recompute < from && !(offloads && from == octavo::Recompute::block);
     });
   }
 
@@ -210,9 +210,8 @@ class BlockLayout {
   static octavo::ArenaRange allocate_offloaded(octavo::Arena<D>& arena, const BlockSizes& sizes,
                                                Index tokens) {
     return arena.range_of([&] {
-      allocate_saved_if(arena, sizes, tokens, [](octavo::Recompute drop_level) {
-        return drop_level == octavo::Recompute::block;
-      });
+      allocate_saved_if(arena, sizes, tokens,
+                        [](octavo::Recompute from) { return from == octavo::Recompute::block; });
     });
   }
 

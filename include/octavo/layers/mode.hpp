@@ -39,8 +39,8 @@ struct Mode {
   };
 };
 
-/// The activations that the backward recomputes instead of keeping. Each level includes those
-/// before it; results are bitwise identical for all levels.
+/// Policies of recomputation: the activations that the backward recomputes instead of keeping. Each
+/// policy also drops those of the policies before it. Results are bitwise identical for all.
 enum class Recompute {
   none,    ///< everything is kept
   norms,   ///< outputs of norms: RMSNorm, LayerNorm
@@ -49,7 +49,7 @@ enum class Recompute {
   block,   ///< everything except the block's input
 };
 
-/// Stands for the first policy that drops an activation, if no policy drops it.
+/// Stands for the first policy that drops an activation if none does.
 inline constexpr auto kept_by_all_policies =
     static_cast<Recompute>(static_cast<int>(Recompute::block) + 1);
 
@@ -67,7 +67,7 @@ struct Recomputation {
   bool is_last = true;  ///< the last of the block's branches
 
   /// Whether the policy drops data that `from` and all later policies drop. The block or the part's
-  /// backward then computes the data again, and the manifest counts the corresponding GEMMs twice.
+  /// backward then recomputes the data, and the manifest counts the corresponding GEMMs twice.
   [[nodiscard]] constexpr bool drops(Recompute from) const { return policy >= from; }
   /// Whether the block runs the part's forward again, including its last GEMM.
   [[nodiscard]] constexpr bool runs_forward_again() const {

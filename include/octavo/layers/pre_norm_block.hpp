@@ -83,7 +83,7 @@ class PreNormBranches<std::index_sequence<I...>, T, Hidden, G, D, Branches...> {
         [&](auto&... saved) { (Branches::allocate_shared_buffers(arena, saved, tokens), ...); },
         shared.saved.branches);
     allocate_saved_if(arena, shared.saved, tokens,
-                      [&](Recompute drop_level) { return recompute >= drop_level; });
+                      [&](Recompute from) { return recompute >= from; });
     T* gradient = arena.template allocate<T>(MemoryKind::activations, tokens / degree * Hidden);
     const auto allocate_scratch = [&]<class Branch>(std::type_identity<Branch>, auto& scratch) {
       scratch.normalised_gradient = gradient;
@@ -104,7 +104,7 @@ class PreNormBranches<std::index_sequence<I...>, T, Hidden, G, D, Branches...> {
     offloaded.saved = shared.saved;
     offloaded.memory = arena.range_of([&] {
       allocate_saved_if(arena, offloaded.saved, tokens,
-                        [](Recompute drop_level) { return drop_level == Recompute::block; });
+                        [](Recompute from) { return from == Recompute::block; });
     });
   }
 
@@ -126,16 +126,15 @@ class PreNormBranches<std::index_sequence<I...>, T, Hidden, G, D, Branches...> {
   /// Allocates the memory that this block keeps for the backward.
   void allocate_saved(Arena<D>& arena, const Shared& shared, Index tokens) {
     saved_ = shared.saved;
-    allocate_saved_if(arena, saved_, tokens,
-                      [&](Recompute drop_level) { return recompute_ < drop_level; });
+    allocate_saved_if(arena, saved_, tokens, [&](Recompute from) { return recompute_ < from; });
   }
   /// Does the same if activations are offloaded.
   /// @param buffer  the device buffer for them
   void allocate_saved_offloaded(Arena<D>& arena, const Shared& shared, std::size_t buffer,
                                 Index tokens) {
     saved_ = shared.offloaded[buffer].saved;
-    allocate_saved_if(arena, saved_, tokens, [&](Recompute drop_level) {
-      return recompute_ < drop_level && drop_level != Recompute::block;
+    allocate_saved_if(arena, saved_, tokens, [&](Recompute from) {
+      return recompute_ < from && from != Recompute::block;
     });
   }
 
@@ -189,8 +188,8 @@ class PreNormBranches<std::index_sequence<I...>, T, Hidden, G, D, Branches...> {
   }
 
  private:
-  /// Allocates the parts of `saved` for which `wanted(drop_level)` is true. `drop_level` is the
-  /// first policy that drops the part.
+  /// Allocates the tensors of `saved` for which `wanted(from)` is true, where `from` and all later
+  /// policies drop the tensor.
   template <class Wanted>
   static void allocate_saved_if(Arena<D>& arena, Saved& saved, Index tokens, const Wanted& wanted) {
     std::apply([&](auto&... of) { (Branches::allocate_saved(arena, of, tokens, wanted), ...); },

@@ -71,8 +71,8 @@ class ResidualBranch {
       part_.allocate_cache(arena, longest);
   }
 
-  /// Allocates the parts of `saved` for which `wanted(drop_level)` is true. `drop_level` is the
-  /// first policy that drops the part.
+  /// Allocates the tensors of `saved` for which `wanted(from)` is true, where `from` and all later
+  /// policies drop the tensor.
   template <class Wanted>
   static void allocate_saved(Arena<D>& arena, Saved& saved, Index tokens, const Wanted& wanted) {
     constexpr auto kind = MemoryKind::activations;

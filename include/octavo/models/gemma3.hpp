@@ -30,8 +30,8 @@ class Gemma3Positions : public RoPE<D> {
 
 namespace detail {
 
-/// Returns √x for x > 0, by Newton's method: std::sqrt is not constexpr.
-constexpr float newton_root(float x) {
+/// Returns √x for x > 0, by Newton's method, because std::sqrt is not constexpr.
+constexpr float constexpr_sqrt(float x) {
   double root = x > 1 ? x : 1;
   for (int i = 0; i < 64; ++i) root = (root + static_cast<double>(x) / root) / 2;
   return static_cast<float>(root);
@@ -48,7 +48,7 @@ constexpr BlockShape block_shape_of(const Gemma3Config& config, bool is_global) 
           .post_norm = true,
           .rotation = is_global ? 0 : 1,
           .window = is_global ? 0 : config.window,
-          .score_scale = 1.0f / newton_root(config.query_scalar)};
+          .score_scale = 1.0f / constexpr_sqrt(config.query_scalar)};
 }
 
 }  // namespace detail
