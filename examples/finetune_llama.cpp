@@ -33,19 +33,20 @@ void declare_chats(CLI::App& app, Options& options) {
   using namespace programs;
   options.learning_rate = 2e-5;
   ChatOptions& chats = options.chats;
-  const auto add = [&app](const std::string& name, auto& value, const std::string& text) {
-    return app.add_option(name, value, text)->group(data_group);
-  };
-  // No defaults are declared, because config.toml could not distinguish them from choices.
-  add("--chats", chats.files,
+  const FlagGroup group(app, data_group);
+  group.add_without_default(
+      "--chats", chats.files,
       "file of chats, JSON Lines or a JSON array, possibly compressed; required, repeatable");
-  add("--validation-chats", chats.validation_files,
-      "validation files; replaces --validation-fraction");
-  declare_chat_form(app, chats, data_group);
-  add("--tokenizer", chats.tokenizer,
+  group.add_without_default("--validation-chats", chats.validation_files,
+                            "validation files; replaces --validation-fraction");
+  declare_chat_form(group, chats);
+  group.add_without_default(
+      "--tokenizer", chats.tokenizer,
       "bytes, a tokenizer.json, or a tokenizer.model (SentencePiece, or Llama 3's); by default, "
       "tokenizer.json in the folder of --model hf:FOLDER");
-  add("--epochs", chats.epochs, "number of passes over the chats; replaces --steps")
+  group
+      .add_without_default("--epochs", chats.epochs,
+                           "number of passes over the chats; replaces --steps")
       ->check(at_least_one());
 }
 

@@ -53,62 +53,52 @@ void declare(CLI::App& app, Options& options) {
   using namespace programs;
   options.precision = "bf16";
   trainer::declare_model(app, options);
-  app.add_option("--checkpoint", options.checkpoint,
-                 "checkpoint, or folder of a run for its newest checkpoint; sets the default of "
-                 "--precision")
-      ->group(trainer::model_group);
-  const std::string text = "Text";
-  const std::string sampling = "Sampling";
-  const auto add = [&](const std::string& name, auto& value, const std::string& description,
-                       const std::string& group) {
-    return app.add_option(name, value, description)->group(group);
-  };
-  add("--prompt", options.prompt, "start of the text; - reads it from standard input", text);
-  add("--tokenizer", options.tokenizer,
+  trainer::declare_checkpoint(app, options.checkpoint);
+  const FlagGroup text(app, "Text");
+  const FlagGroup sampling(app, "Sampling");
+  text.add_without_default("--prompt", options.prompt,
+                           "start of the text; - reads it from standard input");
+  text.add_without_default(
+      "--tokenizer", options.tokenizer,
       "bytes, tokenizer.json or tokenizer.model; by default, tokenizer.json in the hf: folder, "
-      "otherwise bytes if the model has at most 256 tokens",
-      text);
-  add("--begin", options.begin, "special token before the prompt, or none", text)
-      ->capture_default_str();
-  add("--chat", options.chat,
+      "otherwise bytes if the model has at most 256 tokens");
+  text.add("--begin", options.begin, "special token before the prompt, or none");
+  text.add_without_default(
+      "--chat", options.chat,
       "chat template: " +
           programs::joined(
               {octavo::chat_template_names.begin(), octavo::chat_template_names.end()}) +
           ", or a JSON file; --prompt is the question, or each line of standard input without "
-          "--prompt",
-      text);
-  add("--system", options.system, "system message of the chat", text);
-  add("--context", options.context,
-      "maximum length of the whole text in tokens, for which memory is allocated; 0 fits the "
-      "prompt and --max-tokens, or 4096 in a chat",
-      text)
-      ->check(non_negative_integer())
-      ->capture_default_str();
-  add("--max-tokens", options.max_tokens,
-      "maximum number of tokens to generate, in a chat per answer", text)
-      ->check(at_least_one())
-      ->capture_default_str();
-  add("--stop", options.stops,
+          "--prompt");
+  text.add_without_default("--system", options.system, "system message of the chat");
+  text.add("--context", options.context,
+           "maximum length of the whole text in tokens, for which memory is allocated; 0 fits the "
+           "prompt and --max-tokens, or 4096 in a chat")
+      ->check(non_negative_integer());
+  text.add("--max-tokens", options.max_tokens,
+           "maximum number of tokens to generate, in a chat per answer")
+      ->check(at_least_one());
+  text.add_without_default(
+      "--stop", options.stops,
       "string or special token that ends the text, in addition to the model's EOS tokens; "
-      "repeatable",
-      text);
-  add("--temperature", options.sampling.temperature,
-      "sampling temperature; 0 chooses the most likely token", sampling)
-      ->check(non_negative_number())
-      ->capture_default_str();
-  add("--top-k", options.sampling.top_k,
-      "sample only from this many of the most likely tokens; 0 disables the limit", sampling)
-      ->check(non_negative_integer())
-      ->capture_default_str();
-  add("--top-p", options.sampling.top_p,
-      "sample only from the most likely tokens whose probabilities sum to at least this; 1 "
-      "disables the limit",
-      sampling)
+      "repeatable");
+  sampling
+      .add("--temperature", options.sampling.temperature,
+           "sampling temperature; 0 chooses the most likely token")
+      ->check(non_negative_number());
+  sampling
+      .add("--top-k", options.sampling.top_k,
+           "sample only from this many of the most likely tokens; 0 disables the limit")
+      ->check(non_negative_integer());
+  sampling
+      .add("--top-p", options.sampling.top_p,
+           "sample only from the most likely tokens whose probabilities sum to at least this; 1 "
+           "disables the limit")
       ->check(finite_number("is not a number above 0 and at most 1",
-                            [](double v) { return v > 0 && v <= 1; }))
-      ->capture_default_str();
-  add("--seed", options.seed, "random seed for sampling; different in each run by default",
-      sampling)
+                            [](double v) { return v > 0 && v <= 1; }));
+  sampling
+      .add_without_default("--seed", options.seed,
+                           "random seed for sampling; different in each run by default")
       ->check(non_negative_integer());
 }
 

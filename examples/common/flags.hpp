@@ -2,6 +2,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <common/flag_group.hpp>
 #include <common/foreign_flags.hpp>
 #include <common/help.hpp>
 #include <common/nearest.hpp>
@@ -191,23 +192,22 @@ inline CLI::Validator one_of(const std::vector<std::string>& words) {
 /// @param options  options with `zero`, `gather` and `reduce`
 /// @param remark   end of the help text of --reduce
 template <class Options>
-void declare_sharing(CLI::App& app, Options& options, const std::string& group,
-                     const std::string& remark = "") {
-  const auto add = [&](const std::string& name, auto& value, const std::string& text) {
-    return app.add_option(name, value, text)->group(group)->capture_default_str();
-  };
-  add("--zero", options.zero,
-      "ZeRO stage: 1 shards the optimizer state, 2 also the gradients, 3 also the weights")
+void declare_sharing(const FlagGroup& group, Options& options, const std::string& remark = "") {
+  group
+      .add("--zero", options.zero,
+           "ZeRO stage: 1 shards the optimizer state, 2 also the gradients, 3 also the weights")
       ->check(integer_in_range(1, 3));
-  add("--gather", options.gather,
-      "format of weights in all-gathers: stored keeps the storage format; fp8 sends weights of FP8 "
-      "GEMMs as FP8 if they have one scale per tensor, with bitwise identical results")
+  group
+      .add("--gather", options.gather,
+           "format of weights in all-gathers: stored keeps the storage format; fp8 sends weights "
+           "of FP8 GEMMs as FP8 if they have one scale per tensor, with bitwise identical results")
       ->check(one_of(gather_names));
-  add("--reduce", options.reduce,
-      "format of gradients in reductions: stored sends the storage format and rounds sums to it; "
-      "fp32 sends the storage format and keeps sums in FP32; e4m3 sends FP8 with a scale for each "
-      "block of 128" +
-          remark)
+  group
+      .add("--reduce", options.reduce,
+           "format of gradients in reductions: stored sends the storage format and rounds sums to "
+           "it; fp32 sends the storage format and keeps sums in FP32; e4m3 sends FP8 with a scale "
+           "for each block of 128" +
+               remark)
       ->check(one_of(reduce_names));
 }
 
@@ -254,8 +254,8 @@ struct TrainerFlags {
 inline const std::array<TrainerFlags, 2> trainer_flags{
     {{"train_llama", {"data", "validation-data", "document-end", "most-documents"}},
      {"finetune_llama",
-      {"chats", "validation-chats", "chat-template", "tokenizer", "epochs", "long-chats",
-       "last-turn-only", "most-chats"}}}};
+      {"chats", "validation-chats", "chat-template", "epochs", "long-chats", "last-turn-only",
+       "most-chats"}}}};
 
 /// Returns the message for a flag or key that does not exist.
 inline std::string unknown_key(const CLI::App& app, std::string word) {

@@ -37,45 +37,43 @@ inline void declare(CLI::App& app, Options& options) {
   using namespace programs;
   options.precision = "bf16";
   trainer::declare_model(app, options);
-  app.add_option("--checkpoint", options.checkpoint,
-                 "checkpoint, or folder of a run for its newest checkpoint; sets the default of "
-                 "--precision")
-      ->group(trainer::model_group);
+  trainer::declare_checkpoint(app, options.checkpoint);
   trainer::declare_ranks(app, options);
-  const std::string group = "Evaluation";
-  const auto add = [&](const std::string& name, auto& value, const std::string& text) {
-    return app.add_option(name, value, text)->group(group);
-  };
-  add("--data", options.data,
+  const FlagGroup group(app, "Evaluation");
+  group.add_without_default(
+      "--data", options.data,
       "text, JSON Lines or token file, folder of text files, or pattern, whose loss is measured; "
       "repeatable");
-  add("--chats", options.chats.files,
-      "file of chats, whose loss is measured on the assistant's messages; "
-      "repeatable");
-  trainer::declare_chat_form(app, options.chats, group);
-  add("--hellaswag", options.hellaswag,
+  group.add_without_default("--chats", options.chats.files,
+                            "file of chats, whose loss is measured on the assistant's messages; "
+                            "repeatable");
+  trainer::declare_chat_form(group, options.chats);
+  group.add_without_default(
+      "--hellaswag", options.hellaswag,
       "questions: llm.c's file, or JSON Lines (.jsonl) with ctx, endings and label");
-  add("--tokenizer", options.tokenizer,
+  group.add_without_default(
+      "--tokenizer", options.tokenizer,
       "bytes, tokenizer.json or tokenizer.model; by default, tokenizer.json in the hf: folder, "
       "otherwise bytes if the model has at most 256 tokens");
-  add("--document-end", options.document_end,
-      "token ID that ends a document of --data; tokens then attend only within their own document")
+  group
+      .add_without_default("--document-end", options.document_end,
+                           "token ID that ends a document of --data; tokens then attend only "
+                           "within their own document")
       ->check(non_negative_integer());
-  add("--most-documents", options.most_documents,
-      "maximum number of documents in a batch of --data; used with --document-end")
+  group
+      .add_without_default(
+          "--most-documents", options.most_documents,
+          "maximum number of documents in a batch of --data; used with --document-end")
       ->check(non_negative_integer());
-  add("--batch", options.batch, "sequences per batch and rank")
-      ->check(at_least_one())
-      ->capture_default_str();
-  add("--seq-len", options.sequence_length, "tokens per sequence")
-      ->check(at_least_one())
-      ->capture_default_str();
-  add("--batches", options.batches,
-      "maximum number of batches; 0 uses all. --data is sampled at equal distances; --chats is "
-      "used from its beginning")
-      ->check(non_negative_integer())
-      ->capture_default_str();
-  add("--json", options.json, "JSON file for the results");
+  group.add("--batch", options.batch, "sequences per batch and rank")->check(at_least_one());
+  group.add("--seq-len", options.sequence_length, "tokens per sequence")->check(at_least_one());
+  group
+      .add(
+          "--batches", options.batches,
+          "maximum number of batches; 0 uses all. --data is sampled at equal distances; --chats is "
+          "used from its beginning")
+      ->check(non_negative_integer());
+  group.add_without_default("--json", options.json, "JSON file for the results");
 }
 
 /// @throws ConfigError  if flags contradict each other or have no effect, or if --json cannot be

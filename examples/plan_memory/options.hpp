@@ -131,7 +131,7 @@ inline void declare(CLI::App& app, Options& options) {
       ->check(non_negative_integer());
   add("--world", options.world, "number of ranks; the plan describes one of them")
       ->check(at_least_one());
-  declare_sharing(app, options, app.option_defaults()->get_group());
+  declare_sharing(FlagGroup(app, app.option_defaults()->get_group()), options);
   add("--tensor-parallel", options.tensor_parallel,
       "number of neighbouring ranks that share each layer; --zero then applies among these groups")
       ->check(at_least_one());

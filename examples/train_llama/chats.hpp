@@ -19,25 +19,19 @@ namespace trainer {
 inline const std::vector<std::string> too_long_names{"cut", "drop"};
 
 /// Declares --chat-template, --long-chats, --last-turn-only and --most-chats.
-inline void declare_chat_form(CLI::App& app, ChatOptions& chats, const std::string& group) {
-  const auto add = [&](const std::string& name, auto& value, const std::string& text) {
-    return app.add_option(name, value, text)->group(group);
-  };
-  // No default is declared, because config.toml could not distinguish it from a choice.
-  add("--chat-template", chats.chat_template,
-      "chat template: " +
-          programs::joined(
-              {octavo::chat_template_names.begin(), octavo::chat_template_names.end()}) +
-          ", or a JSON file; required with --chats");
-  add("--long-chats", chats.too_long,
-      "action for chats longer than --seq-len tokens: " + programs::joined(too_long_names))
-      ->capture_default_str()
+inline void declare_chat_form(const programs::FlagGroup& group, ChatOptions& chats) {
+  group.add_without_default("--chat-template", chats.chat_template,
+                            "chat template: " +
+                                programs::joined({octavo::chat_template_names.begin(),
+                                                  octavo::chat_template_names.end()}) +
+                                ", or a JSON file; required with --chats");
+  group
+      .add("--long-chats", chats.too_long,
+           "action for chats longer than --seq-len tokens: " + programs::joined(too_long_names))
       ->check(programs::one_of(too_long_names));
-  app.add_flag("--last-turn-only", chats.last_turn_only,
-               "use only the assistant's last message of each chat, not all of its messages")
-      ->group(group);
-  add("--most-chats", chats.max_per_sequence, "maximum number of chats in a sequence")
-      ->capture_default_str()
+  group.add_switch("--last-turn-only", chats.last_turn_only,
+                   "use only the assistant's last message of each chat, not all of its messages");
+  group.add("--most-chats", chats.max_per_sequence, "maximum number of chats in a sequence")
       ->check(programs::at_least_one());
 }
 

@@ -27,29 +27,25 @@ namespace trainer {
 
 /// Declares the flags for text and token files.
 inline void declare_text(CLI::App& app, Options& options) {
-  app.add_option("--data", options.data,
-                 "text, JSON Lines or token file, folder of text files, or pattern; required, "
-                 "repeatable; either all or none have a weight, as in code.bin:0.3")
-      ->group(data_group)
-      ->capture_default_str();
-  // No defaults are declared, because config.toml could not distinguish them from choices.
-  app.add_option("--validation-data", options.validation_data,
-                 "validation files, named like those of --data; replaces --validation-fraction")
-      ->group(data_group);
-  app.add_option(
-         "--tokenizer", options.chats.tokenizer,
-         "tokenizer of token files, as in prepare_data; decodes samples, and encodes --hellaswag "
-         "questions in JSON Lines; without it, samples are printed only for text")
-      ->group(data_group);
-  app.add_option("--document-end", options.document_end,
-                 "token ID that ends a document; tokens then attend only within their own "
-                 "document; by default, each sequence is one document")
-      ->group(data_group)
+  const programs::FlagGroup group(app, data_group);
+  group.add("--data", options.data,
+            "text, JSON Lines or token file, folder of text files, or pattern; required, "
+            "repeatable; either all or none have a weight, as in code.bin:0.3");
+  group.add_without_default(
+      "--validation-data", options.validation_data,
+      "validation files, named like those of --data; replaces --validation-fraction");
+  group.add_without_default(
+      "--tokenizer", options.chats.tokenizer,
+      "tokenizer of token files, as in prepare_data; decodes samples, and encodes --hellaswag "
+      "questions in JSON Lines; without it, samples are printed only for text");
+  group
+      .add_without_default("--document-end", options.document_end,
+                           "token ID that ends a document; tokens then attend only within their "
+                           "own document; by default, each sequence is one document")
       ->check(programs::non_negative_integer());
-  app.add_option("--most-documents", options.most_documents,
-                 "maximum number of documents in a micro-batch; used with --document-end")
-      ->group(data_group)
-      ->capture_default_str()
+  group
+      .add("--most-documents", options.most_documents,
+           "maximum number of documents in a micro-batch; used with --document-end")
       ->check(programs::non_negative_integer());
 }
 

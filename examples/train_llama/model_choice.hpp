@@ -69,38 +69,44 @@ inline std::vector<std::string> compiled(std::string Instance::* field) {
 /// Declares the flags of the model and its device.
 inline void declare_model(CLI::App& app, ModelChoice& choice) {
   using namespace programs;
-  const auto add = [&app](const std::string& name, auto& value, const std::string& text) {
-    return app.add_option(name, value, text)->group(model_group);
-  };
-  add("--model", choice.model,
-      "compiled model: " + joined(detail::compiled(&Instance::model)) +
-          "; or hf:FOLDER: the one with the shape of that Hugging Face model, with its weights")
-      ->capture_default_str();
-  add("--precision", choice.precision, joined(detail::compiled(&Instance::precision)))
-      ->capture_default_str();
-  add("--device", choice.device, joined(detail::compiled(&Instance::device)))
-      ->capture_default_str();
-  // No defaults are declared, because config.toml would contain them, and the other device rejects
-  // the flags.
-  add("--threads", choice.threads, "number of CPU threads for the cpu device; 0 uses all (default)")
+  const FlagGroup group(app, model_group);
+  group.add("--model", choice.model,
+            "compiled model: " + joined(detail::compiled(&Instance::model)) +
+                "; or hf:FOLDER: the one with the shape of that Hugging Face model, with its "
+                "weights");
+  group.add("--precision", choice.precision, joined(detail::compiled(&Instance::precision)));
+  group.add("--device", choice.device, joined(detail::compiled(&Instance::device)));
+  // The other device rejects these flags.
+  group
+      .add_without_default("--threads", choice.threads,
+                           "number of CPU threads for the cpu device; 0 uses all (default)")
       ->check(non_negative_integer());
-  add("--gpu", choice.gpu, "index of the GPU for the cuda device; 0 by default")
+  group
+      .add_without_default("--gpu", choice.gpu,
+                           "index of the GPU for the cuda device; 0 by default")
       ->check(non_negative_integer());
+}
+
+/// Declares --checkpoint, from which programs that do not train load the model.
+inline void declare_checkpoint(CLI::App& app, std::string& checkpoint) {
+  programs::FlagGroup(app, model_group)
+      .add_without_default("--checkpoint", checkpoint,
+                           "checkpoint, or folder of a run for its newest checkpoint; sets the "
+                           "default of --precision");
 }
 
 /// Declares the flags for ranks that all programs share.
 inline void declare_ranks(CLI::App& app, ModelChoice& choice) {
   app.get_option("--gpu")->description(
       "index of the GPU for the cuda device; by default, the rank's on its host");
-  app.add_option("--tensor-parallel", choice.tensor_parallel,
-                 "number of neighbouring ranks that share each layer")
-      ->group(ranks_group)
-      ->capture_default_str()
+  const programs::FlagGroup group(app, ranks_group);
+  group
+      .add("--tensor-parallel", choice.tensor_parallel,
+           "number of neighbouring ranks that share each layer")
       ->check(programs::at_least_one());
-  app.add_option("--comm-timeout", choice.comm_timeout,
-                 "seconds that ranks wait for each other before the run ends with an error")
-      ->group(ranks_group)
-      ->capture_default_str()
+  group
+      .add("--comm-timeout", choice.comm_timeout,
+           "seconds that ranks wait for each other before the run ends with an error")
       ->check(programs::at_least_one());
 }
 

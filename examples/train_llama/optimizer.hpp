@@ -28,39 +28,41 @@ struct OptimizerOptions {
 };
 
 /// Declares the flags of the optimizer.
-/// @param add  declares a flag with a default value: (name, value, text, group)
-inline void declare_optimizer(CLI::App& app, const auto& add, OptimizerOptions& options,
-                              StateFormats& formats, const std::string& group) {
+inline void declare_optimizer(const programs::FlagGroup& group, OptimizerOptions& options,
+                              StateFormats& formats) {
   using namespace programs;
-  add("--optimizer", formats.optimizer,
-      "adamw; muon, which orthogonalises the momentum of hidden matrices and uses AdamW for all "
-      "other parameters",
-      group)
+  group
+      .add("--optimizer", formats.optimizer,
+           "adamw; muon, which orthogonalises the momentum of hidden matrices and uses AdamW for "
+           "all other parameters")
       ->check(one_of(optimizer_names));
-  add("--weight-decay", options.weight_decay, "weight decay, only of matrices", group)
+  group.add("--weight-decay", options.weight_decay, "weight decay, only of matrices")
       ->check(non_negative_number());
-  add("--beta1", options.beta1, "decay rate of AdamW's first moment", group)->check(share());
-  add("--beta2", options.beta2, "decay rate of AdamW's second moment", group)->check(share());
-  add("--epsilon", options.epsilon, "AdamW epsilon", group)->check(above_zero());
-  // No defaults are declared, because config.toml could not distinguish them from choices.
-  const auto add_muon_option = [&](const char* name, auto& value, const char* text) {
-    return app.add_option(name, value, text)->group(group);
-  };
-  add_muon_option("--muon-momentum", options.muon_momentum, "Muon momentum; 0.95 by default")
+  group.add("--beta1", options.beta1, "decay rate of AdamW's first moment")->check(share());
+  group.add("--beta2", options.beta2, "decay rate of AdamW's second moment")->check(share());
+  group.add("--epsilon", options.epsilon, "AdamW epsilon")->check(above_zero());
+  group
+      .add_without_default("--muon-momentum", options.muon_momentum,
+                           "Muon momentum; 0.95 by default")
       ->check(share());
-  add_muon_option("--muon-nesterov", options.muon_nesterov,
-                  "Nesterov's momentum in Muon; on by default")
+  group
+      .add_without_default("--muon-nesterov", options.muon_nesterov,
+                           "Nesterov's momentum in Muon; on by default")
       ->check(one_of({"on", "off"}));
-  add_muon_option("--muon-iterations", options.muon_iterations,
-                  "number of Newton-Schulz iterations, 1 to 100; 5 by default")
+  group
+      .add_without_default("--muon-iterations", options.muon_iterations,
+                           "number of Newton-Schulz iterations, 1 to 100; 5 by default")
       ->check(one_to_hundred());
-  add_muon_option(
-      "--muon-rate", options.muon_rate,
-      "factor of the learning rate for a matrix: match-rms-adamw, 0.2 sqrt(max(rows, columns)), "
-      "for learning rates of AdamW (default); original, sqrt(max(1, rows / columns))")
+  group
+      .add_without_default("--muon-rate", options.muon_rate,
+                           "factor of the learning rate for a matrix: match-rms-adamw, 0.2 "
+                           "sqrt(max(rows, columns)), for learning rates of AdamW (default); "
+                           "original, sqrt(max(1, rows / columns))")
       ->check(one_of(muon_rate_names));
-  add_muon_option("--muon-adamw-rate", options.muon_adamw_rate,
-                  "factor of the learning rate for parameters that AdamW updates; 1 by default")
+  group
+      .add_without_default(
+          "--muon-adamw-rate", options.muon_adamw_rate,
+          "factor of the learning rate for parameters that AdamW updates; 1 by default")
       ->check(non_negative_number());
 }
 

@@ -1,4 +1,4 @@
-// The trainer's flags.
+// The values of the trainers' flags, and the requests that they make.
 #pragma once
 
 #include <CLI/CLI.hpp>
