@@ -308,8 +308,8 @@ void require_same(Ranks& ranks, const std::string& configuration, const Setup& s
 }
 
 /// Prints the run's settings, and trains.
-int run(Setup& setup, const Options& options, const Instance& instance, Ranks& ranks,
-        const std::string& configuration) {
+int start_training(Setup& setup, const Options& options, const Instance& instance, Ranks& ranks,
+                   const std::string& configuration) {
   octavo::TrainingSession& session = *setup.session;
   // From here on, an error is a runtime error: the run may have written files.
   TimelineFile timeline(options, session, ranks);
@@ -328,30 +328,9 @@ int run(Setup& setup, const Options& options, const Instance& instance, Ranks& r
   Report report(options, is_done ? "" : setup.folder, resumes ? Lines::kept : Lines::removed,
                 configuration, session.facts().precision, timeline, ranks.is_first());
   setup.report = &report;
-  const octavo::ModelFacts& facts = session.facts();
-  fmt::print("octavo {} | {} | {} on {} | {} parameters{} | {}\n", octavo::version_string,
-             instance.model, session.facts().precision, instance.device, facts.parameters,
-             facts.frozen == 0 ? "" : fmt::format(", {} of them trained", facts.trained()),
-             session.facts().optimizer);
+  announce_model(session, instance);
   announce_flags(options, setup.chosen, configuration);
-  if (const auto lora = session.facts().lora) fmt::print("adapters | {}\n", lora->text());
-  if (options.tensor_parallel > 1) {
-    fmt::print("ranks | {}, of which {} share each layer, ZeRO-{}\n", ranks.size(),
-               options.tensor_parallel, options.zero);
-  } else if (ranks.size() > 1) {
-    fmt::print("ranks | {}, ZeRO-{}\n", ranks.size(), options.zero);
-  }
-  if (ranks.size() > 1 && options.reduce != "stored") {
-    fmt::print("reduce | {}\n", options.reduce == "fp32" ? "gradients are summed and kept in FP32"
-                                                         : "gradients are reduced in E4M3");
-  }
-  if (const std::string transport = session.facts().transport; !transport.empty()) {
-    fmt::print("exchange | {}\n", transport);
-  }
-  if (options.gather == "fp8") {
-    fmt::print("gather | {} of {} parameters in FP8, all others in the storage format\n",
-               session.facts().parameters_gathered_in_fp8, facts.parameters);
-  }
+  announce_exchanges(session, options, ranks.size());
   fmt::print("run | {}\n", setup.folder.empty()
                                ? "has no folder (--no-out)"
                                : "kept in " + programs::visible(setup.folder.string()));
@@ -386,92 +365,110 @@ int run(Setup& setup, const Options& options, const Instance& instance, Ranks& r
   return train(setup, report, options, instance, ranks);
 }
 
-int run(CLI::App& app, Options& options) {
-  std::string configuration;
-  std::string chosen;
+/// What the command line selects, and the ranks.
+struct Command {
+  std::string configuration;  ///< lines of TOML: all flags
+  std::string chosen;         ///< lines of TOML: flags of the command line and of --config
   const Instance* instance = nullptr;
-  std::optional<Ranks> ranks;  // outlives the session, which uses it to its end
+  std::optional<Ranks> ranks;
+};
+
+/// Checks the flags and connects to the other ranks, or runs a task that needs neither.
+/// @return the exit code of such a task
+std::optional<int> read_command(CLI::App& app, Options& options, Command& command) {
+  options.out = detail::run_of(options.out);
+  require_one_task(app, options);
+  const bool is_alone = options.list_checkpoints || !options.export_hf.empty();
+  // One of the ranks is enough.
+  if (is_alone && octavo::read_launch().rank != 0) return success;
+  if (options.list_checkpoints) {
+    print_checkpoints(options);
+    return success;
+  }
+  complete_resume(options);
+  if (!options.export_hf.empty()) {
+    export_weights(options, program().name);
+    return success;
+  }
+  restore_save_flags(app, options);
+  require_effects(app, options);
+  require_readable_flags(app);
+  command.configuration = app.config_to_str(true, false);
+  command.chosen = app.config_to_str(false, false);
+  choose_length(app, options);
+  require_consistent(app, options);
+  program().require_data(options);
+  find_preset_of_folder(app, options);
+  command.instance = &find_instance(app, options);
+  require_reduction(app, options);
+  const Ranks& ranks = command.ranks.emplace(options, program().name);
+  options.ranks = ranks.groups(options.tensor_parallel);
+  if (ranks.is_first() && !options.save_flags_warning.empty()) {
+    programs::print_stderr("{}: warning: {}\n", program().name,
+                           programs::visible(options.save_flags_warning));
+  }
+  return std::nullopt;
+}
+
+/// Sets up the run, and trains or replays a step; returns the exit code.
+int run_on_ranks(CLI::App& app, Options& options, const Command& command, Ranks& ranks) {
+  const Instance& instance = *command.instance;
+  const std::string& configuration = command.configuration;
+  Setup setup;
+  // Ranks continue together or not at all.
+  const auto succeeds_on_all_ranks = [&](const auto& part, bool exchanges,
+                                         bool only_first_rank_reports = false) {
+    const std::string wrong = catch_input_error(setup, part);
+    if (!wrong.empty() && (ranks.is_first() || !only_first_rank_reports)) {
+      programs::print_stderr("{}{}\n", ranks.name(), wrong);
+    }
+    return ranks.all_succeeded(wrong, exchanges);
+  };
+  if (!succeeds_on_all_ranks([&] { read_data(setup, app, options, instance, ranks); },
+                             /*exchanges=*/false))
+    return bad_input;
+  // All ranks use what rank 0 found. The prefix makes the text non-empty even if nothing was found.
+  setup.resume_from =
+      octavo::all_gather_texts(ranks, '+' + setup.resume_from.string(), "checkpoint to resume from")
+          .front()
+          .substr(1);
+  if (!setup.resume_from.empty() && options.save_flags_warning.empty()) {
+    const std::filesystem::path config = detail::config_of(setup.resume_from);
+    setup.left_out = flags_left_out(app, config, configuration);
+  }
+  if (!succeeds_on_all_ranks([&] { make_session(setup, app, options, instance, ranks); },
+                             /*exchanges=*/true)) {
+    return bad_input;
+  }
+  require_same(ranks, configuration, setup, options);
+  if (!succeeds_on_all_ranks([&] { make_checkpoints(setup, options, ranks, configuration); },
+                             /*exchanges=*/true, /*only_first_rank_reports=*/true))
+    return bad_input;
+  // Only rank 0 prints.
+  if (!ranks.is_first() && std::freopen("/dev/null", "w", stdout) == nullptr) return failure;
+  if (options.replay_step != 0) {
+    const bool is_repeated = name_document_flags([&] {
+      return replay(*setup.session, *setup.data, *setup.totals, setup.resume_from, setup.resumed,
+                    options, instance);
+    });
+    return is_repeated ? success : not_repeated;
+  }
+  setup.chosen = command.chosen;
+  return start_training(setup, options, instance, ranks, configuration);
+}
+
+int run(CLI::App& app, Options& options) {
+  Command command;  // its ranks outlive the session, which uses them to its end
   try {
-    options.out = detail::run_of(options.out);
-    require_one_task(app, options);
-    const bool is_alone = options.list_checkpoints || !options.export_hf.empty();
-    // One of the ranks is enough.
-    if (is_alone && octavo::read_launch().rank != 0) return success;
-    if (options.list_checkpoints) {
-      print_checkpoints(options);
-      return success;
-    }
-    complete_resume(options);
-    if (!options.export_hf.empty()) {
-      export_weights(options, program().name);
-      return success;
-    }
-    restore_save_flags(app, options);
-    require_effects(app, options);
-    require_readable_flags(app);
-    configuration = app.config_to_str(true, false);
-    chosen = app.config_to_str(false, false);
-    choose_length(app, options);
-    require_consistent(app, options);
-    program().require_data(options);
-    find_preset_of_folder(app, options);
-    instance = &find_instance(app, options);
-    require_reduction(app, options);
-    ranks.emplace(options, program().name);
-    options.ranks = ranks->groups(options.tensor_parallel);
-    if (ranks->is_first() && !options.save_flags_warning.empty()) {
-      programs::print_stderr("{}: warning: {}\n", program().name,
-                             programs::visible(options.save_flags_warning));
-    }
+    if (const auto code = read_command(app, options, command)) return *code;
   } catch (const octavo::Error& error) {
     programs::print_stderr("{}: {}\n", program().name, programs::visible(error.what()));
     return bad_input;
   }
   try {
-    Setup setup;
-    // Ranks continue together or not at all.
-    const auto succeeds_on_all_ranks = [&](const auto& part, bool exchanges,
-                                           bool only_first_rank_reports = false) {
-      const std::string wrong = catch_input_error(setup, part);
-      if (!wrong.empty() && (ranks->is_first() || !only_first_rank_reports)) {
-        programs::print_stderr("{}{}\n", ranks->name(), wrong);
-      }
-      return ranks->all_succeeded(wrong, exchanges);
-    };
-    if (!succeeds_on_all_ranks([&] { read_data(setup, app, options, *instance, *ranks); },
-                               /*exchanges=*/false))
-      return bad_input;
-    // All ranks use what rank 0 found. The prefix makes the text non-empty even if nothing was
-    // found.
-    setup.resume_from = octavo::all_gather_texts(*ranks, '+' + setup.resume_from.string(),
-                                                 "checkpoint to resume from")
-                            .front()
-                            .substr(1);
-    if (!setup.resume_from.empty() && options.save_flags_warning.empty()) {
-      const std::filesystem::path config = detail::config_of(setup.resume_from);
-      setup.left_out = flags_left_out(app, config, configuration);
-    }
-    if (!succeeds_on_all_ranks([&] { make_session(setup, app, options, *instance, *ranks); },
-                               /*exchanges=*/true)) {
-      return bad_input;
-    }
-    require_same(*ranks, configuration, setup, options);
-    if (!succeeds_on_all_ranks([&] { make_checkpoints(setup, options, *ranks, configuration); },
-                               /*exchanges=*/true, /*only_first_rank_reports=*/true))
-      return bad_input;
-    // Only rank 0 prints.
-    if (!ranks->is_first() && std::freopen("/dev/null", "w", stdout) == nullptr) return failure;
-    if (options.replay_step != 0) {
-      const bool is_repeated = name_document_flags([&] {
-        return replay(*setup.session, *setup.data, *setup.totals, setup.resume_from, setup.resumed,
-                      options, *instance);
-      });
-      return is_repeated ? success : not_repeated;
-    }
-    setup.chosen = chosen;
-    return run(setup, options, *instance, *ranks, configuration);
+    return run_on_ranks(app, options, command, *command.ranks);
   } catch (const std::exception& error) {
-    ranks->abort(octavo::message(program().name, ": ", programs::text_of(error)));
+    command.ranks->abort(octavo::message(program().name, ": ", programs::text_of(error)));
     throw;
   }
 }

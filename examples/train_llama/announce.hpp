@@ -76,6 +76,15 @@ inline std::string memory_line(const octavo::MemoryPlan& memory) {
 
 }  // namespace detail
 
+/// Prints the model, its precision, device and optimizer.
+inline void announce_model(const octavo::TrainingSession& session, const Instance& instance) {
+  const auto& facts = session.facts();
+  fmt::print("octavo {} | {} | {} on {} | {} parameters{} | {}\n", octavo::version_string,
+             instance.model, facts.precision, instance.device, facts.parameters,
+             facts.frozen == 0 ? "" : fmt::format(", {} of them trained", facts.trained()),
+             facts.optimizer);
+}
+
 /// Prints the flags that were set, or all of them with --verbose.
 /// @param chosen         lines of TOML: flags of the command line and of --config
 /// @param configuration  lines of TOML: all flags
@@ -97,6 +106,28 @@ inline void announce_flags(const Options& options, const std::string& chosen,
     text += (text.empty() ? "" : ", ") + flag;
   }
   if (!text.empty()) fmt::print("flags | {}\n", text);
+}
+
+/// Prints the adapters, and how ranks divide and exchange their data.
+inline void announce_exchanges(const octavo::TrainingSession& session, const Options& options,
+                               int ranks) {
+  const auto& facts = session.facts();
+  if (facts.lora) fmt::print("adapters | {}\n", facts.lora->text());
+  if (options.tensor_parallel > 1) {
+    fmt::print("ranks | {}, of which {} share each layer, ZeRO-{}\n", ranks,
+               options.tensor_parallel, options.zero);
+  } else if (ranks > 1) {
+    fmt::print("ranks | {}, ZeRO-{}\n", ranks, options.zero);
+  }
+  if (ranks > 1 && options.reduce != "stored") {
+    fmt::print("reduce | {}\n", options.reduce == "fp32" ? "gradients are summed and kept in FP32"
+                                                         : "gradients are reduced in E4M3");
+  }
+  if (!facts.transport.empty()) fmt::print("exchange | {}\n", facts.transport);
+  if (options.gather == "fp8") {
+    fmt::print("gather | {} of {} parameters in FP8, all others in the storage format\n",
+               facts.parameters_gathered_in_fp8, facts.parameters);
+  }
 }
 
 /// Prints memory and GEMMs in a few lines, or in full with --verbose, and writes the full text to

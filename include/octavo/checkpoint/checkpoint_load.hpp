@@ -126,6 +126,41 @@ inline std::vector<std::string> counted(const std::vector<std::string>& texts) {
   return result;
 }
 
+/// Returns a '1' for each name that is one of the entries, and a '0' for each other name.
+inline std::string marks_of_known(const std::vector<std::string>& names,
+                                  const std::vector<StateEntry>& entries) {
+  std::string marks(names.size(), '0');
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const auto is_it = [&](const StateEntry& entry) { return entry.name == names[i]; };
+    if (std::ranges::any_of(entries, is_it)) marks[i] = '1';
+  }
+  return marks;
+}
+
+/// Reads all entries of a session, and writes them to it.
+/// @param conversion  null: entries are written as they are saved
+/// @return what was converted, in lines of "text\tname"
+inline std::string load_entries(const std::vector<StateEntry>& entries,
+                                const CheckpointPieces& pieces,
+                                const CheckpointConversion* conversion, TrainingSession& session) {
+  std::string changes;
+  std::size_t most = 0;
+  for (const StateEntry& entry : entries) most = std::max(most, entry.bytes);
+  const OwnedBytes memory = memory_for_entries(session, most);
+  const Context<Cpu> host(0);
+  for (const StateEntry& entry : entries) {
+    const std::span<std::byte> bytes(memory.get(), entry.bytes);
+    if (conversion != nullptr && conversion->converts_entry(entry)) {
+      conversion->make(entry, bytes);
+    } else {
+      pieces.read(entry, bytes, host);
+    }
+    entry.write_sync(bytes.data());
+    if (conversion != nullptr) changes += conversion->text(entry);
+  }
+  return changes;
+}
+
 }  // namespace detail
 
 /// Resumes a session from a checkpoint, with bitwise the saved state. The session may have another
@@ -180,14 +215,9 @@ inline CheckpointManifest load_checkpoint(const std::filesystem::path& path,
       if (!conversion || !conversion->converts_entry(entry)) pieces->require_has(entry);
     }
     names = pieces->names();
-    std::string is_known(names.size(), '0');
-    for (std::size_t i = 0; i < names.size(); ++i) {
-      const auto is_it = [&](const StateEntry& entry) { return entry.name == names[i]; };
-      if (std::ranges::any_of(wanted, is_it)) is_known[i] = '1';
-    }
-    return is_known;
+    return detail::marks_of_known(names, wanted);
   });
-  std::string changes;  // one line per change: what, and of which parameter or operand
+  std::string changes;  // in lines of "text\tname"
   for (std::size_t i = 0; i < names.size(); ++i) {
     const auto is_used = [i](const std::string& text) { return text.at(i) == '1'; };
     if (std::ranges::any_of(known, is_used)) continue;
@@ -197,21 +227,8 @@ inline CheckpointManifest load_checkpoint(const std::filesystem::path& path,
     changes += detail::CheckpointConversion::dropped_text(names[i]);
   }
   const auto texts = detail::all_or_none(session, "load of a checkpoint", [&] {
-    std::size_t most = 0;
-    for (const StateEntry& entry : wanted) most = std::max(most, entry.bytes);
-    const OwnedBytes memory = detail::memory_for_entries(session, most);
-    const Context<Cpu> host(0);
-    for (const StateEntry& entry : wanted) {
-      const std::span<std::byte> bytes(memory.get(), entry.bytes);
-      if (conversion && conversion->converts_entry(entry)) {
-        conversion->make(entry, bytes);
-      } else {
-        pieces->read(entry, bytes, host);
-      }
-      entry.write_sync(bytes.data());
-      if (conversion) changes += conversion->text(entry);
-    }
-    return changes;
+    return changes +
+           detail::load_entries(wanted, *pieces, conversion ? &*conversion : nullptr, session);
   });
   if (conversion) {
     manifest.conversions.push_back(

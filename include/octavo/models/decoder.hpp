@@ -328,6 +328,8 @@ class Decoder {
   /// @throws ConfigError  if the rows do not divide evenly among them
   void divide_rows(Arena<D>& arena);
 
+  /// Returns the resources that the layers share.
+  [[nodiscard]] LayerRegistry<D> layer_registry(const DeviceLimits<D>& limits);
   void allocate_parameters(Arena<D>& arena, const DeviceLimits<D>& limits);
 
   void list_parameters();

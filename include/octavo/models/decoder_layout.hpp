@@ -35,8 +35,8 @@ void Decoder<Family, Precision, D, Gradient>::divide_rows(Arena<D>& arena) {
 }
 
 template <class Family, class Precision, Device D, class Gradient>
-void Decoder<Family, Precision, D, Gradient>::allocate_parameters(Arena<D>& arena,
-                                                                  const DeviceLimits<D>& limits) {
+LayerRegistry<D> Decoder<Family, Precision, D, Gradient>::layer_registry(
+    const DeviceLimits<D>& limits) {
   LayerRegistry<D> registry{
       &scaling_,
       &manifest_,
@@ -56,6 +56,13 @@ void Decoder<Family, Precision, D, Gradient>::allocate_parameters(Arena<D>& aren
   registry.tensor_rank = options_.tensor_rank;
   registry.data_rank = options_.data_rank;
   registry.expert_loss = &driver_.expert_loss;
+  return registry;
+}
+
+template <class Family, class Precision, Device D, class Gradient>
+void Decoder<Family, Precision, D, Gradient>::allocate_parameters(Arena<D>& arena,
+                                                                  const DeviceLimits<D>& limits) {
+  const LayerRegistry<D> registry = layer_registry(limits);
   constexpr float deviation = 0.02f;
   const float residual = deviation / std::sqrt(2.0f * static_cast<float>(config.layers));
   const Initial initial = Initial::normal(deviation);

@@ -312,6 +312,15 @@ class SessionCore : public TrainingSession {
     scaling().update(context_);
   }
 
+  /// Returns the number of targets of all ranks' batches. All ranks run a step, or all reject it:
+  /// otherwise some would wait for the others.
+  /// @throws TooManyDocumentsError  on all ranks, if a batch has too many documents
+  Index count_targets_of_ranks(const Batch& batch);
+
+  /// Enqueues the copies of everything that a step reads from the host.
+  /// @param counted  targets of all ranks
+  void copy_inputs(const Batch& batch, Index counted, double learning_rate);
+
   /// Enqueues everything between the step's inputs and its status, without synchronisation or
   /// allocation. The enqueued work does not depend on host values, so one recording is valid for
   /// every step.

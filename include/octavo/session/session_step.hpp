@@ -17,6 +17,29 @@
 namespace octavo OCTAVO_ABI::detail {
 
 template <Device D>
+Index SessionCore<D>::count_targets_of_ranks(const Batch& batch) {
+  const Index documents =
+      most_documents_of(batch.documents, options_.micro_batches, options_.batch);
+  const bool is_refused = !batch.documents.empty() && documents > options_.batch.most_documents;
+  const Index counted =
+      collectives().total_targets(is_refused ? -documents : count_targets(batch.targets));
+  if (counted >= 0) return counted;
+  timeline_.abandon();
+  throw TooManyDocumentsError(-counted, options_.batch);
+}
+
+template <Device D>
+void SessionCore<D>::copy_inputs(const Batch& batch, Index counted, double learning_rate) {
+  inputs_->copy_batch(batch, context_);
+  inputs_->copy_gradient_scale(counted, context_);
+  inputs_->copy_limits(
+      {loss_limit_ * static_cast<double>(std::max<Index>(1, counted)), gradient_norm_limit_},
+      context_);
+  parts_.weights->begin_step();
+  optimizer().prepare(learning_rate, inputs_->staging(), context_);
+}
+
+template <Device D>
 StepResult SessionCore<D>::step(const Batch& batch, double learning_rate) {
   check_batch(batch, options_.micro_batches, options_.batch, facts_.vocabulary);
   require<ConfigError>(learning_rate >= 0 && std::isfinite(static_cast<float>(learning_rate)),
@@ -26,23 +49,8 @@ StepResult SessionCore<D>::step(const Batch& batch, double learning_rate) {
   timeline_.begin_step_sync(context_);
   weights_may_have_moved_ = true;
   collectives().compare(batch);
-  // All ranks run a step, or all reject it: otherwise some would wait for the others.
-  const Index documents =
-      most_documents_of(batch.documents, options_.micro_batches, options_.batch);
-  const bool is_refused = !batch.documents.empty() && documents > options_.batch.most_documents;
-  const Index counted =
-      collectives().total_targets(is_refused ? -documents : count_targets(batch.targets));
-  if (counted < 0) {
-    timeline_.abandon();
-    throw TooManyDocumentsError(-counted, options_.batch);
-  }
-  inputs_->copy_batch(batch, context_);
-  inputs_->copy_gradient_scale(counted, context_);
-  inputs_->copy_limits(
-      {loss_limit_ * static_cast<double>(std::max<Index>(1, counted)), gradient_norm_limit_},
-      context_);
-  parts_.weights->begin_step();
-  optimizer().prepare(learning_rate, inputs_->staging(), context_);
+  const Index counted = count_targets_of_ranks(batch);
+  copy_inputs(batch, counted, learning_rate);
   const bool compares = parts_.replicas->begin_step();
   const bool was_read = state_.take_was_read();
   try {
