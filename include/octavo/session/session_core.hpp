@@ -52,7 +52,7 @@ template <Device D>
 class SessionCore : public TrainingSession {
   friend class StateOnDevice<D>;
   template <class W, class G, Device OfWeights>
-  friend class DeviceWeights;
+  friend class WeightsOfFormat;
 
  public:
   [[nodiscard]] StepResult step(const Batch& batch, double learning_rate) override;

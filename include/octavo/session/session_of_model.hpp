@@ -4,12 +4,12 @@
 #pragma once
 
 #include <octavo/comm/tensor_parallel.hpp>
-#include <octavo/session/device_weights.hpp>
 #include <octavo/session/session_core.hpp>
 #include <octavo/session/session_factory.hpp>
 #include <octavo/session/session_plan.hpp>
 #include <octavo/session/timed_hooks.hpp>
 #include <octavo/session/trainable_model.hpp>
+#include <octavo/session/weights_of_format.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -153,7 +153,7 @@ class SessionOfModel : public SessionCore<typename Model::DeviceType> {
   ReplicaCheck<D> replicas_;
   RankCollectives<T, G, D>& ranks_;
   TimedHooks<T, G, D> stages_;  ///< the hooks of `ranks_`, for a step
-  DeviceWeights<T, G, D> weights_;
+  WeightsOfFormat<T, G, D> weights_;
 };
 
 }  // namespace octavo OCTAVO_ABI::detail

@@ -22,14 +22,14 @@ namespace octavo OCTAVO_ABI::detail {
 
 /// The weights of a session in device memory. Compiled once for each format, not for each model.
 template <class T, class G, Device D>
-class DeviceWeights final : public WeightsOnDevice<D> {
+class WeightsOfFormat final : public WeightsOnDevice<D> {
  public:
   /// All references must outlive this object.
   /// @param session  the owner of this
   /// @param shards   the shards that this rank updates, of every flat buffer
-  DeviceWeights(SessionCore<D>& session, const ModelParameters<T, G, D>& stages,
-                std::vector<FlatShard<T, G, D>> shards, RankCollectives<T, G, D>& ranks,
-                Optimizer<D>& optimizer)
+  WeightsOfFormat(SessionCore<D>& session, const ModelParameters<T, G, D>& stages,
+                  std::vector<FlatShard<T, G, D>> shards, RankCollectives<T, G, D>& ranks,
+                  Optimizer<D>& optimizer)
       : WeightsOnDevice<D>(parameters_of(stages)),
         session_(session),
         stages_(stages),
