@@ -4,6 +4,7 @@
 
 #include <octavo/models/gemma3_config.hpp>
 #include <octavo/models/hugging_face_rope.hpp>
+#include <octavo/models/hugging_face_tensors.hpp>
 
 #include <algorithm>
 #include <string>

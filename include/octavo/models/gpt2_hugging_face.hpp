@@ -3,7 +3,7 @@
 #pragma once
 
 #include <octavo/models/gpt2_config.hpp>
-#include <octavo/models/hugging_face_family.hpp>
+#include <octavo/models/hugging_face_tensors.hpp>
 
 #include <string>
 #include <vector>

@@ -11,7 +11,7 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// Add the constant of a custom family here.
+/// The constants of all families; that of a new family is added here.
 inline constexpr std::array hugging_face_families{
     &llama_in_hugging_face,  &mistral_in_hugging_face, &qwen2_in_hugging_face,
     &qwen3_in_hugging_face,  &mixtral_in_hugging_face, &qwen3_moe_in_hugging_face,

@@ -8,7 +8,6 @@
 
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 namespace octavo OCTAVO_ABI {
@@ -65,27 +64,5 @@ inline Index kv_heads_of(const JsonFields& fields, Index heads, Index otherwise 
 }
 
 }  // namespace detail
-
-/// Builds the list of a model's tensors.
-class HuggingFaceTensors {
- public:
-  /// Adds a tensor: `rows` rows of a parameter, from `first_row` on.
-  void add(std::string theirs, std::string ours, Index rows, Index columns, Index first_row = 0) {
-    tensors_.push_back({std::move(theirs), std::move(ours), first_row * columns, rows, columns});
-  }
-  /// Adds a tensor that is stored as [columns, rows].
-  void add_transposed(std::string theirs, std::string ours, Index rows, Index columns) {
-    add(std::move(theirs), std::move(ours), rows, columns);
-    tensors_.back().is_transposed = true;
-  }
-  /// Adds a vector: `size` elements of a parameter of one row, from element `first` on.
-  void add_vector(std::string theirs, std::string ours, Index size, Index first = 0) {
-    tensors_.push_back({std::move(theirs), std::move(ours), first, 1, size, true});
-  }
-  [[nodiscard]] std::vector<HuggingFaceTensor> take() { return std::move(tensors_); }
-
- private:
-  std::vector<HuggingFaceTensor> tensors_;
-};
 
 }  // namespace octavo

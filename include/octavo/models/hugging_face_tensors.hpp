@@ -1,13 +1,38 @@
 /// @file
-/// Ranges of a parameter that the tensors of a Hugging Face model cover.
+/// The list of tensors of a Hugging Face model, and the ranges of parameters that they cover.
 #pragma once
 
 #include <octavo/models/hugging_face_family.hpp>
 
 #include <algorithm>
 #include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
 
 namespace octavo OCTAVO_ABI {
+
+/// Builds the list of a model's tensors.
+class HuggingFaceTensors {
+ public:
+  /// Adds a tensor: `rows` rows of a parameter, from `first_row` on.
+  void add(std::string theirs, std::string ours, Index rows, Index columns, Index first_row = 0) {
+    tensors_.push_back({std::move(theirs), std::move(ours), first_row * columns, rows, columns});
+  }
+  /// Adds a tensor that is stored as [columns, rows].
+  void add_transposed(std::string theirs, std::string ours, Index rows, Index columns) {
+    add(std::move(theirs), std::move(ours), rows, columns);
+    tensors_.back().is_transposed = true;
+  }
+  /// Adds a vector: `size` elements of a parameter of one row, from element `first` on.
+  void add_vector(std::string theirs, std::string ours, Index size, Index first = 0) {
+    tensors_.push_back({std::move(theirs), std::move(ours), first, 1, size, true});
+  }
+  [[nodiscard]] std::vector<HuggingFaceTensor> take() { return std::move(tensors_); }
+
+ private:
+  std::vector<HuggingFaceTensor> tensors_;
+};
 
 /// Returns all tensors of the model in a Hugging Face folder: see HuggingFaceFamily::tensors.
 [[nodiscard]] inline std::vector<HuggingFaceTensor> hugging_face_tensors(

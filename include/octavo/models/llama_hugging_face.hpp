@@ -3,6 +3,7 @@
 #pragma once
 
 #include <octavo/models/hugging_face_rope.hpp>
+#include <octavo/models/hugging_face_tensors.hpp>
 #include <octavo/models/llama_config.hpp>
 
 #include <string>
