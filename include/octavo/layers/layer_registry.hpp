@@ -66,8 +66,8 @@ class TensorParallelGroup;
 template <Device D>
 struct ExpertLoss;
 
-/// Resources that linear layers share. Not movable, because layers point to it; it must outlive
-/// them.
+/// Resources that linear layers share. Each layer keeps a copy, so what it points to must outlive
+/// the layers.
 template <Device D>
 struct LayerRegistry {
   ScalingTable<D>* scaling = nullptr;

@@ -97,8 +97,8 @@ class Linear {
     return by_one_scale ? static_cast<Index>(slots_[weight_place]) : -1;
   }
 
-  /// Allocates the weight's quantised copies, or reserves them on the stage. If ranks cast the
-  /// weight, they send the row-major copy.
+  /// Allocates the weight's quantised copies, or reserves memory for them in the `WeightStage`. If
+  /// ranks cast the weight, they send the row-major copy.
   /// @param weight  whose memory the layer reads from now on
   void allocate_weight_copies(Arena<D>& arena, const Weight& weight) {
     copies_.values = weight.weight.data();

@@ -238,9 +238,6 @@ inline constexpr ScaleRounding rounding_of = ScaleRounding::exact;
 template <HasRounding S>
 inline constexpr ScaleRounding rounding_of<S> = S::rounding;
 
-}  // namespace detail
-
-namespace detail {
 template <class S>
 concept HasScalingMembers = HasGranularities<S> && requires {
   { S::name } -> std::convertible_to<const char*>;
