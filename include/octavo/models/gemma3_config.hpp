@@ -8,6 +8,8 @@
 #include <octavo/models/rope_scaling.hpp>
 #include <octavo/tensor/head_layout.hpp>
 
+#include <numeric>
+
 namespace octavo OCTAVO_ABI {
 
 /// The shape of a Gemma 3 for text. Usable as a template argument, so that a shape that a recipe
@@ -43,6 +45,11 @@ struct Gemma3Config {
     return static_cast<int>(HeadLayout{heads, kv_heads, head_dim}.columns());
   }
   [[nodiscard]] constexpr int attention_columns() const { return heads * head_dim; }
+
+  /// Returns a common divisor of all linear layers' feature counts.
+  [[nodiscard]] constexpr int feature_divisor() const {
+    return std::gcd(std::gcd(hidden, ffn), std::gcd(qkv_columns(), attention_columns()));
+  }
 
   /// Returns the number of trained values, without padding.
   [[nodiscard]] constexpr Index parameters() const {

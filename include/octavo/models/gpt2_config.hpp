@@ -30,7 +30,6 @@ struct Gpt2Config {
   }
 
   /// Returns a common divisor of all linear layers' feature counts.
-  OCTAVO_DEPRECATED("use hidden")
   [[nodiscard]] constexpr int feature_divisor() const { return hidden; }
 
   /// Returns the number of trained values, without padding.

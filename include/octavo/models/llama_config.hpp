@@ -50,7 +50,6 @@ struct LlamaConfig {
   [[nodiscard]] constexpr int attention_columns() const { return heads * head_dim; }
 
   /// Returns a common divisor of all linear layers' feature counts.
-  OCTAVO_DEPRECATED("compute it from the sizes")
   [[nodiscard]] constexpr int feature_divisor() const {
     return std::gcd(std::gcd(hidden, ffn), std::gcd(qkv_columns(), attention_columns()));
   }
