@@ -58,7 +58,7 @@ class InferenceModel {
   InferenceModel(const InferenceModel&) = delete;
   InferenceModel& operator=(const InferenceModel&) = delete;
 
-  [[nodiscard]] static std::string precision() { return precision_name<Inference<Precision>>(); }
+  [[nodiscard]] static std::string precision() { return precision_name<P>(); }
   [[nodiscard]] static ModelFacts facts() { return config.facts(); }
   [[nodiscard]] InferenceShape shape() const { return shape_; }
 
@@ -149,7 +149,7 @@ class InferenceModel {
   }
 
  private:
-  using P = Inference<Precision>;
+  using P = Inference<detail::WithoutInference<Precision>>;
   using SegmentTuple = detail::Segments<Family, T, P, T, D>;
   using HeadPrecision = detail::HeadPrecisionOf<Family, P>;
   using Head = LanguageModelHead<T, HeadPrecision, typename Family::template Norm<T, T, D>,

@@ -9,6 +9,7 @@
 #include <octavo/models/segments.hpp>
 #include <octavo/models/stage_driver.hpp>
 #include <octavo/models/stage_hooks.hpp>
+#include <octavo/precision/inference.hpp>
 
 #include <algorithm>
 #include <array>
@@ -36,7 +37,7 @@ class Decoder {
   static constexpr auto config = Family::config;
   /// Number of ranks that share each layer; see TensorParallel.
   static constexpr int tensor_parallel = tensor_degree<Family>;
-  using HeadPrecision = detail::HeadPrecisionOf<Family, Precision>;
+  using HeadPrecision = detail::HeadPrecisionOf<Family, detail::WithoutInference<Precision>>;
   /// Whether only adapters are trained: see Lora.
   static constexpr bool is_frozen = is_lora<Precision>;
   static_assert(std::is_same_v<G, Fp32> || std::is_same_v<G, Bf16>,
@@ -287,7 +288,7 @@ class Decoder {
   [[nodiscard]] Index head_chunks() const { return head_.chunks(batch_.rows()); }
 
  private:
-  using SegmentTuple = detail::Segments<Family, T, Precision, G, D>;
+  using SegmentTuple = detail::Segments<Family, T, detail::WithoutInference<Precision>, G, D>;
   /// This rank's rows of the embedding and the head.
   static constexpr int vocabulary_rows =
       tensor_parallel == 1

@@ -43,6 +43,27 @@ inline constexpr bool is_inference_precision<Inference<P>> = true;
 
 namespace detail {
 
+template <class P>
+struct PrecisionCheck<Inference<P>> {
+  static_assert(sizeof(Inference<P>) == 0,
+                "Inference: it is the precision of an InferenceModel, which adds it itself, and "
+                "has no gradients to train with; remove Inference");
+};
+template <class P>
+inline constexpr bool is_outermost<Inference<P>> = true;
+
+template <class P>
+struct WithoutInferenceOf {
+  using type = P;
+};
+template <class P>
+struct WithoutInferenceOf<Inference<P>> : PrecisionCheck<Inference<P>> {
+  using type = P;
+};
+/// `P`, after rejecting `Inference<…>`.
+template <class P>
+using WithoutInference = typename WithoutInferenceOf<P>::type;
+
 template <class P, int In, int Out, Device D>
 struct ForLayer<Inference<P>, In, Out, D> {
   using type = Inference<typename ForLayer<P, In, Out, D>::type>;

@@ -31,7 +31,7 @@ struct PrecisionCheck {
       has_traits,
       "a precision must be Fp32, Bf16, Fp8Recipe<...>, Mxfp8, Nvfp4, AllowFallback<...> or a type "
       "with a custom PrecisionTraits; a model also accepts Layerwise<...> of these, which does not "
-      "nest");
+      "nest, and Lora<...> of either");
   static_assert(!has_traits || HasStorage<P>,
                 "PrecisionTraits: Storage, the format of weights and activations between GEMMs, "
                 "must be Bf16 or Fp32; add `using Storage = Bf16;`");
@@ -77,13 +77,30 @@ struct PrecisionCheck<Emulated<P>> {
                 "Fp8Recipe<Delayed>, Mxfp8 or Nvfp4, without AllowFallback or another Emulated");
 };
 
+/// Whether no other precision may contain `P`, which is then an instance of `Lora` or `Inference`.
+template <class P>
+inline constexpr bool is_outermost = false;
+
 /// `P`, or BF16 if `P` is rejected, so that no further errors follow.
 template <class P>
 struct CheckedPrecisionOf : PrecisionCheck<P> {
-  using type = std::conditional_t<LinearPrecision<P>, P, Bf16>;
+  using type = std::conditional_t<LinearPrecision<P> && !is_outermost<P>, P, Bf16>;
 };
 template <class P>
 using CheckedPrecision = typename CheckedPrecisionOf<P>::type;
+
+/// The argument of `Lora`, a precision of layers or of a model. Rejects only those that no other
+/// may contain.
+template <class P, bool IsOutermost = is_outermost<P>>
+struct InnerPrecisionOf {
+  using type = P;
+};
+template <class P>
+struct InnerPrecisionOf<P, true> {
+  using type = CheckedPrecision<P>;
+};
+template <class P>
+using InnerPrecision = typename InnerPrecisionOf<P>::type;
 
 /// Rejects shapes that a linear layer in precision `P` does not support. g++ prints `Multiple` in
 /// the line "In instantiation of".

@@ -62,10 +62,10 @@ constexpr int place_of_role(LinearRole role) {
   return role == LinearRole::head ? 8 : place;
 }
 
-/// A template argument of `Layerwise`: a plain policy is the base; the others are exceptions.
-template <class Part>
-struct PartTraits {
-  using Precision = CheckedPrecision<Part>;
+/// A precision in a `Layerwise`: the base, or that of an exception.
+template <class P>
+struct PlainTraits {
+  using Precision = CheckedPrecision<P>;
   static constexpr bool is_base = true;
   static constexpr bool is_first = false;
   static constexpr bool is_last = false;
@@ -75,16 +75,19 @@ struct PartTraits {
   static std::string name() { return PrecisionTraits<Precision>::name(); }
 };
 template <class P>
-struct ExceptionTraits : PartTraits<P> {
+struct ExceptionTraits : PlainTraits<P> {
   static constexpr bool is_base = false;
 };
+/// A template argument of `Layerwise`: a plain policy is the base; the others are exceptions.
+template <class Part>
+struct PartTraits : PlainTraits<Part> {};
 template <int N, class P>
 struct PartTraits<First<N, P>> : ExceptionTraits<P> {
   static_assert(N > 0, "Layerwise: First<N, P> requires N > 0; omit it to select no block");
   static constexpr bool is_first = true;
   static constexpr int blocks = N;
   static constexpr int place = 0;
-  static std::string name() { return message("first ", N, " ", PartTraits<P>::name()); }
+  static std::string name() { return message("first ", N, " ", PlainTraits<P>::name()); }
 };
 template <int N, class P>
 struct PartTraits<Last<N, P>> : ExceptionTraits<P> {
@@ -92,14 +95,14 @@ struct PartTraits<Last<N, P>> : ExceptionTraits<P> {
   static constexpr bool is_last = true;
   static constexpr int blocks = N;
   static constexpr int place = 7;
-  static std::string name() { return message("last ", N, " ", PartTraits<P>::name()); }
+  static std::string name() { return message("last ", N, " ", PlainTraits<P>::name()); }
 };
 template <LinearRole Role, class P>
 struct PartTraits<For<Role, P>> : ExceptionTraits<P> {
   static constexpr LinearRole named = Role;
   static constexpr int place = place_of_role(Role);
   static constexpr bool names(LinearRole role) { return role == Role; }
-  static std::string name() { return message(name_of(Role), " ", PartTraits<P>::name()); }
+  static std::string name() { return message(name_of(Role), " ", PlainTraits<P>::name()); }
 };
 template <class P>
 struct PartTraits<Head<P>> : PartTraits<For<LinearRole::head, P>> {};
@@ -340,7 +343,7 @@ struct ModelPrecisionTraits {
   static constexpr bool quantises = QuantizedPrecision<P>;
   static constexpr AttentionForward attention_forward = AttentionForward::storage;
   static constexpr ActivationInput activation_input = ActivationInput::storage;
-  static std::string name() { return PartTraits<P>::name(); }
+  static std::string name() { return PlainTraits<P>::name(); }
   static std::string name_of_layers() { return name(); }
 };
 template <class... Parts>

@@ -22,7 +22,7 @@ namespace octavo OCTAVO_ABI {
 template <class P>
 struct Lora {};
 
-template <class P>
+template <LinearPrecision P>
 struct PrecisionTraits<Lora<P>> {
   using Storage = typename PrecisionTraits<P>::Storage;
   static constexpr bool is_quantized = false;  ///< callers write plain values for it
@@ -34,6 +34,16 @@ struct PrecisionTraits<Lora<P>> {
 inline constexpr const char* lora_suffix = " with LoRA";
 
 namespace detail {
+
+template <class P>
+struct PrecisionCheck<Lora<P>> {
+  static_assert(sizeof(Lora<P>) == 0,
+                "Lora: it must be the outermost template of a model's precision, not an argument "
+                "of Layerwise, AllowFallback or another Lora; write it once around the others, "
+                "such as Lora<Layerwise<First<1, Bf16>, Fp8Recipe<Delayed>>>");
+};
+template <class P>
+inline constexpr bool is_outermost<Lora<P>> = true;
 
 template <class P>
 struct FrozenTraits {
@@ -60,19 +70,20 @@ struct FrozenWeight<P> {
 
 template <class P, int In, int Out, Device D>
 struct ForLayer<Lora<P>, In, Out, D> {
-  using type = Lora<typename ForLayer<P, In, Out, D>::type>;
+  using type = Lora<typename ForLayer<InnerPrecision<P>, In, Out, D>::type>;
 };
 template <class P, int Layer, int Layers, LinearRole Role, class Roles>
 struct Resolve<Lora<P>, Layer, Layers, Role, Roles> {
-  using type = Lora<typename Resolve<P, Layer, Layers, Role, Roles>::type>;
+  using type = Lora<typename Resolve<InnerPrecision<P>, Layer, Layers, Role, Roles>::type>;
 };
 template <class P>
 struct ModelPrecisionTraits<Lora<P>> {
-  using Storage = typename ModelPrecisionTraits<P>::Storage;
-  static constexpr bool quantises = ModelPrecisionTraits<P>::quantises;
-  static constexpr AttentionForward attention_forward = ModelPrecisionTraits<P>::attention_forward;
-  static constexpr ActivationInput activation_input = ModelPrecisionTraits<P>::activation_input;
-  static std::string name() { return ModelPrecisionTraits<P>::name() + lora_suffix; }
+  using Base = ModelPrecisionTraits<InnerPrecision<P>>;
+  using Storage = typename Base::Storage;
+  static constexpr bool quantises = Base::quantises;
+  static constexpr AttentionForward attention_forward = Base::attention_forward;
+  static constexpr ActivationInput activation_input = Base::activation_input;
+  static std::string name() { return Base::name() + lora_suffix; }
 };
 
 }  // namespace detail
