@@ -219,6 +219,9 @@ TEST(Sampling, RejectsInvalidOptionsAndLogits) {
     EXPECT_THROW(Sampler({.top_p = wrong}), octavo::ConfigError);
   }
   EXPECT_THROW(Sampler({.top_k = -1}), octavo::ConfigError);
+  for (const double wrong : {-0.1, 1.0, nan, infinity}) {
+    EXPECT_THROW((void)Sampler({}).draw(logits, wrong), octavo::ConfigError) << wrong;
+  }
   const auto nan_logit = std::numeric_limits<float>::quiet_NaN();
   const auto large = std::numeric_limits<float>::infinity();
   for (const auto& wrong : {std::vector<float>{0, nan_logit}, std::vector<float>{nan_logit, 0},

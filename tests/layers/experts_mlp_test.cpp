@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <string>
@@ -256,6 +257,14 @@ TYPED_TEST(ExpertsMlpRecipes, AgreeWithFp32) {
   EXPECT_LT(relative_error(actual.x_gradient, expected.x_gradient), this->bound);
   for (std::size_t i = 0; i < 3; ++i) {
     EXPECT_LT(relative_error(actual.gradients[i], expected.gradients[i]), this->bound) << i;
+  }
+}
+
+TEST(ExpertLoss, RejectsCoefficientWithoutMeaning) {
+  for (const float wrong :
+       {-0.01f, std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    ExpertLoss<Cpu> loss;
+    EXPECT_THROW(loss.add_router(8, wrong), ConfigError) << wrong;
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -84,6 +85,27 @@ TEST(Schedule, StaysFiniteWithoutDecaySteps) {
   wsd.decay_fraction = 0.0;
   EXPECT_DOUBLE_EQ(wsd.at(109), 2.0);
   EXPECT_DOUBLE_EQ(wsd.at(110), 2.0);
+}
+
+TEST(Schedule, RejectsNumbersWithoutMeaning) {
+  constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  const auto refused = [](const auto& change) {
+    Schedule wrong = schedule(ScheduleKind::warmup_stable_decay);
+    change(wrong);
+    EXPECT_THROW(wrong.check(), octavo::ConfigError);
+    EXPECT_THROW((void)wrong.at(1), octavo::ConfigError);
+  };
+  for (const double number : {-0.1, nan, infinity}) {
+    refused([&](Schedule& wrong) { wrong.learning_rate = number; });
+    refused([&](Schedule& wrong) { wrong.final_fraction = number; });
+    refused([&](Schedule& wrong) { wrong.decay_fraction = number; });
+  }
+  refused([](Schedule& wrong) { wrong.decay_fraction = 1.1; });
+  refused([](Schedule& wrong) { wrong.warmup_steps = -1; });
+  refused([](Schedule& wrong) { wrong.steps = 0; });
+  EXPECT_THROW((void)schedule(ScheduleKind::cosine).at(0), octavo::ConfigError);
+  EXPECT_NO_THROW(schedule(ScheduleKind::cosine).check());
 }
 
 TEST(Schedule, WarmupLongerThanRunStillRisesLinearly) {

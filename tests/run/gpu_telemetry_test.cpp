@@ -68,6 +68,13 @@ TEST(GpuTelemetry, ErrorsNameMissingLibraryGpuOrFunction) {
   EXPECT_EQ(refusal("0000:3b:00.0", "libm.so.6"), "NVML lacks nvmlInit_v2; update NVIDIA's driver");
 }
 
+TEST(GpuTelemetry, RejectsPeriodsThatDoNotEnd) {
+  for (const auto period : {0ms, -1ms}) {
+    EXPECT_THROW(octavo::GpuTelemetry("0000:3b:00.0", period, OCTAVO_FAKE_NVML),
+                 octavo::ConfigError);
+  }
+}
+
 TEST(GpuTelemetry, ClosesNvmlEvenAfterError) {
   void* library = ::dlopen(OCTAVO_FAKE_NVML, RTLD_NOW);
   ASSERT_NE(library, nullptr);

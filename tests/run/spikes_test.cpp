@@ -43,6 +43,15 @@ TEST(SpikeLimit, IsGivenDeviationsAboveMedian) {
   EXPECT_DOUBLE_EQ(spike_limit({5, 5, 5}, 10), 5 + 10 * 0.1);
 }
 
+TEST(SpikeLimit, RejectsNumbersWithoutLimit) {
+  const double nan = std::nan("");
+  for (const double wrong : {0.0, -1.0, nan, infinity}) {
+    EXPECT_THROW((void)spike_limit({1, 2, 3}, wrong), ConfigError) << wrong;
+  }
+  EXPECT_THROW((void)spike_limit({}, 8), ConfigError);
+  EXPECT_THROW((void)spike_limit({1, nan, 3}, 8), ConfigError);
+}
+
 /// A text of 8 letters, each of which follows from the one before, and somewhere others.
 std::vector<std::uint8_t> poisoned_text() {
   std::vector<std::uint8_t> text(4000);
@@ -375,6 +384,7 @@ TEST_F(RepeatedSpikes, RejectInvalidOptions) {
   };
   refused({.action = OnSpike::skip, .threshold = 0});
   refused({.action = OnSpike::skip, .threshold = infinity});
+  refused({.action = OnSpike::skip, .threshold = std::nan("")});
   refused({.action = OnSpike::skip, .window = 1});
   refused({.action = OnSpike::skip, .window = RunTotals::most_recent + 1});
   refused({.action = OnSpike::skip, .max_rollbacks = 0});

@@ -151,6 +151,9 @@ TEST(TrainingRun, RejectsInvalidOptions) {
   options = eight_steps();
   options.evaluate_every = -1;
   EXPECT_THROW(run(options, record), ConfigError);
+  options = eight_steps();
+  options.schedule.final_fraction = -0.1;  // of steps that a run would reach only at its end
+  EXPECT_THROW(run(options, record), ConfigError);
   EXPECT_TRUE(record.steps.empty());
 }
 

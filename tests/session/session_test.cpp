@@ -219,6 +219,19 @@ TEST(Session, ClipsGradientsToMaximumNorm) {
   EXPECT_NEAR(updates(static_cast<float>(2.0 * norm), &norm), free, 1e-9) << "not scaled up";
 }
 
+TEST(Session, RejectsLimitsThatLimitNothing) {
+  octavo::Context<octavo::Cpu> context{1};
+  SmallSession<Bf16> session(support::small_options(), context);
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  for (const double wrong : {std::nan(""), -1.0, -infinity}) {
+    EXPECT_THROW(session.limit_steps(wrong, infinity), octavo::ConfigError) << wrong;
+    EXPECT_THROW(session.limit_steps(infinity, wrong), octavo::ConfigError) << wrong;
+  }
+  const TokenBatch batch = support::step_batch(support::small_options(), 0);
+  session.limit_steps(0, infinity);
+  EXPECT_TRUE(session.step({batch.tokens, batch.targets}, 1e-3).is_above_limits);
+}
+
 TEST(Session, IgnoredTargetsDoNotCount) {
   const SessionOptions options = support::small_options();
   octavo::Context<octavo::Cpu> context{2};

@@ -58,8 +58,11 @@ class Sampler {
   /// Samples a token with its probability in softmax(logits / temperature) within the limits.
   /// @param logits  at least one
   /// @param random  uniform in [0, 1): determines the token
-  /// @throws ConfigError  if a logit is NaN or Inf, or all are -Inf
+  /// @throws ConfigError  if a logit is NaN or Inf, or all are -Inf; or `random` is out of range
   [[nodiscard]] std::int32_t draw(std::span<const float> logits, double random) {
+    require<ConfigError>(random >= 0 && random < 1,
+                         "draw: random must be at least 0 and below 1, but is ", random,
+                         "; pass a uniform random number");
     const std::size_t likeliest = find_likeliest(logits);
     if (options_.temperature == 0) return static_cast<std::int32_t>(likeliest);
     double total = compute_weights(logits, logits[likeliest]);

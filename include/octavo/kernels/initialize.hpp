@@ -5,6 +5,8 @@
 #include <octavo/core/random.hpp>
 #include <octavo/tensor/tensor.hpp>
 
+#include <cmath>
+
 namespace octavo OCTAVO_ABI {
 
 /// The distribution of a parameter's initial values.
@@ -44,10 +46,15 @@ OCTAVO_HOST_DEVICE inline float initial_value(const InitialValues& values, Index
 /// devices give the same bits in BF16. In FP32, the last bit of one value in many millions may
 /// differ, because libraries round logarithm and cosine differently.
 /// @param weight  [elements], written
+/// @throws ConfigError  for a deviation or bound that is negative or not finite
 /// @note enqueues; does not synchronise
 template <class W, Device D>
 void initialize_values(TensorView<W, 1, D> weight, const InitialValues& values,
                        const Context<D>& context) {
+  require<ConfigError>(values.initial.deviation >= 0 && std::isfinite(values.initial.deviation),
+                       "initialize_values: the deviation or bound must be finite and at least 0, "
+                       "but is ",
+                       values.initial.deviation, "; change the parameter's Initial");
   initialize_values_body(weight, values, context);
 }
 

@@ -2,6 +2,7 @@
 /// Layer normalisation.
 #pragma once
 
+#include <octavo/kernels/norm_epsilon.hpp>
 #include <octavo/kernels/quantize.hpp>
 
 namespace octavo OCTAVO_ABI {
@@ -15,6 +16,7 @@ namespace octavo OCTAVO_ABI {
 /// @param statistics  [2 · tokens]: m[0], r[0], m[1], r[1], …, saved for the backward
 /// @throws ShapeError  if shapes do not match, or if a matrix is too large for the device: see
 ///                     `kernels/cuda/limits.hpp`
+/// @throws ConfigError  if epsilon is negative or not finite
 /// @note enqueues; does not synchronise
 /// Source: Ba, Kiros and Hinton 2016, arXiv 1607.06450.
 template <LinearPrecision P, OperandKind Kind, class T, Device D>
@@ -25,6 +27,7 @@ void layer_norm_forward(TensorView<const T, 2, D> x, TensorView<const T, 1, D> w
   check_shape("layer_norm_forward", "bias", bias, {x.extent(1)});
   check_shape("layer_norm_forward", "y", y.values, x.shape());
   check_shape("layer_norm_forward", "statistics", statistics, {2 * x.extent(0)});
+  detail::check_norm_epsilon("layer_norm_forward", epsilon);
   layer_norm_forward_body(x, weight, bias, epsilon, y, statistics, context);
 }
 

@@ -2,6 +2,7 @@
 /// Root-mean-square normalisation.
 #pragma once
 
+#include <octavo/kernels/norm_epsilon.hpp>
 #include <octavo/kernels/quantize.hpp>
 
 #include <type_traits>
@@ -34,6 +35,7 @@ struct RowNorm {
 /// @param inverse_rms  [tokens]; r, saved for the backward
 /// @throws ShapeError  if shapes do not match, or if a matrix is too large for the device: see
 ///                     `kernels/cuda/limits.hpp`
+/// @throws ConfigError  if epsilon is negative or not finite
 /// @note enqueues; does not synchronise
 /// Source: Zhang and Sennrich 2019, arXiv 1910.07467.
 template <LinearPrecision P, OperandKind Kind, class T, Device D>
@@ -44,6 +46,7 @@ void rms_norm_forward(TensorView<const T, 2, D> x,
   check_shape("rms_norm_forward", "weight", weight.values, {x.extent(1)});
   check_shape("rms_norm_forward", "y", y.values, x.shape());
   check_shape("rms_norm_forward", "inverse_rms", inverse_rms, {x.extent(0)});
+  detail::check_norm_epsilon("rms_norm_forward", epsilon);
   rms_norm_forward_body(x, weight, epsilon, y, inverse_rms, context);
 }
 

@@ -2,6 +2,7 @@
 /// Rotary position embeddings, with optional normalisation of queries and keys.
 #pragma once
 
+#include <octavo/kernels/norm_epsilon.hpp>
 #include <octavo/kernels/quantize.hpp>
 #include <octavo/tensor/head_layout.hpp>
 
@@ -30,6 +31,7 @@ void check_rope(const char* operation, HeadLayout layout, const QkNorm<T, D>& no
   if (norm.query.empty()) return;
   check_shape(operation, "query norm", norm.query, {layout.head_dim});
   check_shape(operation, "key norm", norm.key, {layout.head_dim});
+  check_norm_epsilon(operation, norm.epsilon);
 }
 
 }  // namespace detail

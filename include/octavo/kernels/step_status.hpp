@@ -4,6 +4,7 @@
 
 #include <octavo/tensor/tensor.hpp>
 
+#include <cmath>
 #include <limits>
 
 namespace octavo OCTAVO_ABI {
@@ -78,10 +79,14 @@ void add_nonfinite(TensorView<const OperandStatistics, 1, D> after,
 /// @param max_gradient_norm  gradients are scaled down to this norm; 0 disables clipping
 /// @param limits    [1]
 /// @param status    [1], with all sums
+/// @throws ConfigError  if the maximum is negative or not finite
 /// @note enqueues; does not synchronise
 template <Device D>
 void decide_step(float max_gradient_norm, TensorView<const StepLimits, 1, D> limits,
                  TensorView<StepStatus, 1, D> status, const Context<D>& context) {
+  require<ConfigError>(max_gradient_norm >= 0 && std::isfinite(max_gradient_norm),
+                       "decide_step: max_gradient_norm must be finite and at least 0, but is ",
+                       max_gradient_norm, "; 0 disables clipping");
   decide_step_body(max_gradient_norm, limits, status, context);
 }
 

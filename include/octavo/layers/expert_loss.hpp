@@ -8,6 +8,7 @@
 #include <octavo/memory/arena.hpp>
 #include <octavo/tensor/batch.hpp>
 
+#include <cmath>
 #include <cstdint>
 
 namespace octavo OCTAVO_ABI {
@@ -24,8 +25,13 @@ struct ExpertLoss {
   /// Registers a router.
   /// @param experts      number of its experts
   /// @param coefficient  of the loss; 0: not computed
-  /// @throws UsageError  if another router was registered with other values
+  /// @throws ConfigError  for a coefficient that is negative or not finite
+  /// @throws UsageError   if another router was registered with other values
   void add_router(Index experts, float coefficient) {
+    require<ConfigError>(
+        coefficient >= 0 && std::isfinite(coefficient),
+        "the balance coefficient of experts must be finite and at least 0, but is ", coefficient,
+        "; 0 computes no such loss");
     require<UsageError>(routers_ == 0 || (experts == experts_ && coefficient == coefficient_),
                         "all routers of a model must have the same number of experts and balance "
                         "coefficient, but have ",

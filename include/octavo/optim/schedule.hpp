@@ -29,8 +29,27 @@ struct Schedule {
   std::int64_t steps = 1;         ///< of the whole training
   double decay_fraction = 0.2;    ///< fraction of the steps that `warmup_stable_decay` decays over
 
+  /// @throws ConfigError  for a member that is out of range
+  void check() const {
+    const auto in = [](const char* which, auto value, bool good, const char* rule) {
+      require<ConfigError>(good, "Schedule: ", which, " must be ", rule, ", but is ", value,
+                           "; set another");
+    };
+    in("learning_rate", learning_rate, learning_rate >= 0 && std::isfinite(learning_rate),
+       "finite and at least 0");
+    in("final_fraction", final_fraction, final_fraction >= 0 && std::isfinite(final_fraction),
+       "finite and at least 0");
+    in("warmup_steps", warmup_steps, warmup_steps >= 0, "at least 0");
+    in("steps", steps, steps >= 1, "at least 1");
+    in("decay_fraction", decay_fraction, decay_fraction >= 0 && decay_fraction <= 1, "0 to 1");
+  }
+
   /// Returns the learning rate of `step`, counted from 1.
+  /// @throws ConfigError  as `check` does, and for a step below 1
   [[nodiscard]] double at(std::int64_t step) const {
+    check();
+    require<ConfigError>(step >= 1, "Schedule: step must be at least 1, but is ", step,
+                         "; the first step is 1");
     if (step <= warmup_steps) {
       return learning_rate * static_cast<double>(step) / static_cast<double>(warmup_steps);
     }

@@ -125,13 +125,17 @@ class GpuTelemetry {
  public:
   /// Takes the first reading at once.
   /// @param bus_id   PCI bus id of the GPU, such as "0000:3b:00.0"
-  /// @param period   time between readings
+  /// @param period   time between readings, at least 1 ms
   /// @param library  name or path of NVML
-  /// @throws Error   if NVML is not installed or does not know the GPU
+  /// @throws ConfigError  for a shorter period
+  /// @throws Error        if NVML is not installed or does not know the GPU
   explicit GpuTelemetry(const std::string& bus_id,
                         std::chrono::milliseconds period = std::chrono::seconds(1),
                         const std::string& library = nvml_library)
       : nvml_(library, bus_id), period_(period), newest_(nvml_.read()) {
+    require<ConfigError>(period.count() >= 1,
+                         "GpuTelemetry: the period must be at least 1 ms, but is ", period.count(),
+                         " ms; readings take milliseconds");
     thread_ = detail::start_thread("reading the GPU's sensors", [this] { read_until_stopped(); });
   }
   GpuTelemetry(const GpuTelemetry&) = delete;

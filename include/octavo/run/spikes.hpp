@@ -43,12 +43,31 @@ struct SpikeRecord {
   std::string reason{};           ///< why it stopped instead of rolling back
 };
 
+namespace detail {
+
+/// @throws ConfigError  for an invalid threshold
+inline void check_spike_threshold(double threshold) {
+  require<ConfigError>(threshold > 0 && std::isfinite(threshold),
+                       "the threshold of spikes must be positive, but is ", threshold,
+                       "; set a number of deviations, such as 8");
+}
+
+}  // namespace detail
+
 /// Returns the largest value that is not a spike: median + threshold · σ of the earlier values,
 /// where σ is 1.4826 times their median absolute deviation from the median, and at least 2 % of the
 /// median. Source: Rousseeuw and Croux 1993, Alternatives to the Median Absolute Deviation: the
 /// factor makes it the standard deviation of a normal distribution.
-/// @param values  at least 1
+/// @param values     at least 1
+/// @param threshold  finite and positive
+/// @throws ConfigError  without a value, for a value that is NaN, and for another threshold
 [[nodiscard]] inline double spike_limit(std::vector<double> values, double threshold) {
+  detail::check_spike_threshold(threshold);
+  require<ConfigError>(
+      !values.empty() &&
+          std::ranges::none_of(values, [](double value) { return std::isnan(value); }),
+      "spike_limit: there must be at least one earlier value, and none may be NaN; "
+      "omit steps without a value");
   const auto median_of = [](std::vector<double>& all) {
     std::ranges::sort(all);
     const std::size_t half = all.size() / 2;
@@ -65,8 +84,7 @@ namespace detail {
 /// @throws ConfigError  for invalid options
 inline void check_spike_options(const SpikeOptions& options, bool is_saved) {
   if (options.action == OnSpike::off) return;
-  require<ConfigError>(options.threshold > 0 && std::isfinite(options.threshold),
-                       "the threshold of spikes must be positive, but is ", options.threshold);
+  check_spike_threshold(options.threshold);
   require<ConfigError>(options.window >= 2 && options.window <= RunTotals::most_recent,
                        "the window of spikes must have 2 to ", RunTotals::most_recent,
                        " steps, but has ", options.window);

@@ -309,8 +309,7 @@ template <class Batches>
 [[nodiscard]] RunSummary train(TrainingSession& session, Batches& batches,
                                const RunOptions& options, RunObserver& observer, RunTotals& totals,
                                Checkpoints* checkpoints) {
-  require<ConfigError>(options.schedule.steps > 0,
-                       "the number of steps must be at least 1, but is ", options.schedule.steps);
+  options.schedule.check();
   require<ConfigError>(options.operands_every > 0,
                        "operands_every must be at least 1 step, but is ", options.operands_every);
   require<ConfigError>(options.max_skipped > 0, "max_skipped must be at least 1 step, but is ",

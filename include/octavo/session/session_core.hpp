@@ -58,6 +58,10 @@ class SessionCore : public TrainingSession {
   [[nodiscard]] StepResult step(const Batch& batch, double learning_rate) override;
 
   void limit_steps(double loss, double gradient_norm) override {
+    for (const double limit : {loss, gradient_norm}) {
+      require<ConfigError>(limit >= 0, "limit_steps: each limit must be at least 0, but one is ",
+                           limit, "; infinity disables a limit");
+    }
     loss_limit_ = loss;
     gradient_norm_limit_ = gradient_norm;
   }

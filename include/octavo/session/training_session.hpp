@@ -125,6 +125,7 @@ class TrainingSession {
   /// same on all ranks. Infinity, the default, disables a limit.
   /// @param loss           mean over a step's targets
   /// @param gradient_norm  before clipping
+  /// @throws ConfigError  for a limit that is NaN or negative
   virtual void limit_steps(double loss, double gradient_norm) {
     (void)loss;
     (void)gradient_norm;
