@@ -3,6 +3,7 @@
 #pragma once
 
 #include <octavo/comm/sharding.hpp>
+#include <octavo/core/error.hpp>
 #include <octavo/memory/arena.hpp>
 #include <octavo/parallel/rank_collectives.hpp>
 
@@ -67,4 +68,19 @@ struct SingleRank {
   };
 };
 
+namespace detail {
+
+/// @throws UsageError  for a sharding that `SingleRank` would ignore
+inline void check_single_rank(const Sharding& sharding) {
+  require<UsageError>(
+      sharding.ranks == 1 && sharding.zero == Zero::optimizer && !sharding.reduce_each_micro_batch,
+      "SessionOptions: with SingleRank, sharding must have 1 rank, Zero::optimizer and no "
+      "reduce_each_micro_batch, but has ",
+      sharding.ranks, sharding.ranks == 1 ? " rank" : " ranks", ", zero ",
+      static_cast<int>(sharding.zero), " and reduce_each_micro_batch ",
+      sharding.reduce_each_micro_batch ? "true" : "false",
+      "; pass DataParallel<> as the third type of the session or plan, or omit sharding");
+}
+
+}  // namespace detail
 }  // namespace octavo

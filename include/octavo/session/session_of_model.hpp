@@ -83,11 +83,17 @@ class SessionOfModel : public SessionCore<typename Model::DeviceType> {
   }
 
   /// Returns the options of this rank.
-  /// @throws ConfigError  if ranks do not divide into groups that share the model's layers
+  /// @throws ConfigError  if ranks do not divide into groups that share the model's layers, or the
+  ///                      options are for another number of ranks
   static SessionOptions of_rank(SessionOptions options, const Communicator<D>* communicator) {
     const int rank = communicator == nullptr ? 0 : communicator->rank();
     const int ranks = communicator == nullptr ? 1 : communicator->size();
+    const int planned = options.sharding.ranks;
     options.sharding = sharding_of_rank(options.sharding, rank, ranks, tensor_degree<Model>);
+    require<ConfigError>(planned == 1 || planned == options.sharding.ranks,
+                         "SessionOptions: sharding.ranks must be that of the communicator, ",
+                         options.sharding.ranks, ", but is ", planned,
+                         "; pass the communicator of all ranks, or omit sharding.ranks");
     return options;
   }
 

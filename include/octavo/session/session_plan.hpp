@@ -3,12 +3,14 @@
 #pragma once
 
 #include <octavo/parallel/replica_check.hpp>
+#include <octavo/parallel/single_rank.hpp>
 #include <octavo/parallel/with_tensor_parallel.hpp>
 #include <octavo/session/session_inputs.hpp>
 #include <octavo/session/trainable_model.hpp>
 #include <octavo/session/training_session.hpp>
 
 #include <optional>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -97,6 +99,7 @@ struct SessionMemory {
     return {Planned::casts_weights, degree,
             [](Arena<D>& arena, const ModelParameters<W, G, D>& parameters,
                const Sharding& sharding, Index in_group) {
+              if constexpr (std::is_same_v<Kind, SingleRank>) detail::check_single_rank(sharding);
               const Planned planned(arena, parameters, sharding);
               std::optional<detail::GroupMemory<W, G, D>> group;
               if (in_group > 1) group.emplace(arena, parameters, sharding, in_group);

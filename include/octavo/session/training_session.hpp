@@ -37,8 +37,9 @@ struct SessionOptions {
   Offload offload{};               ///< what is kept in host memory
   float max_gradient_norm = 1.0f;  ///< maximum gradient norm (0 disables clipping)
   std::uint64_t seed = 1;          ///< for the initial weights and stochastic rounding
-  /// How ranks share the work, if there are several. A session takes `rank`, `ranks` and
-  /// `tensor_rank` from its communicator; plans set them.
+  /// How ranks share the work, if there are several; the default for `SingleRank`. A session takes
+  /// `rank`, `ranks` and `tensor_rank` from its communicator, and refuses other `ranks` than 1 and
+  /// the communicator's; plans set them.
   Sharding sharding{};
   /// How GEMM algorithms are chosen on the `Cuda` device, if the context has no records of them.
   GemmChoice gemm_choice = GemmChoice::heuristic;
