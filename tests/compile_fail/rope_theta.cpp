@@ -1,5 +1,4 @@
-// expect: LlamaConfig: layers, hidden, ffn, heads, kv_heads, head_dim, vocabulary and
-// expect: rope_theta must be positive
+// expect: LlamaConfig: norm_epsilon and rope_theta must be positive and finite
 #include <octavo/octavo.hpp>
 
 using namespace octavo;

@@ -30,8 +30,10 @@ class Gemma3Positions : public RoPE<D> {
 
 namespace detail {
 
-/// Returns √x for x > 0, by Newton's method, because std::sqrt is not constexpr.
+/// Returns √x for x > 0, by Newton's method, because std::sqrt is not constexpr. Other numbers,
+/// which Gemma3Family refuses, give 1.
 constexpr float constexpr_sqrt(float x) {
+  if (!(x > 0 && is_finite(x))) return 1;
   double root = x > 1 ? x : 1;
   for (int i = 0; i < 64; ++i) root = (root + static_cast<double>(x) / root) / 2;
   return static_cast<float>(root);
@@ -59,9 +61,17 @@ template <Gemma3Config Config>
 struct Gemma3Family {
   static_assert(Config.layers > 0 && Config.hidden > 0 && Config.ffn > 0 && Config.heads > 0 &&
                     Config.kv_heads > 0 && Config.head_dim > 0 && Config.vocabulary > 0 &&
-                    Config.rope_theta > 0 && Config.local_rope_theta > 0 && Config.window > 0 &&
-                    Config.global_every > 0 && Config.query_scalar > 0,
-                "Gemma3Config: all sizes, bases of rotations and query_scalar must be positive");
+                    Config.window > 0 && Config.global_every > 0,
+                "Gemma3Config: all sizes must be positive");
+  static_assert(Config.norm_epsilon > 0 && is_finite(Config.norm_epsilon) &&
+                    Config.rope_theta > 0 && is_finite(Config.rope_theta) &&
+                    Config.local_rope_theta > 0 && is_finite(Config.local_rope_theta) &&
+                    Config.query_scalar > 0 && is_finite(Config.query_scalar),
+                "Gemma3Config: norm_epsilon, rope_theta, local_rope_theta and query_scalar must be "
+                "positive and finite");
+  static_assert(Config.rope_scaling.is_valid(),
+                "Gemma3Config: parameters of rope_scaling must be positive and finite, and "
+                "low_frequency_factor below high_frequency_factor; attention_factor may be 0");
 
   static constexpr Gemma3Config config = Config;
   /// Kind 0 is local, kind 1 global.

@@ -17,6 +17,8 @@ struct Gpt2Family {
                     Config.vocabulary > 0 && Config.positions > 1,
                 "Gpt2Config: layers, hidden, heads and vocabulary must be positive, and positions "
                 "must be at least 2");
+  static_assert(Config.norm_epsilon > 0 && is_finite(Config.norm_epsilon),
+                "Gpt2Config: norm_epsilon must be positive and finite");
   static_assert(Config.hidden % Config.heads == 0,
                 "Gpt2Config: hidden must be a multiple of heads; change one of them");
 

@@ -72,10 +72,22 @@ constexpr BlockShape windowed(BlockShape shape, int window) {
 template <LlamaConfig Config, BlockShape Shape>
 struct LlamaParts {
   static_assert(Config.layers > 0 && Config.hidden > 0 && Config.ffn > 0 && Config.heads > 0 &&
-                    Config.kv_heads > 0 && Config.head_dim > 0 && Config.vocabulary > 0 &&
-                    Config.rope_theta > 0,
-                "LlamaConfig: layers, hidden, ffn, heads, kv_heads, head_dim, vocabulary and "
-                "rope_theta must be positive");
+                    Config.kv_heads > 0 && Config.head_dim > 0 && Config.vocabulary > 0,
+                "LlamaConfig: layers, hidden, ffn, heads, kv_heads, head_dim and vocabulary must "
+                "be positive");
+  static_assert(Config.norm_epsilon > 0 && is_finite(Config.norm_epsilon) &&
+                    Config.rope_theta > 0 && is_finite(Config.rope_theta),
+                "LlamaConfig: norm_epsilon and rope_theta must be positive and finite");
+  static_assert(Config.rope_scaling.is_valid(),
+                "LlamaConfig: parameters of rope_scaling must be positive and finite, and "
+                "low_frequency_factor below high_frequency_factor; attention_factor may be 0");
+  static_assert(Config.experts.experts >= 0 && Config.experts.balance_coefficient >= 0 &&
+                    is_finite(Config.experts.balance_coefficient),
+                "LlamaConfig: experts and balance_coefficient of experts must be at least 0");
+  static_assert(Config.experts.experts != 0 ||
+                    (Config.experts.choices == 0 && Config.experts.balance_coefficient == 0),
+                "LlamaConfig: without experts, choices and balance_coefficient have no effect; set "
+                "experts.experts, or leave them 0");
   static_assert(Config.window >= 0, "LlamaConfig: window must be at least 0; 0 sets no window");
   static_assert(Config.window <= 0 || (Config.first_windowed_layer >= 0 &&
                                        Config.first_windowed_layer <= Config.layers),

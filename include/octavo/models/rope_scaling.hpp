@@ -3,6 +3,7 @@
 #pragma once
 
 #include <octavo/core/device.hpp>
+#include <octavo/formats/format_traits.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -34,6 +35,23 @@ struct RopeScaling {
   /// Factor of cosines and sines of yarn; 0: 0.1 · ln(factor) + 1.
   float attention_factor = 0.0f;
   bool truncate = true;  ///< of yarn: the limits are rounded to whole pairs
+
+  /// Whether all parameters that the kind has are in range.
+  [[nodiscard]] constexpr bool is_valid() const {
+    const auto is_positive = [](float value) { return value > 0 && is_finite(value); };
+    const bool has_length =
+        kind == RopeKind::plain || kind == RopeKind::linear || original_length > 0;
+    if (kind != RopeKind::plain && !is_positive(factor)) return false;
+    if (kind == RopeKind::yarn) {
+      return has_length && is_positive(beta_fast) && is_positive(beta_slow) &&
+             attention_factor >= 0 && is_finite(attention_factor);
+    }
+    if (kind == RopeKind::llama3) {
+      return has_length && low_frequency_factor > 0 &&
+             low_frequency_factor < high_frequency_factor && is_finite(high_frequency_factor);
+    }
+    return has_length;
+  }
 };
 
 /// The frequencies of a rotary embedding.
