@@ -21,7 +21,6 @@
 #include <cstdlib>
 #include <exception>
 #include <future>
-#include <iostream>
 #include <memory>
 #include <optional>
 #include <span>
@@ -201,27 +200,7 @@ class NcclComm final : public Communicator<Cuda> {
   /// not. The time-out applies, so it must be longer than the longest step.
   /// @param what  names the awaited work, such as "step 12"
   /// @throws CudaError  if any enqueued work failed
-  void wait_sync(const Context<Cuda>& context, const char* what) override {
-    require_begun();
-    rendezvous_.set_operation("wait for", what);
-    const Watchdog watchdog(*this, "wait for", what);
-    for (int round = 0;; ++round) {
-      const cudaError_t state = cudaStreamQuery(context.stream());
-      if (state == cudaSuccess) {
-        for (NcclComm* each : world_.communicators_) {
-          if (each->copy_exchange_.has_value()) each->check_copy_exchange(watchdog.operation());
-        }
-        rendezvous_.set_operation("end of the wait for", what);
-        return;
-      }
-      if (state != cudaErrorNotReady) {
-        require_no_fault(watchdog.operation());  // an error may result from it
-        abort();
-        check(state, "cudaStreamQuery", " in ", detail::operation_text("wait for", what));
-      }
-      watchdog.poll(round);
-    }
-  }
+  void wait_sync(const Context<Cuda>& context, const char* what) override;
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -364,110 +343,27 @@ class NcclComm final : public Communicator<Cuda> {
   }
 
   /// Waits until the work of a call is enqueued; NCCL enqueues it in a separate thread.
-  void wait_until_enqueued(ncclResult_t status, const char* kind, const char* what) {
-    const Watchdog watchdog(*this, kind, what);
-    for (int round = 0; status == ncclInProgress; ++round) {
-      watchdog.poll(round);
-      const ncclResult_t asked = ncclCommGetAsyncError(communicator_, &status);
-      if (asked != ncclSuccess) status = asked;
-    }
-    if (status != ncclSuccess) fail(nccl_text(status, watchdog.operation()));
-  }
+  void wait_until_enqueued(ncclResult_t status, const char* kind, const char* what);
 
-  void require_no_fault(const std::string& operation) {
-    const std::string fault = rendezvous_.fault();
-    if (fault.empty()) return;
-    fail(message(fault, "; rank ", rendezvous_.rank(), " was in ", with_gpu(operation)));
-  }
-  void check_for_errors(const std::string& operation) {
-    require_no_fault(operation);
-    for (NcclComm* each : world_.communicators_) {
-      if (each->communicator_ == nullptr) continue;  // it is being created
-      ncclResult_t status = ncclSuccess;
-      const ncclResult_t asked = ncclCommGetAsyncError(each->communicator_, &status);
-      if (asked != ncclSuccess) status = asked;
-      if (status != ncclSuccess && status != ncclInProgress) fail(nccl_text(status, operation));
-      if (each->copy_exchange_.has_value()) each->check_copy_exchange(operation);
-    }
-  }
-
-  void check_copy_exchange(const std::string& operation) {
-    const int rank = rendezvous_.rank();
-    if (const int other = copy_exchange_->mismatched_rank(); other >= 0) {
-      fail(message("ranks ", std::min(rank, other), " and ", std::max(rank, other),
-                   " exchange different data, or in a different order; rank ", rank, " is in ",
-                   with_gpu(operation), "; start all ranks with the same program and options"));
-    }
-    if (copy_exchange_->has_given_up()) {
-      fail(message("the other ranks have not reached the operation that rank ", rank,
-                   " has been waiting in for ", detail::seconds_text(2 * rendezvous_.timeout()),
-                   ": ", with_gpu(operation)));
-    }
-  }
-
+  /// @name Failures: see nccl_supervision.cuh
+  /// @{
+  void require_no_fault(const std::string& operation);
+  void check_for_errors(const std::string& operation);
+  void check_copy_exchange(const std::string& operation);
   /// Returns an operation of the host, and those that the GPU has reached, if known.
-  [[nodiscard]] std::string with_gpu(const std::string& operation) const {
-    std::string text = operation;
-    for (const NcclComm* each : world_.communicators_) {
-      if (!each->copy_exchange_.has_value()) continue;
-      const std::string current_operation = each->copy_exchange_->current_operation();
-      if (!current_operation.empty()) text += ", its GPU in " + current_operation;
-    }
-    return text;
-  }
-  [[noreturn]] void fail_with_timeout(const std::string& operation) {
-    const std::optional<std::string> absent = rendezvous_.absent_sync();
-    require_no_fault(operation);  // that occurred meanwhile
-    fail(message("rank ", rendezvous_.rank(), " has waited for the others for ",
-                 detail::seconds_text(rendezvous_.timeout()), " in ", with_gpu(operation), ": ",
-                 detail::absent_text(absent)));
-  }
-
-  [[nodiscard]] std::string nccl_text(ncclResult_t status, const std::string& operation) const {
-    return message("NCCL failed on rank ", rendezvous_.rank(), " in ", operation, ": ",
-                   ncclGetErrorString(status), " (", ncclGetLastError(communicator_),
-                   "); another rank may have ended; set NCCL_DEBUG=INFO for details");
-  }
-
-  [[noreturn]] void fail(const std::string& reason) {
-    if (world_.reason_.empty()) world_.reason_ = reason;
-    abort();
-    throw CommError(reason);
-  }
-
+  [[nodiscard]] std::string with_gpu(const std::string& operation) const;
+  [[noreturn]] void fail_with_timeout(const std::string& operation);
+  [[nodiscard]] std::string nccl_text(ncclResult_t status, const std::string& operation) const;
+  [[noreturn]] void fail(const std::string& reason);
   /// Ends the waits for other ranks on the GPU, in all groups. All ranks must end theirs, so they
   /// are notified.
-  void abort() noexcept {
-    for (NcclComm* each : world_.communicators_) each->abort_own();
-    abort_own();
-  }
+  void abort() noexcept;
   /// NCCL cancels its kernels immediately, but its abort returns only after recorded graphs with
   /// its operations are destroyed together with the caller's objects. Therefore a thread calls it.
-  void abort_own() noexcept {
-    if (copy_exchange_.has_value()) copy_exchange_->give_up();
-    ncclComm_t communicator = std::exchange(communicator_, nullptr);
-    if (communicator == nullptr) return;
-    std::promise<void> ended;
-    aborted_ = ended.get_future();
-    aborting_ = std::thread([communicator, gpu = gpu_, ended = std::move(ended)]() mutable {
-      cudaSetDevice(gpu);
-      ncclCommAbort(communicator);
-      ended.set_value();
-    });
-    aborted_.wait_for(std::chrono::seconds(1));
-  }
+  void abort_own() noexcept;
   /// A stuck thread of NCCL must not block the end of the process.
-  void end_abort() noexcept {
-    if (!aborting_.joinable()) return;
-    if (aborted_.wait_for(rendezvous_.timeout()) != std::future_status::ready) {
-      std::cerr << message("rank ", rank(), ": ", world_.reason_, "; and ncclCommAbort has not ",
-                           "returned in ", detail::seconds_text(rendezvous_.timeout()),
-                           ": the process ends\n")
-                << std::flush;
-      std::_Exit(EXIT_FAILURE);
-    }
-    aborting_.join();
-  }
+  void end_abort() noexcept;
+  /// @}
 
   Rendezvous& rendezvous_;
   Rendezvous::User user_{rendezvous_};
@@ -487,3 +383,5 @@ class NcclComm final : public Communicator<Cuda> {
 };
 
 }  // namespace octavo
+
+#include <octavo/comm/cuda/nccl_supervision.cuh>
