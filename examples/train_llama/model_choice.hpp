@@ -11,6 +11,7 @@
 #include <octavo/io/peft_adapters.hpp>
 #include <octavo/octavo.hpp>
 #include <octavo/precision/named_precisions.hpp>
+#include <train_llama/precision_fit.hpp>
 #include <train_llama/registry.hpp>
 
 #include <algorithm>
@@ -310,7 +311,8 @@ inline std::string build_folder_of(const CLI::App& app, const ModelChoice& choic
 }
 
 /// @throws ConfigError  if no build supports the choice
-inline void require_possible(const ModelChoice& options, const octavo::ModelDescription& shape) {
+inline void require_possible(const ModelChoice& options, const octavo::ModelDescription& shape,
+                             const std::string& model) {
   using octavo::ConfigError;
   using octavo::require;
   require<ConfigError>(options.lora == 0 || shape.family->supports_adapters,
@@ -319,6 +321,12 @@ inline void require_possible(const ModelChoice& options, const octavo::ModelDesc
                        "--tensor-parallel ", options.tensor_parallel,
                        ": tensor parallelism does not support ", shape.family->name,
                        "; leave it out to train with data parallelism");
+  PrecisionLimits limits = limits_of(shape, options.tensor_parallel, options.lora != 0);
+  // A program that only generates keeps no activations.
+  if (std::ranges::any_of(instances(), [](const Instance& one) { return one.infer != nullptr; })) {
+    limits.may_read_narrow = true;
+  }
+  require_precision(model, options.precision, limits);
 }
 
 /// @throws ConfigError  if no instance has the chosen value
@@ -397,7 +405,7 @@ inline void find_preset_of_folder(const CLI::App& app, ModelChoice& options) {
     options.model = instance.model;
     return;
   }
-  detail::require_possible(options, shape);
+  detail::require_possible(options, shape, octavo::message(prefix, options.load_hf));
   ModelChoice wanted = options;
   wanted.model.clear();
   for (const programs::NamedShape& preset : programs::presets()) {
@@ -420,7 +428,7 @@ inline const Instance& find_instance(const CLI::App& app, const ModelChoice& opt
                                                detail::precision_choice(options)}};
   for (const detail::Choice& choice : choices) detail::require_known(app, choice);
   const auto shape = detail::shape_of(options.model);
-  if (shape.has_value()) detail::require_possible(options, *shape);
+  if (shape.has_value()) detail::require_possible(options, *shape, options.model);
   for (const detail::Choice& choice : choices) detail::require_compiled(app, choice, options);
   bool is_compiled = false;
   for (const Instance& instance : instances()) {

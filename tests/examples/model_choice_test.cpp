@@ -214,6 +214,44 @@ TEST_F(CompiledModels, RejectsAdaptersAndTensorParallelForGpt2) {
   }
 }
 
+// No build has these, so none is advised.
+TEST_F(CompiledModels, NamesPrecisionsOfShapesThatOthersDoNotFit) {
+  const std::string blocks = said_of({.model = "gpt2_1558m", .precision = "fp8-blockwise"});
+  EXPECT_TRUE(
+      blocks.starts_with("--precision fp8-blockwise: gpt2_1558m does not support it, "
+                         "because the features of its linear layers are not multiples of "
+                         "128: their common divisor is 1600; choose fp32, bf16, "))
+      << blocks;
+  EXPECT_EQ(blocks.find("fp8-blockwise", 20), std::string::npos) << blocks;
+  const std::string biases = said_of({.model = "gpt2_tiny", .precision = "fp8-delayed-fastest"});
+  EXPECT_NE(biases.find("MLPs have biases, experts or adapters"), std::string::npos) << biases;
+  const std::string half =
+      said_of({.model = "llama3_small", .precision = "fp8-blockwise", .tensor_parallel = 2});
+  EXPECT_NE(half.find("their common divisor is 64"), std::string::npos) << half;
+  expect_built_with({.model = "gpt2_1558m", .precision = "fp8-delayed"},
+                    "-DOCTAVO_PRESETS=\"llama_tiny;llama3_small;gpt2_1558m\"");
+  expect_built_with({.model = "gpt2_124m", .precision = "fp8-blockwise"},
+                    "-DOCTAVO_PRESETS=\"llama_tiny;llama3_small;gpt2_124m\" "
+                    "-DOCTAVO_PRECISIONS=\"bf16;fp8-delayed;fp8-blockwise\"");
+}
+
+// A list of precisions is for all presets.
+TEST(BuiltModels, OmitNamedPrecisionsThatDoNotCompile) {
+  using octavo::PrecisionNamed;
+  using trainer::is_built;
+  using trainer::limits_of;
+  using Blockwise = PrecisionNamed<"fp8-blockwise">;
+  using Fastest = PrecisionNamed<"fp8-delayed-fastest">;
+  EXPECT_FALSE(is_built<Blockwise>("fp8-blockwise", limits_of(octavo::gpt2_1558m)));
+  EXPECT_TRUE(is_built<Blockwise>("fp8-blockwise", limits_of(octavo::gpt2_124m)));
+  EXPECT_TRUE(is_built<Blockwise>("Fp8Recipe<Blockwise>", limits_of(octavo::gpt2_1558m)));
+  EXPECT_FALSE(is_built<Fastest>("fp8-delayed-fastest", limits_of(octavo::gpt2_124m)));
+  EXPECT_FALSE(is_built<Fastest>("fp8-delayed-fastest", limits_of(octavo::mixtral_8x7b)));
+  EXPECT_TRUE(is_built<Fastest>("fp8-delayed-fastest", limits_of(octavo::llama3_8b)));
+  EXPECT_TRUE(is_built<PrecisionNamed<"fp8-delayed-bf16-edges">>("fp8-delayed-bf16-edges",
+                                                                 limits_of(octavo::gpt2_1558m)));
+}
+
 TEST_F(CompiledModels, ReportsWhatIsNotCompiledIn) {
   const auto expect_said = [](const ModelChoice& choice, const std::string& text) {
     const std::string said =
