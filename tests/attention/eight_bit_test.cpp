@@ -114,6 +114,23 @@ TEST(EightBitAttention, BackwardProbabilitiesSumToOne) {
   }
 }
 
+// The scale of values is at least 2^-40. A single token attends only to itself, so the output is
+// its value.
+TEST(EightBitAttention, SaturatesValuesAtLargestCodeTimes2To40) {
+  constexpr Index dim = 32;
+  const AttentionShape shape = in_eight_bits({1, 1, {1, 1, dim}});
+  Inputs<Bf16> inputs = random_inputs<Bf16>(shape, 4);
+  constexpr float largest = 448 * 0x1p40f;
+  const auto output_of = [&](float value) {
+    for (std::size_t i = 2 * dim; i < 3 * dim; ++i) inputs.qkv[i] = Bf16(value);
+    return static_cast<float>(run(shape, inputs).output[0]);
+  };
+  EXPECT_EQ(output_of(largest), largest);
+  EXPECT_EQ(output_of(-largest), -largest);
+  EXPECT_EQ(output_of(largest * 0x1p20f), largest);
+  EXPECT_EQ(output_of(-largest * 0x1p20f), -largest);
+}
+
 // Codes have no Inf, and a saturated value would look like a finite one.
 TEST(EightBitAttention, NonfiniteInputsMakeOutputsNan) {
   expect_nan_from_nonfinite_inputs([](const AttentionShape& shape, const Inputs<Bf16>& inputs) {

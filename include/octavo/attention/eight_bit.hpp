@@ -27,6 +27,8 @@ OCTAVO_HOST_DEVICE constexpr int rotation_size(Index head_dim) {
 }
 
 /// The scale of 128 tokens of one head of values or of rotated queries or keys, and its inverse.
+/// Its bounds keep products of scales finite in FP32. Finite numbers above `largest` · 2^40
+/// saturate: see `EightBitForward`.
 struct EightBitScale {
   float scale;    ///< largest / amax rounded down to a power of two, between 2^-40 and 2^40
   float inverse;  ///< NaN if `amax` is Inf or NaN, which codes cannot represent

@@ -24,6 +24,12 @@ enum class AttentionForward {
 /// earlier ones. INT8 and E4M3 products take equally long, but INT8 codes keep 7 bits of the
 /// largest values, and their sums are exact.
 ///
+/// Scales are at least 2^-40, so values above 448 · 2^40 and rotated queries and keys above
+/// 127 · 2^40 saturate. Nothing counts them, unlike in casts of linear layers. They do not occur in
+/// a model that trains: all three are projections of normalised rows, so a row of weights would
+/// need a norm above 10^10. An Inf or NaN does not saturate, but makes the output NaN, so that the
+/// step is skipped.
+///
 /// Probabilities are not normalised before they are rounded. They are scaled by a power of two, so
 /// that the largest of their row is between 2^7 and 2^8. After rounding, the output is divided by
 /// the sum of the rounded probabilities. Softmax computes in FP32. The backward rotates the
