@@ -43,15 +43,15 @@ inline PrecisionLimits limits_of(const octavo::ModelDescription& shape, octavo::
 /// First and Last do not select.
 template <class P>
 constexpr octavo::Index multiple_of_features() {
-  using octavo::LinearRole;
-  constexpr int layers = 1024;
-  const auto of_role = []<LinearRole Role>() {
-    return octavo::feature_multiple<octavo::PrecisionOf<P, layers / 2, layers, Role>>();
+  const auto of_roles = []<octavo::LinearRole... Roles>(octavo::LinearRoles<Roles...>) {
+    constexpr int layers = 1024;
+    octavo::Index multiple = 1;
+    ((multiple = std::lcm(
+          multiple, octavo::feature_multiple<octavo::PrecisionOf<P, layers / 2, layers, Roles>>())),
+     ...);
+    return multiple;
   };
-  return std::lcm(std::lcm(of_role.template operator()<LinearRole::qkv>(),
-                           of_role.template operator()<LinearRole::output>()),
-                  std::lcm(of_role.template operator()<LinearRole::gate_up>(),
-                           of_role.template operator()<LinearRole::down>()));
+  return of_roles(octavo::DefaultRoles{});
 }
 
 /// Whether a model with these limits compiles in precision `P`.

@@ -104,6 +104,9 @@ TEST_F(DataFiles, WeightedFilesBecomeShares) {
   refused({.train = {a + ":0.7", write_tokens("d.bin", "d")}}, "has one; add or remove weights");
   const std::string named_so = write("e:5", "text");
   EXPECT_EQ(text_of({named_so}), "text") << "a file of that name is no weight";
+  for (const char* wrong : {"0", "-1", "nan", "inf"}) {
+    refused({.train = {a + ":" + wrong}}, "a.bin: its weight must be positive, but is ");
+  }
   refused<IoError>({.train = {a + ":x"}}, "a.bin:x: there is no such file");
 }
 

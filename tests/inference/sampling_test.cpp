@@ -222,6 +222,7 @@ TEST(Sampling, RejectsInvalidOptionsAndLogits) {
   for (const double wrong : {-0.1, 1.0, nan, infinity}) {
     EXPECT_THROW((void)Sampler({}).draw(logits, wrong), octavo::ConfigError) << wrong;
   }
+  EXPECT_THROW((void)Sampler({}).draw({}, 0.5), octavo::ConfigError);
   const auto nan_logit = std::numeric_limits<float>::quiet_NaN();
   const auto large = std::numeric_limits<float>::infinity();
   for (const auto& wrong : {std::vector<float>{0, nan_logit}, std::vector<float>{nan_logit, 0},

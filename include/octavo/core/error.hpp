@@ -156,8 +156,12 @@ class MessagePart {
  private:
   enum class Kind : unsigned char { text, letter, real, whole, natural };
 
-  /// Writes six significant digits, as a stream does.
+  /// Writes six significant digits, as a stream does, and NaN without a sign.
   void append_real(std::string& message) const {
+    if (real_ != real_) {
+      message += "nan";
+      return;
+    }
     std::array<char, 32> digits{};
     const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), real_,
                                    std::chars_format::general, 6);

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -101,6 +102,8 @@ class DataLoader {
           "either all names must have a weight, or none, but only one of '", request_.train.front(),
           "' and '", name, "' has one; add or remove weights");
       if (weighted.weight.has_value()) {
+        require<ConfigError>(*weighted.weight > 0 && std::isfinite(*weighted.weight), weighted.name,
+                             ": its weight must be positive, but is ", *weighted.weight);
         add_share(weighted.name, {weighted.name}, *weighted.weight);
       } else {
         names.push_back(name);

@@ -58,8 +58,12 @@ class Sampler {
   /// Samples a token with its probability in softmax(logits / temperature) within the limits.
   /// @param logits  at least one
   /// @param random  uniform in [0, 1): determines the token
-  /// @throws ConfigError  if a logit is NaN or Inf, or all are -Inf; or `random` is out of range
+  /// @throws ConfigError  if there is no logit, one is NaN or Inf, or all are -Inf; or `random` is
+  ///                      out of range
   [[nodiscard]] std::int32_t draw(std::span<const float> logits, double random) {
+    require<ConfigError>(!logits.empty(),
+                         "draw: there must be at least one logit; pass those of "
+                         "all tokens of the model");
     require<ConfigError>(random >= 0 && random < 1,
                          "draw: random must be at least 0 and below 1, but is ", random,
                          "; pass a uniform random number");
