@@ -27,10 +27,10 @@ struct Recipe {
 };
 constexpr std::array recipes{
     Recipe{"bf16", examine<octavo::Bf16, Cpu>},
-    Recipe{"fp8 delayed", examine<octavo::Fp8Recipe<octavo::Delayed>, Cpu>},
-    Recipe{"fp8 tensorwise", examine<octavo::Fp8Recipe<octavo::Tensorwise>, Cpu>},
-    Recipe{"fp8 rowwise", examine<octavo::Fp8Recipe<octavo::Rowwise>, Cpu>},
-    Recipe{"fp8 blockwise", examine<octavo::Fp8Recipe<octavo::Blockwise>, Cpu>},
+    Recipe{"fp8-delayed", examine<octavo::Fp8Recipe<octavo::Delayed>, Cpu>},
+    Recipe{"fp8-tensorwise", examine<octavo::Fp8Recipe<octavo::Tensorwise>, Cpu>},
+    Recipe{"fp8-rowwise", examine<octavo::Fp8Recipe<octavo::Rowwise>, Cpu>},
+    Recipe{"fp8-blockwise", examine<octavo::Fp8Recipe<octavo::Blockwise>, Cpu>},
     Recipe{"mxfp8", examine<octavo::Mxfp8, Cpu>},
     Recipe{"nvfp4", examine<octavo::Nvfp4, Cpu>},
 };

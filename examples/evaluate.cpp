@@ -355,7 +355,7 @@ int run(Setup& setup, const Options& options, const trainer::Instance& instance,
                               : options.load_hf.empty() ? "random, from the default seed"
                                                         : options.load_hf;
   fmt::print("octavo {} | {} | {} on {} | {} parameters | weights: {}\n", octavo::version_string,
-             instance.model, session.facts().precision, instance.device, session.facts().parameters,
+             instance.model, instance.precision, instance.device, session.facts().parameters,
              programs::visible(weights));
   const std::size_t peak = session.facts().memory.peak;
   fmt::print("memory | {:.2f} MiB{}\n", static_cast<double>(peak) / (1024.0 * 1024.0),

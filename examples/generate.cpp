@@ -186,7 +186,7 @@ void make_session(Setup& setup, const Options& options, const trainer::Instance&
     octavo::load_checkpoint_weights(checkpoint, *setup.session);
   }
   programs::print_stderr("octavo {} | {} | weights in {} on {} | {:.2f} MiB for {}\n",
-                         octavo::version_string, instance.model, setup.session->precision(),
+                         octavo::version_string, instance.model, instance.precision,
                          instance.device,
                          static_cast<double>(setup.session->memory().peak) / (1024.0 * 1024.0),
                          programs::counted(static_cast<std::uint64_t>(longest), "token"));

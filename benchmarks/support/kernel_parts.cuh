@@ -15,7 +15,7 @@ inline constexpr Index vocabulary = 128256;
 inline constexpr Index logit_rows = 2048;
 inline constexpr HeadLayout heads{32, 8, 128};
 
-/// "swiglu_forward, fp8 delayed".
+/// "swiglu_forward, fp8-delayed".
 template <LinearPrecision P>
 std::string name_with(const char* kernel) {
   return std::string(kernel) + ", " + PrecisionTraits<P>::name();

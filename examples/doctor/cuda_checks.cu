@@ -194,10 +194,10 @@ void print_speeds(Context<Cuda>& context) {
     const Times times = measure<P>(context);
     print_speed(name, times, speedup_verdict(times, bf16));
   };
-  print("fp8 delayed", std::type_identity<octavo::Fp8Recipe<octavo::Delayed>>());
-  print("fp8 tensorwise", std::type_identity<octavo::Fp8Recipe<octavo::Tensorwise>>());
-  print("fp8 rowwise", std::type_identity<octavo::Fp8Recipe<octavo::Rowwise>>());
-  print("fp8 blockwise", std::type_identity<octavo::Fp8Recipe<octavo::Blockwise>>());
+  print("fp8-delayed", std::type_identity<octavo::Fp8Recipe<octavo::Delayed>>());
+  print("fp8-tensorwise", std::type_identity<octavo::Fp8Recipe<octavo::Tensorwise>>());
+  print("fp8-rowwise", std::type_identity<octavo::Fp8Recipe<octavo::Rowwise>>());
+  print("fp8-blockwise", std::type_identity<octavo::Fp8Recipe<octavo::Blockwise>>());
 }
 
 /// Checks the recipes that the GPU supports, except MXFP8 and NVFP4.
@@ -206,14 +206,14 @@ void check_recipes(const std::vector<Reference>& references, Context<Cuda>& cont
   for (const Reference& reference : references) {
     if (reference.recipe == "bf16") {
       compare<octavo::Bf16>(reference, fp32_sums, context, report);
-    } else if (reference.recipe == "fp8 delayed") {
+    } else if (reference.recipe == "fp8-delayed") {
       compare<octavo::Fp8Recipe<octavo::Delayed>>(reference, fp8_tensor_core_sums, context, report);
-    } else if (reference.recipe == "fp8 tensorwise") {
+    } else if (reference.recipe == "fp8-tensorwise") {
       compare<octavo::Fp8Recipe<octavo::Tensorwise>>(reference, fp8_tensor_core_sums, context,
                                                      report);
-    } else if (reference.recipe == "fp8 rowwise") {
+    } else if (reference.recipe == "fp8-rowwise") {
       compare<octavo::Fp8Recipe<octavo::Rowwise>>(reference, fp8_tensor_core_sums, context, report);
-    } else if (reference.recipe == "fp8 blockwise") {
+    } else if (reference.recipe == "fp8-blockwise") {
       compare<octavo::Fp8Recipe<octavo::Blockwise>>(reference, fp8_tensor_core_sums, context,
                                                     report);
     } else {

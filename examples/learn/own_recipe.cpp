@@ -13,7 +13,7 @@
 using namespace octavo;
 
 struct BlocksOf64 {
-  static constexpr const char* name = "blocks of 64";
+  static constexpr const char* name = "blocks-of-64";
   using InputGranularity = PerBlock<1, 64>;    // of inputs and gradients, along k
   using WeightGranularity = PerBlock<64, 64>;  // of weights
   static constexpr int shape_multiple = 64;    // required multiple of a layer's features

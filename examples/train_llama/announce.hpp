@@ -80,7 +80,7 @@ inline std::string memory_line(const octavo::MemoryPlan& memory) {
 inline void announce_model(const octavo::TrainingSession& session, const Instance& instance) {
   const auto& facts = session.facts();
   fmt::print("octavo {} | {} | {} on {} | {} parameters{} | {}\n", octavo::version_string,
-             instance.model, facts.precision, instance.device, facts.parameters,
+             instance.model, instance.precision, instance.device, facts.parameters,
              facts.frozen == 0 ? "" : fmt::format(", {} of them trained", facts.trained()),
              facts.optimizer);
 }

@@ -151,13 +151,19 @@ inline std::filesystem::path checkpoint_in(const std::filesystem::path& named,
 namespace detail {
 
 /// Returns the name of a precision in programs, or "" if it has none.
-/// @param recipe  its name in a checkpoint, such as "fp8 delayed"
+/// @param recipe  its name in a checkpoint, such as "fp8-delayed"
 inline std::string precision_of(const std::string& recipe) {
   std::string name;
   octavo::named_precisions.for_each([&]<class P>(octavo::NamedPrecision<P> named) {
     if (octavo::precision_name<P>() == recipe) name = named.name;
   });
   return name;
+}
+
+/// Returns the name of a recipe for messages: that of its precision in programs, if it has one.
+inline std::string precision_text(const std::string& recipe) {
+  const std::string name = precision_of(recipe);
+  return name.empty() ? recipe : name;
 }
 
 }  // namespace detail

@@ -57,7 +57,7 @@ inline bool rounds_biased_keys(const octavo::Manifest& manifest) {
          });
 }
 
-/// One line for each kind of block and precision: "gemm | blocks.0-3: qkv, output | fp8 delayed |
+/// One line for each kind of block and precision: "gemm | blocks.0-3: qkv, output | fp8-delayed |
 /// cuBLASLt".
 /// @param folded  the manifest's lines, where blocks that are alike are one
 inline std::string manifest_summary(const std::string& folded) {

@@ -169,7 +169,7 @@ inline bool replay(octavo::TrainingSession& session, RunData& data, octavo::RunT
                    const Instance& instance) {
   const octavo::Index from = totals.steps();
   fmt::print("replay | step {}, {} times, of {} in {} on {}, {}\n", options.replay_step,
-             options.replays, instance.model, session.facts().precision, instance.device,
+             options.replays, instance.model, instance.precision, instance.device,
              resumed_from.empty()
                  ? "from the start of the run"
                  : fmt::format("from {}", programs::visible(resumed_from.string())));

@@ -138,8 +138,9 @@ class Report final : public octavo::RunObserver {
     if (!is_converted) print_notes("resumed", manifest, session);
     if (is_converted) {
       const octavo::StateConversion& conversion = manifest.conversions.back();
-      fmt::print("CONVERTED | from {}, {}\nCONVERTED | to {}, {}\n", manifest.recipe,
-                 manifest.optimizer, session.facts().precision, session.facts().optimizer);
+      fmt::print("CONVERTED | from {}, {}\nCONVERTED | to {}, {}\n",
+                 detail::precision_text(manifest.recipe), manifest.optimizer, options_.precision,
+                 session.facts().optimizer);
       for (const std::string& change : conversion.changes) {
         fmt::print("CONVERTED | {}\n", programs::visible(change));
       }
@@ -188,7 +189,7 @@ class Report final : public octavo::RunObserver {
           "| {}{}{}{}\n",
           record.step, record.epoch, loss_text(record.result.loss, !record.result.skipped),
           record.learning_rate, record.result.gradient_norm, record.milliseconds,
-          record.tokens_per_second, recipe_, gpu_.text(),
+          record.tokens_per_second, options_.precision, gpu_.text(),
           options_.log_every > 1 ? " | " + pace_.text(record.step) : "",
           record.result.is_above_limits ? " | SKIPPED: a spike, nothing changed"
           : record.result.skipped       ? " | SKIPPED: not finite, nothing changed"

@@ -369,7 +369,7 @@ TEST_F(ConvertedCheckpoint, IsRecordedInLaterCheckpoints) {
     checkpoints.resume(saved());
     FAIL() << "it was loaded without being asked to";
   } catch (const ConfigError& error) {
-    EXPECT_NE(std::string(error.what()).find("its recipe is fp8 delayed"), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find("its recipe is fp8-delayed"), std::string::npos);
     EXPECT_NE(std::string(error.what()).find("convert it"), std::string::npos);
   }
   const auto first = checkpoints.resume(saved(), {}, OtherRecipes::converted).conversions;
@@ -382,7 +382,7 @@ TEST_F(ConvertedCheckpoint, IsRecordedInLaterCheckpoints) {
   EXPECT_EQ(manifest.recipe, "bf16");
   ASSERT_EQ(manifest.conversions.size(), 1u);
   EXPECT_EQ(manifest.conversions[0].step, 2);
-  EXPECT_EQ(manifest.conversions[0].recipe, "fp8 delayed");
+  EXPECT_EQ(manifest.conversions[0].recipe, "fp8-delayed");
   EXPECT_EQ(manifest.conversions[0].optimizer, first[0].optimizer);
   EXPECT_EQ(manifest.conversions[0].changes, first[0].changes);
 }

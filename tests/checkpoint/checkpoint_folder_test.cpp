@@ -682,6 +682,25 @@ TEST_F(Checkpoint, IgnoresAndKeepsRenamedCopies) {
   }
 }
 
+// Octavo 0.1.0 wrote "fp8 delayed", in the manifest and among the state.
+TEST_F(Checkpoint, ReadsEarlierNamesOfRecipes) {
+  const std::string earlier = "first 1 bf16, fp8 delayed, head fp8 rowwise";
+  const std::string now = "first 1 bf16, fp8-delayed, head fp8-rowwise";
+  StateStub session;
+  session.own_facts().precision = earlier;
+  Records records;
+  Checkpoints checkpoints({.folder = folder_}, session, to(records));
+  session.set(7);
+  checkpoints.save(7, {text_entry("session.recipe", earlier)});
+  checkpoints.finish();
+  StateStub other;
+  other.own_facts().precision = now;
+  const CheckpointManifest manifest =
+      load_checkpoint(newest(), other, {text_entry("session.recipe", now)});
+  EXPECT_EQ(manifest.recipe, now);
+  EXPECT_EQ(other.step_of_state(), 7);
+}
+
 TEST_F(Checkpoint, RejectsCheckpointOfDifferentRun) {
   save_steps({7});
   const auto refused = [&](const auto& change) {

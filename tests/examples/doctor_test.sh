@@ -19,7 +19,7 @@ fi
 [ "$code" -eq "$expected" ] || fail "exit code $code, expected $expected"
 [ -s err ] && fail "something is on stderr"
 [ "$(wc -l <out)" -le 40 ] || fail "more than a screen"
-for recipe in "bf16" "fp8 delayed" "fp8 tensorwise" "fp8 rowwise" "fp8 blockwise" "mxfp8" "nvfp4"; do
+for recipe in "bf16" "fp8-delayed" "fp8-tensorwise" "fp8-rowwise" "fp8-blockwise" "mxfp8" "nvfp4"; do
   # An untrained model of 256 tokens has a loss of about ln 256 = 5.545.
   grep -qE "^check +\| cpu $recipe +\| OK, products: 0\.[0-9]+ .* loss 5\.[45][0-9]+, norm [0-9.]+$" out ||
     fail "$recipe is not checked on the cpu"

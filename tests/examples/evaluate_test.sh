@@ -161,7 +161,7 @@ assert math.isclose(wide["perplexity"]["loss"], own["perplexity"]["loss"], rel_t
     change_manifest run-changed "$@"
   }
   if ! "$program" --help | grep -qE "(^| |,)fp8-rowwise-fp8-head(,|$| )"; then
-    in_manifest '"recipe":"fp32"' '"recipe":"fp8 rowwise, head fp8 rowwise"'
+    in_manifest '"recipe":"fp32"' '"recipe":"fp8 rowwise, head fp8 rowwise"'  # as Octavo 0.1.0 wrote it
     run "a checkpoint in a precision that is not compiled in" 2 --checkpoint run-changed --data held_out.txt
     err_is_one_line_with ';fp8-rowwise-fp8-head" && cmake'
   fi

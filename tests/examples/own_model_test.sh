@@ -7,7 +7,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/../support/program.sh"
 run "a model of one's own" 0
 # gemms LINES PATTERN: so many GEMMs of these layers run in FP8
 gemms() {
-  [ "$(grep -cE "^gemm \| $2 .*\| fp8 delayed +\| octavo loops$" out)" -eq "$1" ] ||
+  [ "$(grep -cE "^gemm \| $2 .*\| fp8-delayed +\| octavo loops$" out)" -eq "$1" ] ||
     fail "not $1 GEMMs of $2 are in FP8"
 }
 gemms 12 'blocks\.[02]\.first\.(up|down)'

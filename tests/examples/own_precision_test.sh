@@ -5,7 +5,7 @@ set -u
 source "$(dirname "${BASH_SOURCE[0]}")/../support/program.sh"
 
 run "a policy of one's own" 0
-own='fp8 delayed (history 16, most recent, margin 1)'
+own='fp8-delayed (history 16, most recent, margin 1)'
 grep -qxF "first 1 bf16, down bf16, $own" out || fail "the policy has another name"
 # gemms LINES PATTERN RECIPE
 gemms() {

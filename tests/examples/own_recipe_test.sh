@@ -15,8 +15,8 @@ scales() {
   echo "${layer}input E4M3 by $1${layer}weight E4M3 by $2${layer}output_gradient E4M3 by $1"
 }
 line bf16 ""
-line "fp8 blockwise" "$(scales 1x128 128x128)"
-line "fp8 blocks of 64" "$(scales 1x64 64x64)"
+line "fp8-blockwise" "$(scales 1x128 128x128)"
+line "fp8-blocks-of-64" "$(scales 1x64 64x64)"
 [ "$(grep -c loss out)" -eq 3 ] || fail "there are not three lines"
 awk '{ if (!($0 ~ /loss/)) next; sub(/.*loss /, ""); if ($1 <= 0 || $1 > 4) exit 1 }' out || fail "it did not learn the text"
 

@@ -16,7 +16,7 @@ constexpr GemmRun bf16{"bf16", "bf16", "loops"};
 
 GemmEntry make_entry(const char* layer, GemmPass pass, const GemmRun& run, bool recomputed = false,
                      bool is_head = false) {
-  return {layer, pass, 64, 32, run, "fp8 delayed", "bf16", recomputed, is_head, 0};
+  return {layer, pass, 64, 32, run, "fp8-delayed", "bf16", recomputed, is_head, 0};
 }
 
 /// A manifest of a plain GEMM, one that is recomputed, and a head in chunks.

@@ -238,7 +238,7 @@ TEST(Gpt2, Fp8HeadIsRowwiseBesideDelayedLayers) {
   for (const GemmEntry& entry : session.manifest().entries()) {
     const bool is_head = entry.layer == "head";
     EXPECT_TRUE(entry.expected.is_fp8()) << entry.layer;
-    EXPECT_EQ(entry.precision, is_head ? "fp8 rowwise" : "fp8 delayed") << entry.layer;
+    EXPECT_EQ(entry.precision, is_head ? "fp8-rowwise" : "fp8-delayed") << entry.layer;
     EXPECT_EQ(entry.scales_a, is_head ? GemmScales::row : GemmScales::tensor) << entry.layer;
     EXPECT_EQ(entry.scales_b, entry.scales_a) << entry.layer;
   }

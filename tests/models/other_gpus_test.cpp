@@ -35,7 +35,7 @@ TEST(ModelsOnOtherGpus, RejectsLayersWithUnsupportedRecipes) {
   EXPECT_EQ(refusal<Tensorwise8>(80), "GPU 0 does not support FP8 GEMMs; use fp32 or bf16");
   EXPECT_EQ(refusal<Tensorwise8>(89), "");
   EXPECT_EQ(refusal<Tensorwise8>(120), "");
-  EXPECT_EQ(refusal<RowwiseHead>(89).find("GPU 0 does not support fp8 rowwise"), 0u)
+  EXPECT_EQ(refusal<RowwiseHead>(89).find("GPU 0 does not support fp8-rowwise"), 0u)
       << refusal<RowwiseHead>(89);
   EXPECT_EQ(refusal<RowwiseHead>(90), "");
 }

@@ -86,7 +86,7 @@ TEST(GpuPrecisions, NameArchitectureIfOnlyKernelsLackFeature) {
   const auto attention = [](const auto& limits) { require_eight_bit_attention(limits); };
   EXPECT_EQ(
       complaint(89, {80, false}, tensorwise),
-      "GPU 0 supports fp8 tensorwise GEMMs, but the program is compiled for other GPUs; build "
+      "GPU 0 supports fp8-tensorwise GEMMs, but the program is compiled for other GPUs; build "
       "it with CMAKE_CUDA_ARCHITECTURES=89, or use fp32 or bf16");
   EXPECT_EQ(complaint(89, {80, false}, products),
             "GPU 0 supports FP8 GEMMs, but the program is compiled for other GPUs; build it with "

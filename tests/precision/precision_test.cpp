@@ -205,13 +205,13 @@ static_assert(resolves<WithOwn, 3, LinearRole::head, AllowFallback<Own>>);
 TEST(PrecisionName, NamesEveryRecipe) {
   EXPECT_EQ(precision_name<Fp32>(), "fp32");
   EXPECT_EQ(precision_name<Bf16>(), "bf16");
-  EXPECT_EQ(precision_name<Fp8>(), "fp8 delayed");
-  EXPECT_EQ(precision_name<Current>(), "fp8 tensorwise");
-  EXPECT_EQ(precision_name<Blocks>(), "fp8 blockwise");
+  EXPECT_EQ(precision_name<Fp8>(), "fp8-delayed");
+  EXPECT_EQ(precision_name<Current>(), "fp8-tensorwise");
+  EXPECT_EQ(precision_name<Blocks>(), "fp8-blockwise");
   EXPECT_EQ(precision_name<Mxfp8>(), "mxfp8");
   EXPECT_EQ(precision_name<Nvfp4>(), "nvfp4");
-  EXPECT_EQ(precision_name<EmulatedFp8>(), "emulated fp8 delayed (e4m3 only)");
-  EXPECT_EQ(precision_name<AllowFallback<Fp8>>(), "fp8 delayed or bf16");
+  EXPECT_EQ(precision_name<EmulatedFp8>(), "emulated fp8-delayed (e4m3 only)");
+  EXPECT_EQ(precision_name<AllowFallback<Fp8>>(), "fp8-delayed or bf16");
   EXPECT_EQ(precision_name<Own>(), "own");
   EXPECT_EQ(precision_name<AllowFallback<Doubling>>(), "mx, stored as fp32 or fp32");
 }
@@ -219,50 +219,50 @@ TEST(PrecisionName, NamesEveryRecipe) {
 // Recipes that compute otherwise have another name: a state says by it what it is of.
 TEST(PrecisionName, NamesNonDefaultOptions) {
   using Most = DelayedScaling<16, AmaxReduction::most_recent, Margin{2}>;
-  EXPECT_EQ(precision_name<Fp8Recipe<Most>>(), "fp8 delayed (history 16, most recent, margin 2)");
+  EXPECT_EQ(precision_name<Fp8Recipe<Most>>(), "fp8-delayed (history 16, most recent, margin 2)");
   using Rounded = DelayedScaling<1024, AmaxReduction::max, Margin{0}, ScaleRounding::power_of_two>;
   EXPECT_EQ(precision_name<Fp8Recipe<Rounded>>(),
-            "fp8 delayed (history 1024, max, margin 0, powers of two)");
+            "fp8-delayed (history 1024, max, margin 0, powers of two)");
   EXPECT_EQ(precision_name<Fp8Recipe<TensorwiseScaling<ScaleRounding::power_of_two>>>(),
-            "fp8 tensorwise (powers of two)");
+            "fp8-tensorwise (powers of two)");
   EXPECT_EQ(precision_name<Fp8Recipe<RowwiseScaling<ScaleRounding::power_of_two>>>(),
-            "fp8 rowwise (powers of two)");
+            "fp8-rowwise (powers of two)");
   EXPECT_EQ(precision_name<Fp8Recipe<BlockwiseScaling<ScaleRounding::exact>>>(),
-            "fp8 blockwise (exact scales)");
-  EXPECT_EQ(precision_name<Fp8Recipe<Rowwise>>(), "fp8 rowwise");
-  EXPECT_EQ((precision_name<Fp8Recipe<Blockwise, Hybrid>>()), "fp8 blockwise (e4m3 and e5m2)");
-  EXPECT_EQ((precision_name<Fp8Recipe<Rowwise, E4M3Only>>()), "fp8 rowwise (e4m3 only)");
+            "fp8-blockwise (exact scales)");
+  EXPECT_EQ(precision_name<Fp8Recipe<Rowwise>>(), "fp8-rowwise");
+  EXPECT_EQ((precision_name<Fp8Recipe<Blockwise, Hybrid>>()), "fp8-blockwise (e4m3 and e5m2)");
+  EXPECT_EQ((precision_name<Fp8Recipe<Rowwise, E4M3Only>>()), "fp8-rowwise (e4m3 only)");
   EXPECT_EQ((precision_name<Fp8Recipe<Delayed, Hybrid, GemmAccumulation::fast>>()),
-            "fp8 delayed (fast gradients)");
+            "fp8-delayed (fast gradients)");
   EXPECT_EQ((precision_name<Fp8Recipe<Rowwise, E4M3Only, GemmAccumulation::fast>>()),
-            "fp8 rowwise (e4m3 only, fast gradients)");
+            "fp8-rowwise (e4m3 only, fast gradients)");
   using Fast = Fp8Recipe<Delayed, Hybrid, GemmAccumulation::fast, GemmAccumulation::fast>;
-  EXPECT_EQ(precision_name<Fast>(), "fp8 delayed (fast gradients, fast weight gradients)");
+  EXPECT_EQ(precision_name<Fast>(), "fp8-delayed (fast gradients, fast weight gradients)");
   using FastWeights = Fp8Recipe<Delayed, Hybrid, GemmAccumulation::full, GemmAccumulation::fast>;
-  EXPECT_EQ(precision_name<FastWeights>(), "fp8 delayed (fast weight gradients)");
-  EXPECT_EQ((precision_name<Fp8Recipe<Delayed, Hybrid, GemmAccumulation::full>>()), "fp8 delayed");
+  EXPECT_EQ(precision_name<FastWeights>(), "fp8-delayed (fast weight gradients)");
+  EXPECT_EQ((precision_name<Fp8Recipe<Delayed, Hybrid, GemmAccumulation::full>>()), "fp8-delayed");
 }
 
 TEST(PrecisionName, NamesThePartsOfLayerwise) {
-  EXPECT_EQ(precision_name<Edges>(), "first 1 bf16, fp8 delayed, last 2 fp8 tensorwise");
-  EXPECT_EQ(precision_name<FastHead>(), "fp8 delayed, head fp8 tensorwise");
+  EXPECT_EQ(precision_name<Edges>(), "first 1 bf16, fp8-delayed, last 2 fp8-tensorwise");
+  EXPECT_EQ(precision_name<FastHead>(), "fp8-delayed, head fp8-tensorwise");
   using WithAttention = Layerwise<ForAttention<EightBitForward>, Fp8Recipe<Delayed>>;
-  EXPECT_EQ(precision_name<WithAttention>(), "fp8 delayed, attention forward 8-bit");
+  EXPECT_EQ(precision_name<WithAttention>(), "fp8-delayed, attention forward 8-bit");
   EXPECT_EQ(attention_forward_of<WithAttention>, AttentionForward::eight_bit);
   EXPECT_EQ(attention_forward_of<Lora<WithAttention>>, AttentionForward::eight_bit);
   EXPECT_EQ(attention_forward_of<Inference<WithAttention>>, AttentionForward::storage);
   EXPECT_EQ(attention_forward_of<FastHead>, AttentionForward::storage);
   using Narrow = Layerwise<ForActivation<E4M3>, Fp8Recipe<Delayed>, ForAttention<EightBitForward>>;
   EXPECT_EQ(precision_name<Narrow>(),
-            "fp8 delayed, activation input E4M3, attention forward 8-bit");
+            "fp8-delayed, activation input E4M3, attention forward 8-bit");
   EXPECT_EQ(attention_forward_of<Narrow>, AttentionForward::eight_bit);
   EXPECT_EQ(activation_input_of<Narrow>, ActivationInput::e4m3);
   EXPECT_EQ(activation_input_of<Inference<Narrow>>, ActivationInput::storage);
-  EXPECT_EQ(precision_name<Inference<Narrow>>(), "fp8 delayed");
-  EXPECT_EQ(precision_name<Inference<FastHead>>(), "fp8 delayed, head fp8 tensorwise");
+  EXPECT_EQ(precision_name<Inference<Narrow>>(), "fp8-delayed");
+  EXPECT_EQ(precision_name<Inference<FastHead>>(), "fp8-delayed, head fp8-tensorwise");
   EXPECT_EQ(precision_name<Inference<Bf16>>(), "bf16");
   EXPECT_EQ(activation_input_of<WithAttention>, ActivationInput::storage);
-  EXPECT_EQ(precision_name<Down>(), "first 1 bf16, down fp8 tensorwise, fp8 delayed");
+  EXPECT_EQ(precision_name<Down>(), "first 1 bf16, down fp8-tensorwise, fp8-delayed");
   EXPECT_EQ(precision_name<WithOwn>(), "first 1 bf16, own, head own or bf16");
 }
 
@@ -271,7 +271,7 @@ TEST(PrecisionName, DoesNotDependOnTheOrderOfParts) {
   using OfDown = For<LinearRole::down, Current>;
   using OfQkv = For<LinearRole::qkv, Bf16>;
   const std::string name =
-      "first 1 bf16, qkv bf16, down fp8 tensorwise, fp8 delayed, last 2 bf16, head own";
+      "first 1 bf16, qkv bf16, down fp8-tensorwise, fp8-delayed, last 2 bf16, head own";
   EXPECT_EQ(
       (precision_name<Layerwise<First<1, Bf16>, OfQkv, OfDown, Fp8, Last<2, Bf16>, Head<Own>>>()),
       name);

@@ -129,17 +129,17 @@ TEST(StateErrors, ReportsMismatchAndChangesNothing) {
   EXPECT_EQ(refusal(state(fp32), bf16),
             "the recipe is fp32 in the saved state, but bf16 here" + same);
   EXPECT_EQ(refusal(state(bf16), delayed),
-            "the recipe is bf16 in the saved state, but fp8 delayed here" + same);
+            "the recipe is bf16 in the saved state, but fp8-delayed here" + same);
   EXPECT_EQ(refusal(state(delayed), bf16),
-            "the recipe is fp8 delayed in the saved state, but bf16 here" + same);
+            "the recipe is fp8-delayed in the saved state, but bf16 here" + same);
   EXPECT_EQ(refusal(state(shorter), delayed),
-            "the recipe is fp8 delayed (history 16, max, margin 0) in the saved state, but fp8 "
-            "delayed here" +
+            "the recipe is fp8-delayed (history 16, max, margin 0) in the saved state, but "
+            "fp8-delayed here" +
                 same);
   ModelSession<SmallModel<Fp8Recipe<Delayed, E4M3Only>>> narrow(options, context);
   EXPECT_EQ(
       refusal(state(narrow), delayed),
-      "the recipe is fp8 delayed (e4m3 only) in the saved state, but fp8 delayed here" + same);
+      "the recipe is fp8-delayed (e4m3 only) in the saved state, but fp8-delayed here" + same);
   SavedState without = state(bf16);
   without.erase("model.embedding.weight");
   EXPECT_EQ(refusal(without, bf16), "the saved state has no model.embedding.weight" + advice);

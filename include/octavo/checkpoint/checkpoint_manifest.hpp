@@ -170,13 +170,25 @@ inline CheckpointFile read_manifest_file(JsonReader& json) {
   return file;
 }
 
+/// Returns the name of a recipe in a checkpoint as sessions have it: Octavo 0.1.0 wrote "fp8
+/// delayed" instead of "fp8-delayed".
+inline std::string current_recipe(std::string recipe) {
+  for (const std::string scaling : {"delayed", "tensorwise", "rowwise", "blockwise"}) {
+    const std::string earlier = "fp8 " + scaling;
+    for (auto at = recipe.find(earlier); at != std::string::npos; at = recipe.find(earlier, at)) {
+      recipe[at + 3] = '-';
+    }
+  }
+  return recipe;
+}
+
 inline StateConversion read_conversion(JsonReader& json) {
   StateConversion conversion;
   json.object([&](const std::string& key) {
     if (key == "step") {
       conversion.step = json.natural();
     } else if (key == "recipe") {
-      conversion.recipe = json.string();
+      conversion.recipe = current_recipe(json.string());
     } else if (key == "optimizer") {
       conversion.optimizer = json.string();
     } else if (key == "changes") {
@@ -238,6 +250,7 @@ inline CheckpointManifest read_manifest(const std::filesystem::path& folder) {
     }
   });
   json.end();
+  manifest.recipe = current_recipe(std::move(manifest.recipe));
   require<IoError>(format == checkpoint_format, path.string(), ": has format ", format,
                    " instead of ", checkpoint_format, "; use the version of Octavo that wrote it, ",
                    manifest.version);

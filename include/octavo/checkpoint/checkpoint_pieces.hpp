@@ -172,7 +172,10 @@ class CheckpointPieces {
           wanted.name, "");
     }
     for (const Piece& piece : found->second) {
-      if (piece.entry->format != wanted.format) throw_mismatch(wanted, *piece.entry);
+      const bool is_recipe = wanted.name == "session.recipe";
+      const std::string format =
+          is_recipe ? current_recipe(piece.entry->format) : piece.entry->format;
+      if (format != wanted.format) throw_mismatch(wanted, *piece.entry);
     }
     return found->second;
   }

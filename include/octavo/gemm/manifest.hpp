@@ -79,7 +79,7 @@ struct GemmEntry {
   Index out = 0;  ///< output features of the layer
   Index in = 0;   ///< input features of the layer
   GemmRun expected;
-  std::string precision;      ///< such as "fp8 delayed"
+  std::string precision;      ///< such as "fp8-delayed"
   std::string output_format;  ///< format of the result
   int recomputed = 0;         ///< number of times that the backward runs the forward again
   bool is_head = false;       ///< runs once per chunk of tokens

@@ -162,7 +162,7 @@ template <class P>
 inline constexpr ActivationInput activation_input_of =
     detail::ModelPrecisionTraits<P>::activation_input;
 
-/// Returns the precision's name, such as "fp8 delayed".
+/// Returns the precision's name, such as "fp8-delayed".
 template <class P>
 std::string precision_name() {
   return detail::ModelPrecisionTraits<P>::name();

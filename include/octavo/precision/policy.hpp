@@ -186,7 +186,7 @@ concept HasQuantization = HasScalingType<P> && HasForwardFormat<P> && HasBackwar
 /// - `is_quantized`: whether GEMM operands are quantised first;
 /// - `shape_multiple`: a layer's input and output features must be multiples of it; 1 for no
 ///   restriction;
-/// - `name()`: the name that manifests print, such as "fp8 delayed";
+/// - `name()`: the name that manifests print, such as "fp8-delayed";
 ///
 /// and, if `is_quantized` is true,
 /// - `ScalingType`: how scales are computed, a `Scaling`;
@@ -268,7 +268,7 @@ struct PrecisionTraits<Fp8Recipe<S, Formats, InputGradient, WeightGradient>> {
   static constexpr GemmAccumulation weight_gradient = WeightGradient;
   static constexpr int shape_multiple = S::shape_multiple;
   static std::string name() {
-    return (std::is_same_v<S, MxScaling> ? "mxfp8" : std::string("fp8 ") + S::name) +
+    return (std::is_same_v<S, MxScaling> ? "mxfp8" : std::string("fp8-") + S::name) +
            detail::recipe_details<S, Formats, InputGradient, WeightGradient>();
   }
 };

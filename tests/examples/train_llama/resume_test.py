@@ -299,7 +299,7 @@ class Resumed(TrainerTest):
         self.assertRegex(done.out, "(?m)^CONVERTED [|] to bf16, .*8-bit moments$")
         lines = metrics("converted")
         told = of("resumed", lines)[0]["converted"]
-        self.assertEqual((told["step"], told["recipe"]), (30, "fp8 delayed"))
+        self.assertEqual((told["step"], told["recipe"]), (30, "fp8-delayed"))
         self.assertTrue(any("first moments" in change and "8-bit" in change for change in told["changes"]))
         self.assertEqual([step["step"] for step in of("step", lines)], [31, 32])
         self.assertLess(of("step", lines)[0]["loss"], 1.5 * metrics("whole")[-1]["train_loss"])

@@ -30,19 +30,19 @@ class ARun(TrainerTest):
         self.assertEqual(self.done.err, "")
         step = (r"step [0-9]+ \| epoch [0-9]+\.[0-9]{2} \| loss [0-9]+\.[0-9]{4} \| "
                 r"lr [0-9]\.[0-9]{2}e[+-][0-9]{2} \| norm [0-9]+\.[0-9]{3} \| [0-9]+\.[0-9] ms \| "
-                r"[0-9]+ tok/s \| fp8 delayed")
+                r"[0-9]+ tok/s \| fp8-delayed")
         steps = [i for i, line in enumerate(self.done.lines) if re.fullmatch(step, line)]
         self.assertEqual(len(steps), 4)
         self.assertLessEqual(steps[0], 25, "too many lines before the first step")
         self.assertPrints(self.done, "run | kept in run", "gemm | head | bf16 | octavo loops",
-                          "gemm | blocks.0-3: qkv, output, gate_up, down | fp8 delayed | octavo loops")
+                          "gemm | blocks.0-3: qkv, output, gate_up, down | fp8-delayed | octavo loops")
         self.assertRegex(self.done.out, r"(?m)^flags \| .*batch = 2, .*steps = 4")
         self.assertNotIn("learning-rate = ", self.done.out, "a flag that nobody chose is printed")
 
     def test_prints_tokens_and_the_time_left(self):
         done = self.train(BASE + "--batch 2 --steps 4 --warmup 4 --sample 0 --no-out --log-every 2 --max-time 7200")
         self.assertPrints(done, "run | steps 1 to 4 of 64 tokens, 256 tokens in all, for at most 2 h 00 min")
-        self.assertRegex(done.out, r"(?m)^step 2 .* \| fp8 delayed \| 128 of 256 tokens \| [0-9]+ s left$")
+        self.assertRegex(done.out, r"(?m)^step 2 .* \| fp8-delayed \| 128 of 256 tokens \| [0-9]+ s left$")
         self.assertRegex(done.out, r"(?m)^step 4 .* \| 256 of 256 tokens \| 0 s left$")
         self.assertPrints(self.done, "run | steps 1 to 4 of 64 tokens, 256 tokens in all")
 
@@ -51,7 +51,7 @@ class ARun(TrainerTest):
         self.assertEqual(len(re.findall(r"(?m)^gemm \| ", manifest)), 15)
         self.assertRegex(manifest, r"(?m)^memory \| peak +\| +[0-9.]+ MiB, allocated once$")
         self.assertRegex(manifest, r"(?m)^gemm \| blocks\.0-3\.qkv forward +\| 256 x 128 +\| "
-                         r"E4M3 x E4M3 -> bf16 \| fp8 delayed \| octavo loops$")
+                         r"E4M3 x E4M3 -> bf16 \| fp8-delayed \| octavo loops$")
         done = self.train(BASE + "--batch 2 --steps 4 --warmup 4 --sample 0 --no-out --verbose")
         self.assertPrints(done, "learning-rate = 0.001")
         kernels = [[line for line in text.splitlines() if re.match("(gemm|attention) ", line)]
@@ -64,7 +64,7 @@ class ARun(TrainerTest):
                 f"step {step['step']}", f"epoch {step['epoch']:.2f}", f"loss {step['loss']:.4f}",
                 f"lr {step['learning_rate']:.2e}", f"norm {step['gradient_norm']:.3f}",
                 f"{step['milliseconds']:.1f} ms", f"{step['tokens_per_second']:.0f} tok/s",
-                "fp8 delayed"], self.printed)
+                "fp8-delayed"], self.printed)
         for one in of("evaluation", self.lines):
             self.assertIn([f"evaluation at step {one['step']}", f"validation loss {one['loss']:.4f}",
                            f"{one['tokens']} tokens"], self.printed)
@@ -104,7 +104,7 @@ class ARun(TrainerTest):
                          ["run", "evaluation", "step", "step", "evaluation", "step", "step",
                           "evaluation", "summary"])
         head, end = self.lines[0], self.lines[-1]
-        wanted = {"model": "llama_tiny", "precision": "fp8-delayed", "recipe": "fp8 delayed", "batch": 2,
+        wanted = {"model": "llama_tiny", "precision": "fp8-delayed", "recipe": "fp8-delayed", "batch": 2,
                   "sequence_length": 32, "steps": 4, "seed": 1, "gemms_fp8": 48, "gemms_total": 51,
                   "trained_parameters": head["parameters"], "adapters": "", "card": "", "ranks": 1,
                   "name": "run", "libraries": "", "transport": "", "zero": 1, "tensor_parallel": 1,
