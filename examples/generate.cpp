@@ -211,6 +211,7 @@ std::vector<std::int32_t> print_text(const Setup& setup, const Options& options,
   const auto start = Clock::now();
   std::optional<Clock::time_point> first;
   bool is_full = false;
+  const Index before = setup.session->length();
   const Index known =
       std::min(setup.tokenizer->vocabulary_size(), setup.session->facts().vocabulary);
   std::vector<std::int32_t> tokens = octavo::generate(
@@ -238,6 +239,13 @@ std::vector<std::int32_t> print_text(const Setup& setup, const Options& options,
   if (!stream.is_stopped()) print(stream.end());
   fmt::print("\n");
   programs::flush_output();
+  const Index processed = setup.session->length() - before;
+  if (processed < static_cast<Index>(prompt.size())) {
+    programs::print_stderr("generate: stopped after {} of the prompt's {}\n",
+                           programs::grouped(static_cast<std::uint64_t>(processed)),
+                           programs::counted(prompt.size(), "token"));
+    return tokens;
+  }
   const auto count = static_cast<double>(tokens.size());
   const double decoding = first ? seconds_between(*first, end) : 0;
   const bool is_drawn = options.sampling.temperature > 0;

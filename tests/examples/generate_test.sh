@@ -146,6 +146,24 @@ assert code == 128 + signal.SIGINT, code
 PYTHON
 fi
 
+case="a signal while a prompt is processed"
+python3 - "$program" "${greedy[@]}" --prompt - <<'PYTHON' 2>err || fail "it did not stop"
+import re, signal, subprocess, sys, time
+run = subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+try:
+    run.stdin.write("abc " * 25000)
+    run.stdin.close()
+    assert run.stderr.readline().startswith("octavo ")
+    time.sleep(1)
+    run.send_signal(signal.SIGINT)
+    code = run.wait(timeout=10)
+    told = run.stderr.read()
+    assert code == 128 + signal.SIGINT, code
+    assert re.fullmatch("generate: stopped after [0-9,]+ of the prompt's 100,000 tokens\n", told), told
+finally:
+    run.kill()
+PYTHON
+
 run "a context" 0 "${greedy[@]}" --prompt abc --context 5
 out_is "abcdef"
 err_has() { grep -qF -- "$1" err || fail "stderr does not have: $1"; }

@@ -26,19 +26,21 @@ void count_on(std::int32_t last, std::span<float> logits) {
 /// Such a model, with room for a short text. It notes what is appended.
 class CountingModel final : public octavo::TextModel {
  public:
-  explicit CountingModel(Index longest = 1000) : longest_(longest) {
+  explicit CountingModel(Index longest = 1000, Index piece = 1000)
+      : longest_(longest), piece_(piece) {
     facts_.vocabulary = vocabulary;
   }
 
   const octavo::ModelFacts& facts() const override { return facts_; }
   Index length() const override { return length_; }
   Index longest() const override { return longest_; }
+  Index piece() const override { return piece_; }
   void truncate(Index length) override { length_ = length; }
   void append(std::span<const std::int32_t> tokens, std::span<float> logits) override {
     octavo::detail::check_appended(*this, tokens, logits.size());
     appended.emplace_back(tokens.begin(), tokens.end());
     length_ += static_cast<Index>(tokens.size());
-    count_on(tokens.back(), logits);
+    if (!logits.empty()) count_on(tokens.back(), logits);
   }
 
   std::vector<std::vector<std::int32_t>> appended;
@@ -46,6 +48,7 @@ class CountingModel final : public octavo::TextModel {
  private:
   octavo::ModelFacts facts_;
   Index longest_;
+  Index piece_;
   Index length_ = 0;
 };
 
@@ -116,6 +119,29 @@ TEST(Generate, ReadsPromptAtOnceThenTokenByToken) {
   // The text goes on behind what is read: the last token is not.
   (void)octavo::generate(model, std::array<std::int32_t, 2>{1, 2}, {.tokens = 1});
   EXPECT_EQ(model.length(), 7);
+}
+
+TEST(Generate, StopsBetweenPiecesOfPrompt) {
+  constexpr std::array<std::int32_t, 5> long_prompt{1, 2, 3, 4, 5};
+  CountingModel model(1000, 2);
+  int calls = 0;
+  GenerateOptions options{.tokens = 2, .sampling = likeliest};
+  options.stop = [&] { return ++calls == 3; };
+  EXPECT_TRUE(octavo::generate(model, long_prompt, options).empty());
+  EXPECT_EQ(model.appended, (std::vector<std::vector<std::int32_t>>{{1, 2}, {3, 4}}));
+
+  CountingModel other(1000, 2);
+  options.stop = [] { return false; };
+  EXPECT_EQ(octavo::generate(other, long_prompt, options), (std::vector<std::int32_t>{6, 7}));
+  EXPECT_EQ(other.appended, (std::vector<std::vector<std::int32_t>>{{1, 2}, {3, 4}, {5}, {6}}));
+
+  // Nothing is appended of a prompt that is too long, or has a token that there is not.
+  CountingModel small(4, 2);
+  EXPECT_THROW((void)octavo::generate(small, long_prompt, options), octavo::ConfigError);
+  EXPECT_THROW(
+      (void)octavo::generate(small, std::array<std::int32_t, 3>{1, 2, vocabulary}, options),
+      octavo::ConfigError);
+  EXPECT_TRUE(small.appended.empty());
 }
 
 TEST(Generate, StopsWhenModelIsFull) {

@@ -286,6 +286,9 @@ TYPED_TEST(InferenceVariants, LogitsOfPiecesMatchWholeText) {
   EXPECT_EQ(session.length(), longest);
   session.truncate(0);
   EXPECT_EQ(this->append(session, 32), expected[31]) << "two whole pieces";
+  session.truncate(0);
+  session.append(std::span(this->text_).first(20), {});
+  EXPECT_EQ(this->append(session, 12), expected[31]) << "after tokens without logits";
 }
 
 /// The largest difference, of the largest.

@@ -25,7 +25,8 @@ struct GenerateOptions {
   Index vocabulary = 0;
   /// Tokens that end the text, such as an end-of-text token. They are not part of the text.
   std::vector<std::int32_t> stop_tokens{};
-  std::function<bool()> stop{};  ///< called before each token; true ends the text
+  /// Called before each token, and between pieces of the prompt; true ends the text.
+  std::function<bool()> stop{};
   std::function<void(std::int32_t)>
       take{};  ///< called with each token of the text when it is sampled
 };
@@ -33,7 +34,9 @@ struct GenerateOptions {
 /// Appends a prompt to the model's text and continues it with sampled tokens, until the maximum
 /// number is reached, a stop token is sampled, `stop` returns true, or the text has the maximum
 /// length. The same seed samples the same tokens from the same logits, regardless of earlier
-/// samples. Afterwards the model's text contains all tokens except the last.
+/// samples. Afterwards the model's text contains all tokens except the last; if `stop` ends it
+/// while the prompt is processed, it contains the pieces of the prompt up to there
+/// (`TextModel::piece`).
 /// @param prompt  at least one token
 /// @return the sampled tokens, without the stop token
 /// @throws ConfigError  for an empty or too long prompt, invalid sampling options, or a vocabulary
@@ -49,13 +52,22 @@ inline std::vector<std::int32_t> generate(TextModel& model, std::span<const std:
   std::vector<float> logits(static_cast<std::size_t>(vocabulary));
   const auto drawn = std::span(logits).first(
       options.vocabulary == 0 ? logits.size() : static_cast<std::size_t>(options.vocabulary));
+  detail::check_appended(model, prompt, logits.size());
+  const auto piece = static_cast<std::size_t>(model.piece());
+  const auto is_stopped = [&] { return options.stop && options.stop(); };
   constexpr std::uint64_t sampling_stream = 0x73616d706c65u;
   const RandomStream stream{options.seed, sampling_stream};
   std::vector<std::int32_t> text;
   for (Index i = 0; i < options.tokens; ++i) {
-    if (options.stop && options.stop()) break;
+    if (is_stopped()) break;
     if (i > 0 && model.length() == model.longest()) break;
-    model.append(i == 0 ? prompt : std::span<const std::int32_t>(text).last(1), logits);
+    std::span<const std::int32_t> added =
+        i == 0 ? prompt : std::span<const std::int32_t>(text).last(1);
+    for (; added.size() > piece; added = added.subspan(piece)) {
+      model.append(added.first(piece), {});
+      if (is_stopped()) return text;
+    }
+    model.append(added, logits);
     const float random = uniform(random_word(stream, static_cast<std::uint64_t>(i)));
     const std::int32_t token = sampler.draw(drawn, static_cast<double>(random));
     if (std::ranges::find(options.stop_tokens, token) != options.stop_tokens.end()) break;
@@ -91,6 +103,7 @@ class TrainingText final : public TextModel {
   void append(std::span<const std::int32_t> tokens, std::span<float> logits) override {
     detail::check_appended(*this, tokens, logits.size());
     text_.insert(text_.end(), tokens.begin(), tokens.end());
+    if (logits.empty()) return;
     const std::size_t seen = std::min(text_.size(), static_cast<std::size_t>(sequence_));
     session_.next_token_logits(std::span(text_).last(seen), logits);
   }

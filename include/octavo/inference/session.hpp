@@ -73,6 +73,7 @@ class InferenceSession final : public Inferring {
   [[nodiscard]] const ModelFacts& facts() const override { return facts_; }
   [[nodiscard]] Index length() const override { return length_; }
   [[nodiscard]] Index longest() const override { return parts_.model.shape().longest; }
+  [[nodiscard]] Index piece() const override { return parts_.model.shape().piece; }
   [[nodiscard]] std::string precision() const override { return Model::precision(); }
   [[nodiscard]] const MemoryPlan& memory() const override { return arena_.plan(); }
   [[nodiscard]] const ReplayCounts& replays() const override { return replay_.counts(); }
@@ -88,7 +89,7 @@ class InferenceSession final : public Inferring {
                         "create random ones with initialize_sync");
     detail::check_appended(*this, tokens, logits.size());
     parts_.model.bind(context_);
-    const auto piece = static_cast<std::size_t>(parts_.model.shape().piece);
+    const auto piece = static_cast<std::size_t>(this->piece());
     while (tokens.size() > piece) {
       copy_inputs(tokens.first(piece));
       extend(static_cast<Index>(piece));
@@ -100,10 +101,11 @@ class InferenceSession final : public Inferring {
     copy_inputs(tokens);
     const auto last = [&] {
       extend(count);
+      if (logits.empty()) return;
       const auto result = parts_.model.next_logits(count, context_);
       copy_to_host(parts_.logits, result.data(), logits.size() * sizeof(T), context_);
     };
-    if (count == 1) {
+    if (count == 1 && !logits.empty()) {
       replay_.run(context_, last);
     } else {
       last();

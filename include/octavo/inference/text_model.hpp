@@ -24,6 +24,9 @@ class TextModel {
   [[nodiscard]] virtual Index length() const = 0;
   /// Returns the maximum number of tokens of a text.
   [[nodiscard]] virtual Index longest() const = 0;
+  /// Returns the maximum number of tokens that `append` processes together. `generate` can be
+  /// stopped between such pieces of a prompt.
+  [[nodiscard]] virtual Index piece() const { return longest(); }
 
   /// Removes all tokens of the text except the first `length`.
   /// @param length  at most `length()`
@@ -32,7 +35,8 @@ class TextModel {
 
   /// Appends tokens to the text.
   /// @param tokens  at least 1, at most `longest() - length()`
-  /// @param logits  [vocabulary]: written, the logits of the next token
+  /// @param logits  [vocabulary]: written, the logits of the next token; if empty, they are not
+  ///                computed
   /// @throws ConfigError  if there are no tokens, too many tokens, or a token outside the
   /// vocabulary; the text does not change
   /// @throws ShapeError   if the number of logits is wrong
@@ -57,8 +61,8 @@ inline void check_appended(const TextModel& model, std::span<const std::int32_t>
                        " tokens to a text of ", model.length(), ": the maximum length is ",
                        model.longest(),
                        "; pass fewer, or create the session with a larger `longest`");
-  require<ShapeError>(static_cast<Index>(logits) == vocabulary, "the number of logits must be ",
-                      vocabulary, ", but is ", logits);
+  require<ShapeError>(logits == 0 || static_cast<Index>(logits) == vocabulary,
+                      "the number of logits must be ", vocabulary, " or 0, but is ", logits);
   for (const std::int32_t token : tokens) {
     require<ConfigError>(token >= 0 && token < vocabulary, "token ", token,
                          " is outside the vocabulary of ", vocabulary,
