@@ -300,7 +300,7 @@ void require_same(Ranks& ranks, const std::string& configuration, const Setup& s
       {"model", setup.session->manifest().text()},
       {"optimizer", setup.session->facts().optimizer},
       {"weights", digests_of(options.load_hf)},  // each rank reads them separately
-      {"adapters", digests_of(options.load_adapters)},
+      {"adapters", setup.resume_from.empty() ? digests_of(options.load_adapters) : ""},
       {"data",
        octavo::message(setup.data->training_tokens(), " tokens, hash ", setup.data->hash())}};
   for (octavo::RankFact& flag : flags_of_all_ranks(configuration)) facts.push_back(std::move(flag));

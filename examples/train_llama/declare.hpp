@@ -338,7 +338,13 @@ inline void require_consistent(const CLI::App& app, const Options& options) {
   octavo::require<octavo::ConfigError>(options.out.empty() || !options.no_out,
                                        "--out and --no-out exclude each other; pass only one");
   programs::require_adapters_supported(options);
-  // A resumed run reads them from its checkpoint.
+  // A run's config.toml keeps the flag after the run has resumed, because a replay may need it.
+  const bool may_begin = options.resume.empty() || options.resume == "auto";
+  octavo::require<octavo::ConfigError>(
+      may_begin || options.replay_step != 0 || app.count("--load-adapters") == 0 ||
+          !detail::place_of(app, "--load-adapters").empty(),
+      "--load-adapters sets the adapters with which a run begins, but --resume ", options.resume,
+      " continues with those of its checkpoint; leave one of them out");
   if (!options.load_adapters.empty() && options.resume.empty()) {
     programs::require_folder("--load-adapters " + options.load_adapters, options.load_adapters,
                              "pass a folder written by --save-adapters or PEFT");

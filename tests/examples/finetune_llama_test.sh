@@ -225,6 +225,14 @@ refused "adapters that are not there" "--load-adapters absent: there is no such 
   "${adapted[@]}" --lora 4 --load-adapters absent
 refused "adapters of a file" "--load-adapters chats.jsonl: is not a folder; pass a folder written by --save-adapters or PEFT" \
   "${adapted[@]}" --lora 4 --load-adapters chats.jsonl
+refused "adapters to begin with, to go on with" "--load-adapters sets the adapters with which a run begins, but --resume adapted continues" \
+  "${adapted[@]}" --lora 4 --steps 13 --load-adapters adapters --resume adapted
+run "adapters to begin with, unless there is a checkpoint" 0 "${adapted[@]}" --lora 4 --steps 1 --out maybe \
+  --checkpoint-every 1 --load-adapters adapters --resume auto
+run "a run that began with adapters, and goes on" 0 --config maybe/config.toml --steps 2
+grep -qxF 'load-adapters = "adapters"' maybe/config.toml || fail "it is not known with which"
+run "its first step" 0 --config maybe/config.toml --replay-step 1
+grep -qE "^equal: .* equal to its record" out || fail "it is another"
 refused "adapters of another rank, to go on with" "; it fits with --lora 4" "${adapted[@]}" --lora 8 --steps 12 \
   --resume adapted/checkpoints/step-00000006
 err_is_one_line_with "the adapters are of rank 4, alpha 8, q_proj, v_proj, down_proj in the checkpoint, but rank 8"

@@ -103,6 +103,12 @@ class Refusals(TrainerTest):
             done = self.train("--data text.txt " + flags, code=2)
             self.tells(done, f"{flags.split()[0]} has no effect with {other}; leave one of them out")
 
+    def test_adapters_of_a_resumed_run(self):
+        for resume in ("latest", "there"):
+            self.refused(["--load-adapters sets the adapters with which a run begins, but --resume "
+                          f"{resume} continues with those of its checkpoint; leave one of them out"],
+                         f"--data text.txt --precision fp32 --lora 2 --load-adapters adapters --resume {resume}")
+
     def test_one_task(self):
         """One of the tasks, and flags of the others, would have no effect."""
         for flags in ("--export-hf a --list-checkpoints", "--replay-step 2 --list-checkpoints",
