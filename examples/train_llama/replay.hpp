@@ -18,6 +18,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <vector>
 
 namespace trainer {
@@ -47,6 +48,7 @@ struct RecordedLine {
   octavo::Index step = 0;
   RecordedStep recorded_step{};
   std::optional<octavo::Index> resumed_step{};  ///< set after a rollback
+  std::string checkpoint{};                     ///< from which the run resumed, or ""
 };
 
 inline RecordedLine read_line(const std::string& text, const std::string& place) {
@@ -70,11 +72,31 @@ inline RecordedLine read_line(const std::string& text, const std::string& place)
       line.recorded_step.weights_hash = json.string();
     } else if (key == "resumed_step") {
       line.resumed_step = json.natural();
+    } else if (key == "checkpoint") {
+      line.checkpoint = json.string();
     } else {
       json.skip();
     }
   });
   return line;
+}
+
+/// Returns the record that a run began with a checkpoint of another run; none if it did not.
+/// @param own  the run's own checkpoints
+inline std::optional<RecordedLine> begin_of_run(const std::filesystem::path& metrics,
+                                                const std::filesystem::path& own) {
+  if (!std::filesystem::exists(metrics)) return std::nullopt;
+  octavo::FileLines lines(metrics);
+  for (std::string text; lines.next(text) && lines.is_whole();) {
+    if (text.starts_with("{\"event\":\"step\"")) break;
+    if (!text.starts_with("{\"event\":\"resumed\"")) continue;
+    RecordedLine line = read_line(text, metrics.string());
+    const std::filesystem::path folder = absolute_path(line.checkpoint).parent_path();
+    if (std::filesystem::weakly_canonical(folder) != std::filesystem::weakly_canonical(own)) {
+      return line;
+    }
+  }
+  return std::nullopt;
 }
 
 /// Returns the recorded steps that follow from a run's checkpoint after step `from`: the last
@@ -157,6 +179,56 @@ inline void print_difference(const std::vector<octavo::StepReplay>& replays,
 }
 
 }  // namespace detail
+
+/// Returns the checkpoint to start --replay-step from: the newest complete one before the step in
+/// the run's folder, or else the one of another run that --resume names or with which the run
+/// began, or "".
+/// @throws ConfigError  if the run did not begin before the step, the checkpoint does not exist, or
+///                      --resume names none before the step
+inline std::filesystem::path checkpoint_to_replay_from(const Options& options,
+                                                       const char* program) {
+  namespace fs = std::filesystem;
+  const fs::path own = fs::path(options.out) / detail::checkpoints_name;
+  fs::path found;
+  std::optional<detail::RecordedLine> begin;
+  if (!options.out.empty()) {
+    for (const octavo::ListedCheckpoint& one : octavo::list_checkpoints(own)) {  // newest last
+      if (one.manifest.has_value() && one.step < options.replay_step) found = one.path;
+    }
+    begin = detail::begin_of_run(fs::path(options.out) / "metrics.jsonl", own);
+  }
+  if (!found.empty()) return found;
+  const auto is_own = [&](const fs::path& checkpoint) {
+    std::error_code error;
+    return fs::equivalent(checkpoint.parent_path(), own, error);
+  };
+  const bool is_moved =
+      !options.resume.empty() && detail::is_checkpoint(options.resume) && !is_own(options.resume);
+  if (begin.has_value() && !is_moved) {
+    octavo::require<octavo::ConfigError>(begin->step < options.replay_step,
+                                         "--replay-step must be a step of the run in ", options.out,
+                                         ", which began after step ", begin->step, ", but is ",
+                                         options.replay_step, "; pass a later one");
+    octavo::require<octavo::ConfigError>(
+        detail::is_checkpoint(begin->checkpoint), "the run in ", options.out, " began with ",
+        begin->checkpoint, detail::working_folder_text(begin->checkpoint),
+        ", which is not a checkpoint any more; restore it, or pass its new place as --resume");
+    return begin->checkpoint;
+  }
+  const bool is_named =
+      !options.resume.empty() && options.resume != "latest" && options.resume != "auto";
+  if (!is_named) return {};
+  found = checkpoint_in(options.resume, program);
+  octavo::require<octavo::ConfigError>(!found.empty(), "--resume ", options.resume,
+                                       ": contains no complete checkpoint; pass another");
+  if (is_own(found)) return {};  // the run resumed in its folder
+  const octavo::Index step = octavo::detail::read_manifest(found).step;
+  octavo::require<octavo::ConfigError>(
+      step < options.replay_step, found.string(), " is of step ", step, ", and --replay-step ",
+      options.replay_step,
+      " needs one before it; pass an older one, or the run's folder with --out");
+  return found;
+}
 
 /// Replays the step of --replay-step, and prints whether its results are bitwise identical. All
 /// ranks must call it.

@@ -156,33 +156,4 @@ std::filesystem::path resume_undamaged(std::filesystem::path from, const Options
   }
 }
 
-/// Returns the checkpoint to start --replay-step from: the newest complete one before the step in
-/// the run's folder, or else the one of another run that --resume names, or "".
-/// @throws ConfigError  if --resume names no checkpoint, or one that is not before the step
-inline std::filesystem::path checkpoint_to_replay_from(const Options& options,
-                                                       const char* program) {
-  namespace fs = std::filesystem;
-  const fs::path own = fs::path(options.out) / detail::checkpoints_name;
-  fs::path found;
-  if (!options.out.empty()) {
-    for (const octavo::ListedCheckpoint& one : octavo::list_checkpoints(own)) {  // newest last
-      if (one.manifest.has_value() && one.step < options.replay_step) found = one.path;
-    }
-  }
-  const bool is_named =
-      !options.resume.empty() && options.resume != "latest" && options.resume != "auto";
-  if (!found.empty() || !is_named) return found;
-  found = checkpoint_in(options.resume, program);
-  octavo::require<octavo::ConfigError>(!found.empty(), "--resume ", options.resume,
-                                       ": contains no complete checkpoint; pass another");
-  std::error_code error;
-  if (fs::equivalent(found.parent_path(), own, error)) return {};  // the run resumed in its folder
-  const octavo::Index step = octavo::detail::read_manifest(found).step;
-  octavo::require<octavo::ConfigError>(
-      step < options.replay_step, found.string(), " is of step ", step, ", and --replay-step ",
-      options.replay_step,
-      " needs one before it; pass an older one, or the run's folder with --out");
-  return found;
-}
-
 }  // namespace trainer

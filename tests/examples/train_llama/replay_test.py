@@ -101,6 +101,25 @@ class Replay(TrainerTest):
             self.assertRegex(done.out, rf"(?m)^replay \| step {step}, .*, from {begin}$")
             self.assertRegex(done.out, "(?m)^equal: .* equal to its record")
 
+    def test_a_run_that_began_elsewhere(self):
+        """It resumed in its own folder later, and its config.toml names only that."""
+        first = "checkpoints/step-00000006"
+        copy("hashed", "elsewhere")
+        self.train(SHORT + f"--steps 9 --checkpoint-every 8 --schedule constant --resume elsewhere/{first} --out begun")
+        self.train("--config begun/config.toml --resume begun --steps 11")
+        for step, begin in ((7, f"elsewhere/{first}"), (8, f"elsewhere/{first}"),
+                            (11, "begun/checkpoints/step-00000009")):
+            done = self.train(f"--config begun/config.toml --replay-step {step}")
+            self.assertRegex(done.out, rf"(?m)^replay \| step {step}, .*, from {begin}$")
+            self.assertRegex(done.out, "(?m)^equal: .* equal to its record")
+        replayed = "--config begun/config.toml --replay-step "
+        self.fails("--replay-step must be a step of the run in begun, which began after step 6, but is 6", replayed + "6")
+        shutil.rmtree("elsewhere")
+        self.fails(f"the run in begun began with elsewhere/{first} in {self.folder}, which is not a checkpoint",
+                   replayed + "8")
+        done = self.train(replayed + f"8 --resume hashed/{first}")
+        self.assertRegex(done.out, "(?m)^equal: .* equal to its record")
+
     def test_other_libraries(self):
         copy("hashed", "of_gpu")
         shutil.rmtree("of_gpu/checkpoints/step-00000008")
