@@ -12,15 +12,31 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <filesystem>
 #include <istream>
 #include <map>
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
 namespace programs {
+
+/// Accepts everything except a named pipe: opening it would wait for a writer, which may never
+/// come. The pipe of <(COMMAND), /dev/fd/63, has no name.
+inline CLI::Validator no_named_pipe() {
+  return CLI::Validator(
+      [](const std::string& path) -> std::string {
+        std::error_code error;
+        const std::filesystem::path name = std::filesystem::canonical(path, error);
+        if (error || !std::filesystem::is_fifo(name, error)) return {};
+        return "'" + path +
+               "' is a named pipe; pass a TOML file, or <(COMMAND) for a command's output";
+      },
+      "");
+}
 
 /// Reads and writes the values of an app's flags as TOML. Validates each value with the flag's
 /// validators, so that an error can name the file and the line.

@@ -308,7 +308,9 @@ inline void declare(CLI::App& app, Options& options, void (*declare_data)(CLI::A
   declare_training(app, options);
   declare_output(app, options);
   declare_checkpoints(app, options);
-  app.set_config("--config", "", "TOML file that sets any of these flags")->group(output_group);
+  app.set_config("--config", "", "TOML file that sets any of these flags")
+      ->group(output_group)
+      ->check(programs::no_named_pipe());
   app.config_formatter(std::make_shared<programs::FlagsFile>(app));
 }
 

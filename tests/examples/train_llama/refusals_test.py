@@ -206,6 +206,16 @@ class Configurations(TrainerTest):
         self.refused("'.'", "--config .")
         self.refused("/dev/zero", SMALL + "--config /dev/zero")
 
+    def test_pipes(self):
+        os.mkfifo("pipe.toml")  # without a writer
+        os.symlink("pipe.toml", "linked.toml")
+        for name in ("pipe.toml", "linked.toml"):
+            self.refused(f"--config: '{name}' is a named pipe; pass a TOML file", "--config " + name)
+        Path("piped.toml").write_text("steps = 2\n")
+        done = self.train(TINY.replace("--steps 1", "--no-out"), program=[
+            "bash", "-c", 'exec "$0" --config <(cat piped.toml) "$@"', self.program])
+        self.assertEqual(done.steps, [1, 2])
+
     def test_the_command_line_is_blamed_for_its_flags(self):
         Path("tpu.toml").write_text('data = ["text.txt"]\ndevice = "tpu"\n')
         self.refused("train_llama: --device", "--config tpu.toml --device gpu")
