@@ -126,7 +126,7 @@ int train(Setup& setup, Report& report, const Options& options, const Instance& 
                            resume_command_text(setup.folder));
   }
   if (not_written != nullptr) std::rethrow_exception(not_written);
-  report.require_written();
+  if (!report.is_written()) return failure;
   if (summary.gave_up) return too_many_skipped;
   if (!summary.is_saved) return not_saved;
   if (summary.documents != 0) return failure;

@@ -114,10 +114,12 @@ class Report final : public octavo::RunObserver {
     events_.begin_steps(step);
   }
 
-  /// @throws IoError  if metrics.jsonl or the printed output is incomplete
-  void require_written() const {
-    if (not_written_ != nullptr) std::rethrow_exception(not_written_);
+  /// Returns whether metrics.jsonl and the printed output are complete.
+  /// @throws IoError  if they are not, unless a message has said so
+  [[nodiscard]] bool is_written() const {
+    if (not_written_ != nullptr && !ended_run_) std::rethrow_exception(not_written_);
     timeline_.require_written();
+    return not_written_ == nullptr;
   }
 
   /// Reports a resumed run.
@@ -212,7 +214,7 @@ class Report final : public octavo::RunObserver {
     gpu_.add_to(line);
     if (!operands.empty()) line.add("operands", operand_lines(operands));
     write(line);
-    write_events(record, operands);
+    if (events_.is_open()) events_.write(record.step, event_of(record, operands, gpu_));
     if (!record.result.skipped) warn_of(operands, record.step);
   }
 
@@ -378,29 +380,6 @@ class Report final : public octavo::RunObserver {
     return lines;
   }
 
-  /// Writes the TensorBoard events of a step.
-  void write_events(const octavo::StepRecord& record,
-                    const std::vector<octavo::OperandReport>& operands) {
-    if (!events_.is_open()) return;
-    octavo::EventSummary summary;
-    if (!std::isnan(record.result.loss)) summary.add_scalar("train/loss", record.result.loss);
-    summary.add_scalar("train/learning_rate", record.learning_rate)
-        .add_scalar("train/gradient_norm", record.result.gradient_norm)
-        .add_scalar("train/skipped", record.result.skipped ? 1 : 0)
-        .add_scalar("speed/milliseconds", record.milliseconds)
-        .add_scalar("speed/tokens_per_second", record.tokens_per_second);
-    gpu_.add_to(summary);
-    std::vector<double> amaxes;
-    for (const octavo::OperandReport& operand : operands) {
-      summary.add_scalar("amax/" + operand.name, operand.amax)
-          .add_scalar("saturated/" + operand.name, operand.saturated)
-          .add_scalar("flushed/" + operand.name, operand.flushed);
-      if (operand.amax > 0) amaxes.push_back(std::log2(static_cast<double>(operand.amax)));
-    }
-    if (!amaxes.empty()) summary.add_histogram("operands/log2_amax", std::move(amaxes));
-    events_.write(record.step, summary);
-  }
-
   /// Warns about operands that no longer suit their format.
   void warn_of(const std::vector<octavo::OperandReport>& operands, octavo::Index step) {
     if (operands.empty()) return;
@@ -445,13 +424,14 @@ class Report final : public octavo::RunObserver {
     }
   }
 
-  /// Called while an exception is handled. `require_written` throws it at the end.
+  /// Called while an exception is handled. If the run has ended, `is_written` throws it.
   void end_run(const std::exception& error) {
     if (not_written_ == nullptr) not_written_ = std::current_exception();
     if (has_ended_) return;
+    ended_run_ = true;
     clear_progress();
-    programs::print_stderr("{}: {}. The run ends, and first saves a checkpoint if it keeps them\n",
-                           program().name, programs::text_of(error));
+    programs::print_stderr("{}: {}. The run ends{}\n", program().name, programs::text_of(error),
+                           options_.checkpoint_every == 0 ? "" : ", and first saves a checkpoint");
     octavo::InterruptGuard::request(SIGTERM);  // all ranks end together
   }
 
@@ -480,6 +460,7 @@ class Report final : public octavo::RunObserver {
   std::unique_ptr<octavo::MetricsFile> metrics_;
   Events events_;
   std::exception_ptr not_written_;  ///< why metrics.jsonl or the printed output is incomplete
+  bool ended_run_ = false;          ///< it ended the run, with a message
   bool prints_fail_ = false;
   bool writes_fail_ = false;
   bool is_training_ = false;

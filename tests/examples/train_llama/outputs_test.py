@@ -8,8 +8,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from trainer import (BASE, OPERANDS, SHORT, SMALL, Disk, TrainerTest, another_user, checkpoints, main, metrics, of,
-                     step_names)
+from trainer import (BASE, FEW_STEPS, OPERANDS, SHORT, SMALL, Disk, TrainerTest, another_user, checkpoints, main,
+                     metrics, of, step_names)
 
 
 class Folders(TrainerTest):
@@ -85,9 +85,8 @@ class Files(TrainerTest):
         os.symlink("../../elsewhere", "disk/run/checkpoints")
         done = self.train(BASE + OPERANDS + "--batch 1 --sample 0 --steps 400 --checkpoint-every 1000 --out disk/run",
                           code=1)
-        self.assertIn("disk/run/metrics.jsonl", done.err.splitlines()[-1])
-        self.assertIn("No space left on device", done.err.splitlines()[-1])
-        self.assertEqual(done.err.count("The run ends"), 1)
+        self.assertRegex(done.err, r"disk/run/metrics\.jsonl: .*No space left on device.*\. The run ends, and first saves")
+        self.assertEqual(done.err.count("metrics.jsonl: "), 1, done.err)
         self.assertLess(len(done.steps), 400)
         self.assertEqual(checkpoints("disk/run"), step_names(len(done.steps)))
 
@@ -169,9 +168,15 @@ class Streams(TrainerTest):
 
     def test_output_that_nobody_reads(self):
         err = self.unread(subprocess.PIPE)
-        self.assertEqual(err.count("Broken pipe. The run ends"), 1, err)
-        self.assertIn("--config unread/config.toml", err)
-        self.assertIn("Broken pipe", err.splitlines()[-1])
+        self.assertEqual([line.split(";")[0] for line in err.splitlines()],
+                         ["train_llama: standard output: cannot be written: Broken pipe. The run ends, and first "
+                          "saves a checkpoint", "train_llama: stopped and saved"])
+
+    def test_output_of_which_only_the_begin_is_read(self):
+        done = self.train("--data text.txt " + FEW_STEPS + "--steps 100000 --no-out", code=None, program=[
+            "bash", "-c", '"$0" "$@" | head -n 1; exit ${PIPESTATUS[0]}', self.program])
+        self.assertEqual(done.code, 1)
+        self.tells(done, "train_llama: standard output: cannot be written: Broken pipe")
 
     def test_output_and_errors_that_nobody_reads(self):
         self.unread(subprocess.STDOUT)
