@@ -49,6 +49,17 @@ inline std::string tokenizer_of_model(const std::filesystem::path& folder,
                             "; pass the one of the training data, or bytes if it was text");
 }
 
+/// Returns a note about a written Hugging Face folder without a tokenizer; "" if it has one.
+inline std::string note_of_no_tokenizer(const std::filesystem::path& folder,
+                                        octavo::Index vocabulary) {
+  if (!tokenizer_in(folder).empty()) return "";
+  const std::string lack = "the folder contains neither tokenizer.json nor tokenizer.model";
+  if (vocabulary <= octavo::ByteTokenizer::vocabulary) return lack + ": tokens are bytes";
+  return lack +
+         "; copy that of the training data there, or pass it as --tokenizer with the folder (bytes "
+         "if the data was text)";
+}
+
 /// Opens a tokenizer. Its encoding throws a `StoppedError` soon after an `InterruptGuard` received
 /// a signal. Prints to standard error which settings of its file are ignored.
 /// @param name  "bytes", or a file: tokenizer.json or tokenizer.model

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <common/text.hpp>
+#include <common/tokenizer.hpp>
 #include <octavo/checkpoint/checkpoint_export.hpp>
 #include <octavo/checkpoint/checkpoint_folder.hpp>
 #include <octavo/octavo.hpp>
@@ -45,6 +46,16 @@ inline octavo::ModelDescription model_of_checkpoint(const std::filesystem::path&
   return model;
 }
 
+/// Returns the tokenizer of a checkpoint's run, as --save-hf copies it: the folder of --model
+/// hf:FOLDER, or the file of --tokenizer, or "".
+inline std::filesystem::path tokenizer_of_checkpoint(const std::filesystem::path& checkpoint) {
+  const std::filesystem::path config = detail::config_of(checkpoint);
+  const std::string loaded = detail::configured_flag(config, "model");
+  if (loaded.starts_with("hf:")) return loaded.substr(3);
+  const std::string tokenizer = detail::configured_flag(config, "tokenizer");
+  return tokenizer == "bytes" ? "" : tokenizer;
+}
+
 /// Writes the weights of the checkpoint that --resume names, for --export-hf.
 /// @throws ConfigError, IoError  if the checkpoint does not exist or cannot be read, or the folder
 ///                      cannot be written
@@ -59,10 +70,13 @@ inline void export_weights(const Options& options, const char* program) {
   octavo::require<octavo::IoError>(found.manifest.has_value(), checkpoint.string(),
                                    " is not a complete checkpoint: ", found.problem);
   require_full_model(checkpoint, *found.manifest);
-  octavo::export_checkpoint(checkpoint, model_of_checkpoint(checkpoint, found.manifest->model),
-                            options.export_hf);
+  const octavo::ModelDescription model = model_of_checkpoint(checkpoint, found.manifest->model);
+  octavo::export_checkpoint(checkpoint, model, options.export_hf,
+                            {.tokenizer_of = tokenizer_of_checkpoint(checkpoint)});
   fmt::print("weights of step {} | written to {}\n", found.manifest->step,
              programs::visible(options.export_hf));
+  const std::string note = programs::note_of_no_tokenizer(options.export_hf, model.vocabulary);
+  if (!note.empty()) fmt::print("weights | {}\n", note);
 }
 
 }  // namespace trainer

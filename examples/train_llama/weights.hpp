@@ -2,6 +2,7 @@
 #pragma once
 
 #include <common/text.hpp>
+#include <common/tokenizer.hpp>
 #include <octavo/checkpoint/adapters.hpp>
 #include <octavo/checkpoint/hugging_face.hpp>
 #include <octavo/io/hugging_face_config.hpp>
@@ -39,6 +40,9 @@ inline void save_weights(octavo::TrainingSession& session, const Options& option
   if (options.load_hf.empty() && tokenizer != "bytes") folder.tokenizer_of = tokenizer;
   octavo::save_hugging_face(session, model, options.save_hf, folder, ranks.is_first());
   fmt::print("weights | written to {}\n", programs::visible(options.save_hf));
+  if (!ranks.is_first()) return;
+  const std::string note = programs::note_of_no_tokenizer(options.save_hf, model.vocabulary);
+  if (!note.empty()) fmt::print("weights | {}\n", note);
 }
 
 /// Warns if adapters are used with weights other than those that they were trained with, as far as

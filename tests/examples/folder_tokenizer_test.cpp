@@ -31,4 +31,15 @@ TEST_F(FolderTokenizer, IsNotGuessedForModelsOfMoreThanBytes) {
   EXPECT_EQ(programs::tokenizer_of_model(folder_, 257), own);
 }
 
+TEST_F(FolderTokenizer, IsMissedInWrittenFolders) {
+  const std::string lack = "the folder contains neither tokenizer.json nor tokenizer.model";
+  EXPECT_EQ(programs::note_of_no_tokenizer(folder_, 256), lack + ": tokens are bytes");
+  EXPECT_EQ(programs::note_of_no_tokenizer(folder_, 257),
+            lack +
+                "; copy that of the training data there, or pass it as --tokenizer with the folder "
+                "(bytes if the data was text)");
+  std::ofstream(folder_ / "tokenizer.json") << "x";
+  EXPECT_EQ(programs::note_of_no_tokenizer(folder_, 257), "");
+}
+
 }  // namespace folder_tokenizer_test

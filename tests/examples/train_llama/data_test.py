@@ -4,7 +4,7 @@ import os
 import shutil
 from pathlib import Path
 
-from trainer import (ONE_STEP, PROJECT, TINY, TrainerTest, another_user, main, metrics, write_token_files)
+from trainer import (ONE_STEP, PROJECT, TINY, TrainerTest, another_user, contents, main, metrics, write_token_files)
 
 
 class Texts(TrainerTest):
@@ -151,6 +151,19 @@ class Texts(TrainerTest):
         self.assertNotIn("sample", [line["event"] for line in metrics("undecoded")])
         self.assertNotIn("sample at step", done.out)
         self.assertRegex(done.out, r"(?m)^text \| no samples: .*--tokenizer$")
+
+    def test_the_tokenizer_of_written_weights(self):
+        write_token_files()
+        tokenizer = PROJECT / "tests/golden/chats/chatml.json"
+        for name, flags, is_copied in (("bare", "", False), ("own", f"--tokenizer {tokenizer}", True)):
+            saved = self.train(ONE_STEP + f"--data llm_c.bin --sample 0 --checkpoint-every 1 --out {name} "
+                               f"--save-hf {name}-saved {flags}")
+            exported = self.train(f"--resume {name} --export-hf {name}-exported")
+            for folder, done in ((f"{name}-saved", saved), (f"{name}-exported", exported)):
+                self.assertEqual(os.path.exists(f"{folder}/tokenizer.json"), is_copied)
+                note = "weights | the folder contains neither tokenizer.json nor tokenizer.model: tokens are bytes"
+                self.assertEqual(note in done.lines, not is_copied, done.out)
+        self.assertEqual([*contents("own-saved").values()], [*contents("own-exported").values()])
 
     def test_a_tokenizer_that_did_not_write_the_tokens(self):
         """It would decode samples wrongly, or end the run after its last step."""
