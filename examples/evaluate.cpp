@@ -351,6 +351,10 @@ int run(Setup& setup, const Options& options, const trainer::Instance& instance,
         "evaluate: warning: the weights are random; pass --checkpoint FOLDER or --model hf:FOLDER "
         "to evaluate a trained model\n");
   }
+  if (ranks.is_first() && !options.tokenizer.empty() && setup.tokenizer_name.empty()) {
+    programs::print_stderr("evaluate: warning: --tokenizer {} has no effect on token files\n",
+                           programs::visible(options.tokenizer));
+  }
   const std::string weights = !setup.checkpoint.empty() ? setup.checkpoint.string()
                               : options.load_hf.empty() ? "random, from the default seed"
                                                         : options.load_hf;

@@ -39,8 +39,6 @@
 #include <optional>
 #include <string>
 
-#include <sys/stat.h>
-
 namespace trainer {
 namespace {
 
@@ -254,25 +252,6 @@ void make_checkpoints(Setup& setup, const Options& options, Ranks& ranks,
   }
 }
 
-/// Warns about data that may have changed since the checkpoint was saved.
-void warn_of_data(const Setup& setup) {
-  if (setup.resumed.validation != setup.data->validation_text()) {
-    programs::print_stderr(
-        "{}: warning: the validation tokens differ from those of {}, or are unknown there: losses "
-        "cannot be compared, and --keep-best starts again\n",
-        program().name, programs::visible(setup.resume_from.string()));
-  }
-  for (const std::filesystem::path& path : setup.data->sampled_files()) {
-    struct stat file{};
-    if (::stat(path.c_str(), &file) != 0 || file.st_mtime <= setup.resumed.time) continue;
-    programs::print_stderr(
-        "{}: warning: {} was written after {}; its size and sampled tokens are the same, but the "
-        "rest was not compared. If its tokens changed, start a new run\n",
-        program().name, programs::visible(path.string()),
-        programs::visible(setup.resume_from.string()));
-  }
-}
-
 /// Runs a part of the set-up. Returns the message of an error in the input, or "".
 template <class Part>
 std::string catch_input_error(const Setup& setup, const Part& part) {
@@ -340,6 +319,7 @@ int start_training(Setup& setup, const Options& options, const Instance& instanc
   setup.data->print();
   if (ranks.is_first()) {
     warn_of_warmup(options);
+    warn_of_no_best(options);
     warn_of_single_rank(options);
   }
   announce(session, options, is_done || !ranks.is_first() ? "" : setup.folder);
@@ -349,7 +329,7 @@ int start_training(Setup& setup, const Options& options, const Instance& instanc
   }
   if (!setup.resume_from.empty()) {
     report.resumed(setup.resume_from, setup.resumed, session);
-    if (ranks.is_first()) warn_of_data(setup);
+    if (ranks.is_first()) warn_of_data(*setup.data, setup.resumed, setup.resume_from);
     if (ranks.is_first() && !setup.left_out.empty()) {
       programs::print_stderr(
           "{}: warning: flags that are not set have their defaults: {}; to keep the run's flags, "
@@ -376,6 +356,7 @@ struct Command {
 /// Checks the flags and connects to the other ranks, or runs a task that needs neither.
 /// @return the exit code of such a task
 std::optional<int> read_command(CLI::App& app, Options& options, Command& command) {
+  choose_folder(app, options);
   options.out = detail::run_of(options.out);
   require_one_task(app, options);
   const bool is_alone = options.list_checkpoints || !options.export_hf.empty();

@@ -17,6 +17,7 @@
 #include <cmath>
 #include <cstddef>
 #include <filesystem>
+#include <numeric>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -185,6 +186,20 @@ inline void warn_of_warmup(const Options& options) {
   programs::print_stderr(
       "{}: warning: --warmup {} is beyond --steps {}: the learning rate never reaches {:g}\n",
       program().name, options.warmup, options.steps, options.learning_rate);
+}
+
+/// Warns if --keep-best has no checkpoints to compare, because no step before the last is both
+/// evaluated and saved.
+inline void warn_of_no_best(const Options& options) {
+  if (!options.keep.best || options.checkpoint_every == 0) return;
+  const octavo::Index both =
+      options.evaluate_every == 0 ? 0 : std::lcm(options.checkpoint_every, options.evaluate_every);
+  if (both != 0 && both < options.steps) return;
+  programs::print_stderr(
+      "{}: warning: --keep-best compares checkpoints of evaluated steps, but with "
+      "--checkpoint-every {} and --evaluate-every {}, only the last step is both; pass the same "
+      "number for both\n",
+      program().name, options.checkpoint_every, options.evaluate_every);
 }
 
 }  // namespace trainer

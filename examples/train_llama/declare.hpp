@@ -314,6 +314,20 @@ inline void declare(CLI::App& app, Options& options, void (*declare_data)(CLI::A
   app.config_formatter(std::make_shared<programs::FlagsFile>(app));
 }
 
+/// Chooses between --out and --no-out: the command line overrides a file.
+inline void choose_folder(CLI::App& app, Options& options) {
+  const auto in_command = [&](const char* flag) {
+    return app.count(flag) != 0 && detail::place_of(app, flag).empty();
+  };
+  if (options.no_out && in_command("--no-out") && !in_command("--out")) {
+    app.get_option("--out")->clear();
+    options.out.clear();
+  } else if (options.no_out && in_command("--out") && !in_command("--no-out")) {
+    app.get_option("--no-out")->clear();
+    options.no_out = false;
+  }
+}
+
 /// Chooses between --epochs and --steps: the command line overrides a file, which may set both.
 /// @throws ConfigError  if the command line has both
 inline void choose_length(const CLI::App& app, Options& options) {

@@ -45,6 +45,7 @@ inline void require_effects(CLI::App& app, const Options& options) {
        "stop, skip or rollback"},
       {{"--max-rollbacks"}, options.on_spike == "rollback", "--on-spike", "rollback"},
       {{"--sample-each", "--temperature"}, options.sample != 0, "--sample", "N"},
+      {{"--sample-each"}, options.evaluate_every != 0, "--evaluate-every", "N"},
       {{"--hellaswag-questions"}, !options.hellaswag.empty(), "--hellaswag", "FILE"},
       {{"--hash-every"}, !options.no_out || options.hash_every == 0, "--no-out", ""},
       {{"--operands-every"}, !options.no_out, "--no-out", ""},

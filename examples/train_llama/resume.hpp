@@ -8,6 +8,7 @@
 #include <octavo/octavo.hpp>
 #include <train_llama/checkpoints.hpp>
 #include <train_llama/options.hpp>
+#include <train_llama/program.hpp>
 #include <train_llama/ranks.hpp>
 
 #include <algorithm>
@@ -16,6 +17,8 @@
 #include <string>
 #include <system_error>
 #include <vector>
+
+#include <sys/stat.h>
 
 namespace trainer {
 
@@ -153,6 +156,26 @@ std::filesystem::path resume_undamaged(std::filesystem::path from, const Options
           !from.empty(), error.what(),
           ", and there is no complete checkpoint before it; restore its files, or start a new run");
     }
+  }
+}
+
+/// Warns about data that may have changed since the checkpoint was saved.
+/// @param resumed  manifest of the checkpoint `from`
+inline void warn_of_data(const RunData& data, const octavo::CheckpointManifest& resumed,
+                         const std::filesystem::path& from) {
+  if (resumed.validation != data.validation_text()) {
+    programs::print_stderr(
+        "{}: warning: the validation tokens differ from those of {}, or are unknown there: losses "
+        "cannot be compared, and --keep-best starts again\n",
+        program().name, programs::visible(from.string()));
+  }
+  for (const std::filesystem::path& path : data.sampled_files()) {
+    struct stat file{};
+    if (::stat(path.c_str(), &file) != 0 || file.st_mtime <= resumed.time) continue;
+    programs::print_stderr(
+        "{}: warning: {} was written after {}; its size and sampled tokens are the same, but the "
+        "rest was not compared. If its tokens changed, start a new run\n",
+        program().name, programs::visible(path.string()), programs::visible(from.string()));
   }
 }
 

@@ -16,15 +16,18 @@ namespace trainer {
 inline void require_one_task(CLI::App& app, const Options& options) {
   const bool exports = !options.export_hf.empty();
   const std::vector<programs::FlagNeed> needs{
-      {{"--export-hf", "--replay-step", "--resume", "--save-hf", "--save-adapters", "--timeline"},
+      {{"--export-hf", "--replay-step", "--replays", "--resume", "--convert", "--save-hf",
+        "--save-adapters", "--load-adapters", "--timeline"},
        !options.list_checkpoints,
        "--list-checkpoints",
        ""},
-      {{"--replay-step", "--save-hf", "--save-adapters", "--timeline"},
+      {{"--replay-step", "--replays", "--convert", "--save-hf", "--save-adapters",
+        "--load-adapters", "--timeline"},
        !exports,
        "--export-hf",
        ""},
-      {{"--save-hf", "--save-adapters", "--timeline"},
+      {{"--checkpoint-every", "--save-hf", "--save-adapters", "--timeline", "--hellaswag",
+        "--sample-each", "--max-time"},
        options.replay_step == 0,
        "--replay-step",
        ""}};

@@ -69,7 +69,10 @@ run "sequences beyond the text" 0 --precision fp32 --data held_out.txt --batch 1
 grep -qxF "batch | the text has $(wc -c <held_out.txt) tokens: sequences have $(($(wc -c <held_out.txt) - 1)), not --seq-len 100000" out ||
   fail "it is not said"
 check 'assert results("beyond.json")["perplexity"]["loss"] == results("exact.json")["perplexity"]["loss"]'
+run "a tokenizer that a token file does not need" 0 --precision fp32 --data held_out.bin "${shape[@]}" --tokenizer bytes
+grep -qxF "evaluate: warning: --tokenizer bytes has no effect on token files" err || fail "it is not said"
 run "a token file" 0 --precision fp32 --data held_out.bin "${shape[@]}" --json tokens.json
+grep -qF -- "--tokenizer" err && fail "there was none"
 check 'assert results("tokens.json")["perplexity"]["loss"] == results("text.json")["perplexity"]["loss"]
 assert "bits_per_byte" not in results("tokens.json")["perplexity"]'
 run "some batches" 0 --precision fp32 --data held_out.txt "${shape[@]}" --batches 2 --json some.json

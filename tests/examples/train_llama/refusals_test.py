@@ -90,7 +90,8 @@ class Refusals(TrainerTest):
                             ("--final-fraction 0 --schedule constant", "--schedule cosine, linear or wsd"),
                             ("--spike-window 9", "--on-spike"), ("--spike-threshold 9", "--on-spike"),
                             ("--max-rollbacks 2 --on-spike skip", "--on-spike rollback"),
-                            ("--sample-each --sample 0", "--sample N"), ("--temperature 0 --sample 0", "--sample N"),
+                            ("--sample-each --sample 0", "--sample N"),
+                            ("--sample-each --evaluate-every 0", "--evaluate-every N"), ("--temperature 0 --sample 0", "--sample N"),
                             ("--keep-last 2", "--checkpoint-every N"), ("--convert", "--resume"),
                             ("--replays 2", "--replay-step N"), ("--muon-rate original", "--optimizer muon"),
                             ("--lora-alpha 8", "--lora RANK"), ("--weight-copies remade --precision bf16", "--precision"),
@@ -109,12 +110,23 @@ class Refusals(TrainerTest):
                           f"{resume} continues with those of its checkpoint; leave one of them out"],
                          f"--data text.txt --precision fp32 --lora 2 --load-adapters adapters --resume {resume}")
 
+    def test_a_folder_on_the_command_line(self):
+        Path("folder.toml").write_text('out = "unused"\n')
+        self.train(TINY + "--config folder.toml --no-out")
+        self.assertFalse(os.path.exists("unused"))
+        Path("folder.toml").write_text("no-out = true\n")
+        self.train(TINY + "--config folder.toml --out used")
+        self.assertIn("no-out = false", Path("used/config.toml").read_text())
+        self.fails("--out and --no-out exclude each other", TINY + "--no-out --out both")
+
     def test_one_task(self):
         """One of the tasks, and flags of the others, would have no effect."""
         for flags in ("--export-hf a --list-checkpoints", "--replay-step 2 --list-checkpoints",
                       "--resume latest --list-checkpoints", "--save-hf a --list-checkpoints",
                       "--replay-step 2 --export-hf a --resume latest", "--save-hf a --export-hf b --resume latest",
-                      "--timeline a.json --replay-step 2", "--save-hf a --replay-step 2"):
+                      "--timeline a.json --replay-step 2", "--save-hf a --replay-step 2",
+                      "--checkpoint-every 2 --replay-step 2", "--max-time 9 --replay-step 2",
+                      "--convert --export-hf a --resume latest", "--replays 3 --list-checkpoints"):
             flag, task = flags.split()[0], [word for word in flags.split() if word.startswith("--")][1]
             self.fails(f"train_llama: {flag} has no effect with {task}; leave one of them out",
                        flags + " --out absent --data text.txt")

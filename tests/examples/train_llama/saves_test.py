@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 from pathlib import Path
 
 from trainer import TrainerTest, checkpoints, copy, edit, main, step_names
@@ -33,6 +34,13 @@ class Kept(TrainerTest):
             self.refused([flags.split()[0], "--checkpoint-every"], "--data text.txt " + flags)
         Path("keep.toml").write_text('data = ["text.txt"]\nkeep-best = true\n')
         self.fails("keep.toml:2: --keep-best", "--config keep.toml")
+
+    def test_the_best_of_none(self):
+        for flags, warns in (("--evaluate-every 0", 1), ("--evaluate-every 3", 1), ("--evaluate-every 1", 0)):
+            done = self.train(KEPT + f"--steps 4 --checkpoint-every 2 --warmup 1 --keep-best {flags} --out best")
+            self.assertEqual(done.err.count("warning: --keep-best compares checkpoints of evaluated steps, but with "
+                                            f"--checkpoint-every 2 and {flags}, only the last step is both"), warns)
+            shutil.rmtree("best")
 
     def test_resumes_without_saves(self):
         copy("kept", "unsaved")
