@@ -12,20 +12,35 @@
 #include <utility>
 
 namespace octavo OCTAVO_ABI {
+namespace detail {
+
+/// A family, or that of a model, so that no further errors follow where models are rejected.
+template <class F>
+struct FamilyTypeOf {
+  using type = F;
+};
+template <class F>
+  requires requires { typename F::FamilyType; }
+struct FamilyTypeOf<F> {
+  using type = typename F::FamilyType;
+};
+
+}  // namespace detail
 
 /// A decoder with the layers of a `Decoder`, for inference only. It has weights in the format of
 /// `Inference<Precision>` and the keys and values of one text, but no gradients and no optimizer.
 /// Its memory is in an `Arena`. Not copyable or movable, because its layers point to shared
 /// members.
-/// @tparam Family     as of `Decoder`, for one rank
+/// @tparam F          a family, as of `Decoder`, for one rank
 /// @tparam Precision  determines the format of the weights: see `Inference`
-template <class Family, class Precision, Device D>
+template <class F, class Precision, Device D>
 class InferenceModel {
  public:
   static_assert(
-      requires { typename Family::template Positions<D>; },
+      requires { typename F::template Positions<D>; },
       "InferenceModel: the first argument must be a family, such as PresetFamily<preset> "
       "or LlamaFamily<config>, not a model");
+  using Family = typename detail::FamilyTypeOf<F>::type;
   static_assert(!is_lora<Precision>,
                 "InferenceModel: Lora is only for training; choose its base precision, such as "
                 "Bf16, and load a folder that save_hugging_face wrote, whose weights contain the "

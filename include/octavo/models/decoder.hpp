@@ -34,6 +34,7 @@ class Decoder {
   using G = Gradient;
   using DeviceType = D;
   using Hooks = StageHooks<T, G, D>;
+  using FamilyType = Family;
   static constexpr auto config = Family::config;
   /// Number of ranks that share each layer; see TensorParallel.
   static constexpr int tensor_parallel = tensor_degree<Family>;
