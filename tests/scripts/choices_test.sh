@@ -39,8 +39,8 @@ own='Layerwise<First<2, Bf16>, Fp8Recipe<DelayedScaling<16, AmaxReduction::most_
 configure -DOCTAVO_PRESETS=llama_tiny "-DOCTAVO_PRECISIONS=bf16;$own" "-DOCTAVO_LORA=llama_tiny:$own" \
   "-DOCTAVO_TENSOR_PARALLEL=llama_tiny:$own:2" || fail "a precision that is a type"
 cat "$scratch"/build/examples/train_llama/llama_tiny.type-*.cpp >"$scratch/log"
-[[ $(grep -cF "using Precision = $own;" "$scratch/log") -eq 2 ]] || fail "a type is not the precision"
-grep -qF "using Precision = octavo::Lora<$own>;" "$scratch/log" || fail "a type is not that of adapters"
+[[ $(grep -cF " add<$own>();" "$scratch/log") -eq 2 ]] || fail "a type is not the precision"
+grep -qF " add<octavo::Lora<$own>>();" "$scratch/log" || fail "a type is not that of adapters"
 [[ $(grep -cF ".precision = \"$own\"" "$scratch/log") -eq 3 ]] || fail "a type is not its own name"
 refused 'The precision '"'\"Bf16\"'"' is not known' '-DOCTAVO_PRECISIONS="Bf16"' -DOCTAVO_LORA= -DOCTAVO_TENSOR_PARALLEL=
 configure -DOCTAVO_PRECISIONS=bf16 || fail "a precision that is a name"
