@@ -89,7 +89,7 @@ class InferenceSession final : public Inferring {
                         "create random ones with initialize_sync");
     detail::check_appended(*this, tokens, logits.size());
     parts_.model.bind(context_);
-    const auto piece = static_cast<std::size_t>(this->piece());
+    const auto piece = static_cast<std::size_t>(parts_.model.shape().piece);
     while (tokens.size() > piece) {
       copy_inputs(tokens.first(piece));
       extend(static_cast<Index>(piece));
