@@ -31,24 +31,24 @@ struct FamilyTypeOf<F> {
 /// `Inference<Precision>` and the keys and values of one text, but no gradients and no optimizer.
 /// Its memory is in an `Arena`. Not copyable or movable, because its layers point to shared
 /// members.
-/// @tparam F          a family, as of `Decoder`, for one rank
+/// @tparam Family     as of `Decoder`, for one rank
 /// @tparam Precision  determines the format of the weights: see `Inference`
-template <class F, class Precision, Device D>
+template <class Family, class Precision, Device D>
 class InferenceModel {
  public:
   static_assert(
-      requires { typename F::template Positions<D>; },
+      requires { typename Family::template Positions<D>; },
       "InferenceModel: the first argument must be a family, such as PresetFamily<preset> "
       "or LlamaFamily<config>, not a model");
-  using Family = typename detail::FamilyTypeOf<F>::type;
+  using FamilyType = typename detail::FamilyTypeOf<Family>::type;
   static_assert(!is_lora<Precision>,
                 "InferenceModel: Lora is only for training; choose its base precision, such as "
                 "Bf16, and load a folder that save_hugging_face wrote, whose weights contain the "
                 "adapters");
   using T = StorageOf<Precision>;
   using DeviceType = D;
-  static constexpr auto config = Family::config;
-  static_assert(tensor_degree<Family> == 1,
+  static constexpr auto config = FamilyType::config;
+  static_assert(tensor_degree<FamilyType> == 1,
                 "InferenceModel: ranks cannot share the layers of an inference; name a family of "
                 "one rank, such as LlamaFamily<config>");
 
@@ -59,9 +59,10 @@ class InferenceModel {
     require<ConfigError>(shape.longest > 0,
                          "the maximum text length must be at least 1 token, but is ",
                          shape.longest);
-    require<ConfigError>(shape.longest <= Family::longest_sequence, "the maximum text length is ",
-                         shape.longest, " tokens, but ", config.name.text(), " has positions for ",
-                         Family::longest_sequence, "; reduce the length");
+    require<ConfigError>(shape.longest <= FamilyType::longest_sequence,
+                         "the maximum text length is ", shape.longest, " tokens, but ",
+                         config.name.text(), " has positions for ", FamilyType::longest_sequence,
+                         "; reduce the length");
     require<ConfigError>(shape.piece > 0,
                          "a piece of a prompt must have at least 1 token, but has ", shape.piece);
     shape_.piece = std::min(shape.piece, shape.longest);
@@ -165,9 +166,9 @@ class InferenceModel {
 
  private:
   using P = Inference<detail::WithoutInference<Precision>>;
-  using SegmentTuple = detail::Segments<Family, T, P, T, D>;
-  using HeadPrecision = detail::HeadPrecisionOf<Family, P>;
-  using Head = LanguageModelHead<T, HeadPrecision, typename Family::template Norm<T, T, D>,
+  using SegmentTuple = detail::Segments<FamilyType, T, P, T, D>;
+  using HeadPrecision = detail::HeadPrecisionOf<FamilyType, P>;
+  using Head = LanguageModelHead<T, HeadPrecision, typename FamilyType::template Norm<T, T, D>,
                                  config.hidden, config.padded_vocabulary(), T, D>;
 
   template <class Body>
@@ -240,7 +241,7 @@ class InferenceModel {
   [[nodiscard]] std::size_t workspace_bytes(const DeviceLimits<D>& limits) {
     std::size_t bytes = 0;
     for (Index rows = 1; rows <= shape_.piece; ++rows) {
-      for (const BlockShape& block : Family::block_shapes) {
+      for (const BlockShape& block : FamilyType::block_shapes) {
         bytes = std::max(
             bytes, cached_attention_workspace(block.head_layout(), rows, shape_.longest, limits));
       }
@@ -276,8 +277,8 @@ class InferenceModel {
   LayerScratch<D> scratch_;
   FlatParameters<T, T, D> embedding_parameters_;
   FlatParameters<T, T, D> head_parameters_;
-  typename Family::template Embedding<T, T, D> embedding_;
-  typename Family::template Positions<D> positions_;
+  typename FamilyType::template Embedding<T, T, D> embedding_;
+  typename FamilyType::template Positions<D> positions_;
   SegmentTuple segments_;
   Head head_;
   Parameter<T, T, D> head_weight_;

@@ -156,8 +156,8 @@ class InferenceSession final : public Inferring {
   [[nodiscard]] std::size_t bytes_of_step(Index length) const override {
     Index cached = 0;  // values that attention reads
     for (int layer = 0; layer < Model::config.layers; ++layer) {
-      const auto kind = static_cast<std::size_t>(Model::Family::block_kind(layer));
-      const BlockShape block = Model::Family::block_shapes[kind];
+      const auto kind = static_cast<std::size_t>(Model::FamilyType::block_kind(layer));
+      const BlockShape block = Model::FamilyType::block_shapes[kind];
       const Index tokens = block.window == 0 ? length : std::min<Index>(length, block.window);
       cached += 2 * tokens * block.kv_heads * block.head_dim;
     }
